@@ -1,8 +1,8 @@
-//! Access log: one line per request, with the log target `tidegate::access`.
+//! Data for the access log, which has one line per request with the log target `tidegate::access`.
 //!
-//! The stages write facts about a logged request into its [`AccessLogNotes`]. The gateway writes the line when it has
-//! sent the last byte of the response, or when it knows that it cannot send it. A request that is not logged has no
-//! notes.
+//! The stages write data about a logged request into its [`AccessLogNotes`]. The gateway writes the log line when it
+//! has sent the last byte of the response, or when it knows that it cannot send that byte. A request that is not logged
+//! has no notes.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
-/// Facts that the stages collect about one logged request.
+/// Data that the stages collect about one logged request.
 #[derive(Debug, Default)]
 pub(crate) struct AccessLogNotes {
     fields: Mutex<AccessLogFields>,
@@ -22,61 +22,63 @@ pub(crate) struct AccessLogNotes {
 /// Fields of the access log line that the stages set.
 #[derive(Debug, Default)]
 pub(crate) struct AccessLogFields {
-    /// Number of attempts to send the request to a server.
+    /// Number of attempts to send the request to an upstream server; 0 if there was none.
     pub attempts: u32,
-    /// Server of the last attempt.
+    /// Upstream server of the last attempt; `None` if there was no attempt.
     pub server: Option<Arc<str>>,
-    /// Names of the evaluated limits, each with the key by which the limit counts the request.
+    /// Names of the evaluated rate limits, each with the limit key by which the limit counts the request.
     pub limits: SmallVec<[(Arc<str>, CountedBy); 4]>,
-    /// Name of the limit that rejected the request, and the exact time to wait.
+    /// Name of the rate limit that rejected the request, and the exact wait before a retry.
     pub rejected_by: Option<(Arc<str>, Duration)>,
-    /// How the gateway served the idempotency key without an execution.
+    /// How the gateway responded to a request with an idempotency key if it did not return the response of a new
+    /// execution.
     pub idempotency: Option<KeyUse>,
-    /// Problem type, or `preflight`, if the gateway itself generated the response.
+    /// Problem type, or `preflight`, if the gateway itself generated the response; `None` for other responses.
     pub reason: Option<&'static str>,
 }
 
-/// The key by which a limit counts a request.
+/// Limit key by which a rate limit counts a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CountedBy {
-    /// The client. The log line contains its address.
+    /// The rate limit counts by client. The log line contains the address of the client.
     Client,
-    /// No key: all requests share one bucket.
+    /// The rate limit counts all requests in one bucket.
     Global,
-    /// Hash of any other key, keyed with the secret of the store.
+    /// The rate limit counts by other properties. The log line contains a hash of them, keyed with the hash keys of the
+    /// store.
     Hash(u64),
 }
 
-/// How the gateway served an idempotency key without an execution.
+/// How the gateway responded to a request with an idempotency key if it did not return the response of a new execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyUse {
-    /// The client received the stored response.
+    /// The client received a stored response.
     Replayed,
-    /// The request waited for an execution in flight.
+    /// The request waited for an equal request in flight.
     Waited,
-    /// The outcome of the execution is unknown.
+    /// The outcome of the request, or of an earlier request with the same key, is unknown.
     Unknown,
 }
 
 impl AccessLogNotes {
-    /// Locks the fields for reading or writing.
+    /// Locks the fields of the access log line for reading or writing.
     pub(crate) fn fields(&self) -> MutexGuard<'_, AccessLogFields> {
         self.fields.lock()
     }
 
-    /// Adds `bytes` to the length of the request body.
+    /// Adds `bytes` to the number of bytes that were read of the request body.
     pub(crate) fn add_bytes_in(&self, bytes: usize) {
         self.bytes_in.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Returns the number of bytes of the request body that were read.
+    /// Returns the number of bytes that were read of the request body.
     pub(crate) fn bytes_in(&self) -> u64 {
         self.bytes_in.load(Ordering::Relaxed)
     }
 }
 
 impl KeyUse {
-    /// Returns the value of the log field `idempotency`.
+    /// Returns the value of the access log field `idempotency`.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Replayed => "replayed",
@@ -86,7 +88,8 @@ impl KeyUse {
     }
 }
 
-/// Text from a request. Its `Display` escapes characters that end a line or change how a terminal shows it.
+/// Text from a request, for the access log. Its `Display` escapes characters that end a line or change how a terminal
+/// shows the line.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Escaped<'a>(pub &'a str);
 
@@ -99,7 +102,7 @@ impl fmt::Display for Escaped<'_> {
         for character in self.0.chars() {
             match character {
                 '\\' => f.write_str("\\\\")?,
-                // Spaces, directional marks, and line and paragraph separators.
+                // The escaped characters are spaces, directional marks, and line and paragraph separators.
                 ' '
                 | '\u{a0}'
                 | '\u{61c}'

@@ -1,9 +1,9 @@
-//! Bodies of requests and responses, as the stages pass them to each other.
+//! Bodies of requests and responses that the stages pass to each other.
 //!
 //! `RequestBody` comes from the client, either complete or as a stream. [`ResponseBody`] goes to the client. The
-//! gateway generates it, replays it from a store, or streams it from upstream. Types that only one stage uses are
-//! defined in that stage. `upstream` defines the body of an attempt and the copy for retries. `pipeline` defines the
-//! body that writes the access log line when it ends.
+//! gateway generates it, replays it from an idempotency store, or streams it from the upstream. Types that only one
+//! stage uses are defined in that stage. `upstream` defines the body of an attempt and the copy for retries. `pipeline`
+//! defines the body that writes the access log line when it ends.
 
 mod request;
 mod response;
@@ -12,5 +12,5 @@ pub use response::{BodyError, ResponseBody};
 
 pub(crate) use request::{RequestBody, RequestBodyError};
 
-/// Error of a body that an embedding application provides.
+/// Error of a body that an application reports which uses the layers in `embed`.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -1,8 +1,8 @@
-//! Data about a request that several stages use: its client, its connection, and the result of sending it.
+//! Data about a request that several stages use: its client, its connection, and whether it was sent to a server.
 //!
-//! [`RequestContext`] is a plain struct instead of `http::Extensions`. A stage cannot be called without it, and the
+//! [`RequestContext`] is a plain struct instead of `http::Extensions`. So a stage cannot be called without it, and the
 //! compiler checks that it is complete. It contains no configuration, because the pipeline passes each stage its part
-//! of the route's rule. [`Arrival`] exists only in the gateway, not in an embedding application.
+//! of the route's settings. [`Arrival`] exists only in the gateway, not in an embedding application.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,77 +18,79 @@ use crate::problem::Problem;
 use crate::request_id::RequestId;
 use crate::respond::Preferences;
 
-/// Data about a request whose client and route are known.
+/// Data about a request whose client is identified. All stages receive it.
 #[derive(Debug)]
 pub(crate) struct RequestContext {
-    /// The client, and the proxies that its request passed through.
+    /// Client that sent the request, and the proxies that the request passed through.
     pub caller: Caller,
     /// Whether the request is a CORS preflight.
     pub is_preflight: bool,
-    /// Request headers that select the format of responses that the gateway generates.
+    /// Copies of the request headers that select the format of responses that the gateway generates.
     pub preferences: Preferences,
-    /// Notes for the access log, if the request is logged.
+    /// Notes for the access log; `None` if the request is not logged.
     pub notes: Option<Arc<AccessLogNotes>>,
 }
 
 /// Connection, host and id of a request that the gateway received.
 #[derive(Debug)]
 pub(crate) struct Arrival {
-    /// Connection that received the request.
+    /// Client connection on which the request arrived.
     pub connection: Arc<ClientConnection>,
-    /// Host that the request names.
+    /// Host in the request: the header `Host` or the authority of an HTTP/2 request.
     pub host: HeaderValue,
-    /// Id of the request, from the client or generated.
+    /// Id of the request, which the client sent or the gateway generated.
     pub request_id: RequestId,
 }
 
-/// Connection from a client or a proxy in front of the gateway.
+/// Connection to the gateway from a client or from a proxy in front of the gateway.
 #[derive(Debug)]
 pub(crate) struct ClientConnection {
-    /// Address of the other end of the TCP connection.
+    /// IP address of the other end of the TCP connection.
     pub peer: IpAddr,
     /// `peer` as a header value, formatted once for all requests of the connection.
     peer_text: HeaderValue,
-    /// `http` or `https`.
+    /// Scheme of the connection: `http` or `https`.
     pub scheme: &'static str,
-    /// Tracks tasks that outlive the connection, such as tunnels.
+    /// Tracker of tasks that continue after the connection has ended, such as tunnels.
     pub tasks: TaskTracker,
     permit: Arc<ConnectionPermit>,
 }
 
-/// Permit of a connection, counted against `max_connections`. It is released when its last owner is dropped: the
-/// connection, or a tunnel that continues after the HTTP connection has ended.
+/// Permit of a client connection, which counts against `max_connections`. The permit is released when its last owner is
+/// dropped. An owner is the connection, or a tunnel that continues after the HTTP connection has ended.
 #[derive(Debug)]
 pub(crate) struct ConnectionPermit {
     _counted: OpenConnection,
-    /// `None` if the connection was in the kernel's accept queue when the drain began.
+    /// Permit of the semaphore for `max_connections`; `None` if the connection was still in the kernel's accept queue
+    /// when the drain began.
     _permit: Option<OwnedSemaphorePermit>,
 }
 
-/// Whether the gateway may send a request again after a server may have received it.
+/// Whether the gateway is allowed to send a request again after a server may have received it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Resend {
-    /// Only if the method of the request is idempotent.
+    /// The gateway sends the request again only if its method is idempotent.
     ByMethod,
-    /// Never. The route holds an idempotency key whose outcome is unknown.
+    /// The gateway never sends the request again, because the route has `on_unknown = "hold"` for requests with an
+    /// idempotency key.
     Never,
-    /// Always. The upstream handles the idempotency key.
+    /// The gateway can always send the request again, because the upstream detects duplicates by the idempotency key.
     Always,
 }
 
-/// Whether a server may have received a request that has no response.
+/// Whether a server may have received a request to which no response arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
-    /// Provably, no server received the request.
+    /// The gateway knows that no server received the request, so a retry is safe.
     Unsent,
-    /// A server may have received and executed the request.
+    /// A server may have received and executed the request, so a retry can execute it twice.
     PossiblySent,
 }
 
-/// Request that failed without a response from upstream.
+/// Failure of a request to which the upstream sent no response.
 #[derive(Debug)]
 pub struct FailedRequest {
-    /// Problem that the client receives.
+    /// Problem response that the client receives.
     pub problem: Problem,
     /// Whether a server may have received the request.
     pub delivery: Delivery,
@@ -101,7 +103,8 @@ impl From<FailedRequest> for Problem {
 }
 
 impl RequestContext {
-    /// Creates the context of a request that `caller` sent with these headers.
+    /// Creates the context of a request that `caller` sent with these headers. `notes` is `None` if the request is not
+    /// logged.
     pub(crate) fn new(
         caller: Caller,
         is_preflight: bool,
@@ -116,7 +119,7 @@ impl RequestContext {
         }
     }
 
-    /// Calls `change` with the fields of the access log line, if the request is logged.
+    /// Calls `change` with the fields of the access log line. Does nothing if the request is not logged.
     pub(crate) fn note(&self, change: impl FnOnce(&mut AccessLogFields)) {
         if let Some(notes) = &self.notes {
             change(&mut notes.fields());
@@ -125,7 +128,7 @@ impl RequestContext {
 }
 
 impl ClientConnection {
-    /// Creates the connection data of `peer`. `scheme` is `http` or `https`.
+    /// Creates the data of a connection from `peer`. `scheme` is `http` or `https`.
     pub(crate) fn new(
         peer: IpAddr,
         scheme: &'static str,
@@ -143,12 +146,12 @@ impl ClientConnection {
         }
     }
 
-    /// Returns the permit, for a task that continues after the connection has ended.
+    /// Returns the permit of the connection, for a task that continues after the connection has ended.
     pub(crate) fn permit(&self) -> Arc<ConnectionPermit> {
         Arc::clone(&self.permit)
     }
 
-    /// Returns the value of `X-Forwarded-For` that upstream receives for a request of `caller`.
+    /// Returns the value of `X-Forwarded-For` that the upstream receives with a request of `caller`.
     pub(crate) fn forwarded_for(&self, caller: &Caller) -> HeaderValue {
         if caller.chain().len() == 1 {
             self.peer_text.clone()
@@ -159,7 +162,8 @@ impl ClientConnection {
 }
 
 impl ConnectionPermit {
-    /// Creates a permit from the metric of open connections and the permit of the semaphore.
+    /// Creates a permit from the guard of the open-connections metric and the permit of the semaphore for
+    /// `max_connections`.
     pub(crate) fn new(counted: OpenConnection, permit: Option<OwnedSemaphorePermit>) -> Self {
         Self {
             _counted: counted,

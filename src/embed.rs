@@ -1,7 +1,7 @@
-//! Limits and idempotency keys as tower layers for an axum application, without the proxy.
+//! Rate limits and idempotency keys as tower layers for an axum application, without the proxy.
 //!
-//! [`Embedded`] holds the limits, the rule for idempotency keys, and the state that the layers share. All routes of the
-//! application have the same limits and rule. A request passes the layers from the last to the first:
+//! [`Embedded`] contains the rate limits, the settings for idempotency keys, and the state that the layers share. All
+//! routes of the application have the same limits and settings. The layer that is added last processes a request first:
 //!
 //! ```
 //! use std::num::NonZeroU32;
@@ -25,12 +25,12 @@
 //! # }
 //! ```
 //!
-//! Serve the application with `into_make_service_with_connect_info::<SocketAddr>()`. Without it the layers do not know
-//! the peer address: they apply no limit and no key, and log one warning. Apply the layers to the outermost router.
-//! In a nested router axum removes the prefix of the path, so two different requests could have the same fingerprint.
-//! All state is in memory.
+//! Serve the application with `into_make_service_with_connect_info::<SocketAddr>()`. Otherwise the layers do not know
+//! the peer address. They then apply no rate limit and no idempotency key, and log one warning. Apply the layers to the
+//! outermost router. In a nested router, axum removes the prefix of the path, so two different requests could have the
+//! same fingerprint. All state is in memory.
 //!
-//! The layers are adapters for the same stage functions that the gateway calls.
+//! The layers call the same stage functions as the gateway.
 
 mod idempotency;
 mod identify;
@@ -66,10 +66,10 @@ pub use self::idempotency::{IdempotencyLayer, Idempotent};
 pub use self::identify::{Identify, IdentifyLayer};
 pub use self::throttle::{ThrottleLayer, Throttled};
 
-/// Maximum number of buckets in the store.
+/// Maximum number of rate limit buckets in memory.
 const MAX_CLIENTS: usize = 1_000_000;
 
-/// Maximum number of executions in flight.
+/// Maximum number of requests with an idempotency key that are in flight at the same time.
 const MAX_EXECUTIONS: usize = 65_536;
 
 /// Settings and state that the layers of one application share.
@@ -89,8 +89,8 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    /// Creates the state for these limits and, if given, this rule for idempotency keys. No peer is trusted to set
-    /// `X-Forwarded-For`.
+    /// Creates the state for these rate limits and, if given, these settings for idempotency keys. No peer is trusted
+    /// to set `X-Forwarded-For`.
     pub fn new(limits: Vec<Limit>, idempotency: Option<KeyRule>) -> Self {
         let limits: Vec<_> = (0..)
             .zip(limits)
@@ -122,33 +122,34 @@ impl Embedded {
         }
     }
 
-    /// Sets the peers that are trusted to set `X-Forwarded-For`.
+    /// Sets which peers are trusted to report the client address in `X-Forwarded-For`.
     #[must_use]
     pub fn trusting(self, trust: Trust) -> Self {
         let trust = Arc::new(trust);
         Self { trust, ..self }
     }
 
-    /// Sets the format of the responses that the layers generate: `RateLimit` headers, hints for SDKs, link to
-    /// documentation, CORS.
+    /// Sets the format of the responses that the layers generate: the `RateLimit` headers, the hints for SDKs, the link
+    /// to the documentation, and CORS.
     #[must_use]
     pub fn speaking(self, settings: RespondSettings) -> Self {
         let settings = Arc::new(settings);
         Self { settings, ..self }
     }
 
-    /// Sets the bounds on memory for request and response bodies. Neither bound should be below `max_request` of the
-    /// rule: a request with a key whose body exceeds a bound is always rejected with 503.
+    /// Sets the bounds on the memory for request and response bodies. Neither bound should be below `max_request` of
+    /// the idempotency settings. A request with an idempotency key whose body exceeds a bound is always rejected with
+    /// 503.
     #[must_use]
     pub fn buffering(self, bounds: BufferBounds) -> Self {
         let buffers = Arc::new(Buffers::new(bounds));
         Self { buffers, ..self }
     }
 
-    /// Returns the layer that identifies the client. It must be the first that a request passes.
+    /// Returns the layer that identifies the client of a request. A request must pass this layer first.
     ///
-    /// The layer rejects a request with 400 if a header value has leading or trailing white space. It also rejects
-    /// a request that repeats a header of the scope or of the key of a limit.
+    /// The layer rejects a request with 400 if a header value has leading or trailing white space. It also rejects a
+    /// request that repeats a header by which a rate limit counts, or a header in the scope of idempotency keys.
     pub fn identify(&self) -> IdentifyLayer {
         let mut names = HeaderNames::default();
         let headers_of = |mode| {
@@ -170,7 +171,7 @@ impl Embedded {
         }))
     }
 
-    /// Returns the layer that applies the limits. It must be the second that a request passes.
+    /// Returns the layer that applies the rate limits. A request must pass this layer second.
     pub fn throttle(&self) -> ThrottleLayer {
         let limits = RouteLimits::new(
             &self.limits,
@@ -187,8 +188,8 @@ impl Embedded {
         }))
     }
 
-    /// Returns the layer that executes requests with a key once and replays their responses. It must be the last that a
-    /// request passes.
+    /// Returns the layer that executes requests with an idempotency key once and replays their responses. A request
+    /// must pass this layer last.
     pub fn idempotency(&self) -> IdempotencyLayer {
         let rule = self.rule.clone();
         IdempotencyLayer(Arc::new(IdempotencyState {
@@ -208,8 +209,8 @@ impl Embedded {
         }))
     }
 
-    /// Waits for executions in flight, including those whose client has disconnected. Call it after the server has
-    /// stopped accepting requests.
+    /// Waits until all requests with an idempotency key are executed, including those whose client has disconnected.
+    /// Call this function after the server has stopped accepting requests.
     pub async fn finish(&self) {
         self.tasks.close();
         self.tasks.wait().await;
@@ -223,7 +224,7 @@ impl Embedded {
     }
 }
 
-/// Renders the problems of a layer as responses.
+/// Converts the problems of a layer into responses.
 #[derive(Clone, Debug)]
 struct ProblemRenderer {
     settings: Arc<RespondSettings>,
@@ -236,15 +237,16 @@ impl ProblemRenderer {
     }
 }
 
-/// Future of a layer's response.
+/// Boxed future that resolves to the response of a layer.
 type ResponseFuture<B, E> = Pin<Box<dyn Future<Output = Result<Response<B>, E>> + Send>>;
 
-/// Returns the context that [`IdentifyLayer`] has attached to a request.
+/// Returns the context that [`IdentifyLayer`] has attached to a request. Returns `None` if the peer address is unknown.
 fn context<B>(request: &Request<B>) -> Option<Arc<RequestContext>> {
     request.extensions().get().cloned()
 }
 
-/// Takes the service whose `poll_ready` succeeded, and leaves a clone for the next request.
+/// Takes the service whose `poll_ready` succeeded, and leaves a clone for the next request. The clone itself is not
+/// ready.
 fn take_ready<Inner: Clone>(inner: &mut Inner) -> Inner {
     let clone = inner.clone();
     std::mem::replace(inner, clone)

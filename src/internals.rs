@@ -23,17 +23,18 @@ pub use crate::store::memory::MemoryBuckets;
 pub use crate::store::{RecordStore, StoreCapacity};
 pub use crate::throttle::bucket::BucketKind;
 
-/// Returns the route matcher of a policy, without the rules of the routes.
+/// Returns the route matcher of a policy, without the settings of the routes.
 pub fn routes(policy: &Policy) -> Matcher<()> {
     policy.routes.map(|_| ())
 }
 
-/// Returns the store of idempotency records.
+/// Returns the store of idempotency records of a gateway.
 pub fn records(shared: &Shared) -> &RecordStore {
     &shared.records
 }
 
-/// Returns the id of the record of `key`, sent by a client without credentials from `address`.
+/// Returns the id of the idempotency record of `key`, for a client without credentials at `address`. Panics if `key` is
+/// not a valid idempotency key.
 pub fn record_id(shared: &Shared, key: &str, address: IpAddr) -> RecordId {
     let key = IdempotencyKey::parse(key.as_bytes()).expect("the key is valid");
     let secret = &shared.hash_keys.keys().secret;
@@ -41,23 +42,23 @@ pub fn record_id(shared: &Shared, key: &str, address: IpAddr) -> RecordId {
     RecordId::of(secret, &key, &Scope::Credential, client, &HeaderMap::new())
 }
 
-/// Returns the clock of the gateway.
+/// Returns the clock that all workers of the gateway use.
 pub fn clock(shared: &Shared) -> &Clock {
     &shared.clock
 }
 
-/// Returns the number of bytes of bodies held in memory.
+/// Returns the number of bytes of request and response bodies that are buffered in memory.
 pub fn buffered_bytes(shared: &Shared) -> usize {
     shared.buffers.in_use()
 }
 
-/// Returns the number of truncated responses of all workers.
+/// Returns the number of responses that all workers together sent incompletely.
 pub fn truncated_responses(shared: &Shared) -> u64 {
     let workers = shared.metrics.iter();
     workers.map(|metrics| metrics.truncated.get()).sum()
 }
 
-/// Starts the admin listener, or returns `None` if the policy configures none.
+/// Starts the admin listener. Returns `None` if the policy configures no admin listener.
 pub fn start_admin(shared: &Shared, gateway: Stop) -> io::Result<Option<Admin>> {
     let Some(settings) = &shared.policy.admin else {
         return Ok(None);

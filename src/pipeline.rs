@@ -1,4 +1,4 @@
-//! Chain of stages that a request passes from its connection to its response.
+//! Chain of stages that a request passes between its arrival on a connection and its response.
 //!
 //! `Pipeline::respond` runs the chain:
 //!
@@ -6,10 +6,10 @@
 //! enter → charge → idempotency → forward → respond
 //! ```
 //!
-//! `enter` checks the head, identifies the client and finds the route. The stages are plain functions that take a
-//! `RequestContext`. A stage that rejects a request returns a `Problem`, and the pipeline renders it. The request holds
-//! the compiled `RouteRule` of its route, from which each stage receives its part. So a request finishes with the
-//! configuration that it started with.
+//! `enter` checks the head of the request, identifies the client and finds the route. The stages are plain functions
+//! that take a `RequestContext`. A stage that rejects a request returns a `Problem`, which the pipeline renders as a
+//! response. The request has a reference to the compiled `RouteRule` of its route, from which each stage receives its
+//! part. So a request is completed with the configuration that it started with.
 
 mod access_log;
 mod open_store;
@@ -55,33 +55,33 @@ use crate::upstream::connect::ConnectorError;
 pub(crate) use access_log::RecordedBody;
 pub use open_store::OpenError;
 
-/// State that all workers share.
+/// State that all workers of the gateway share.
 #[derive(Clone, Debug)]
 pub struct Shared {
-    /// Validated configuration.
+    /// Validated configuration of the gateway.
     pub(crate) policy: Arc<Policy>,
-    /// Store of token buckets.
+    /// Store of the buckets of rate limits.
     pub(crate) buckets: BucketStore,
     /// Store of idempotency records.
     pub(crate) records: RecordStore,
-    /// Keys of the hashes that identify buckets and records.
+    /// Hash keys, with which the gateway hashes limit keys to bucket keys and idempotency keys to record ids.
     pub(crate) hash_keys: HashKeySource,
-    /// Redis client of both stores, which is closed at shutdown; `None` for other stores.
+    /// Redis client of the buckets and the records, which is closed at shutdown. `None` if the store is not Redis.
     pub(crate) redis: Option<Redis>,
-    /// Writer of bucket snapshots; `None` unless the store is on disk.
-    #[expect(dead_code, reason = "it writes until it is dropped")]
+    /// Writer of bucket snapshots, which runs until it is dropped. `None` unless the store is on disk.
+    #[expect(dead_code, reason = "the snapshot writer runs until it is dropped")]
     pub(crate) snapshots: Option<Arc<BucketSnapshots>>,
-    /// Count of the bytes of buffered bodies.
+    /// Number of bytes in buffered bodies, and the bounds on it.
     pub(crate) buffers: Buffers,
-    /// State of the servers of each upstream.
+    /// State of the servers of each upstream, in the order of the configuration.
     pub(crate) upstream_states: Arc<[Arc<UpstreamState>]>,
-    /// Counters of each worker.
+    /// Metrics of each worker.
     pub(crate) metrics: Arc<[Arc<Metrics>]>,
-    /// Source of time.
+    /// Clock of the gateway; tests use a virtual clock.
     pub(crate) clock: Clock,
 }
 
-/// Stages of one worker.
+/// Chain of stages of one worker.
 #[derive(Debug)]
 pub(crate) struct Pipeline {
     policy: Arc<Policy>,
@@ -94,16 +94,16 @@ pub(crate) struct Pipeline {
     clock: Clock,
 }
 
-/// Result of `enter` for a request that it does not reject.
+/// Result of `Pipeline::enter` for a request that it does not reject.
 enum Entered {
-    /// Request for the stages.
+    /// The request has a route and passes the stages.
     Routed(Arc<Routed>),
-    /// Response to a CORS preflight, which passes no stage.
+    /// The request is a CORS preflight, which passes no stage. This is its response.
     Preflight(Box<Response<ResponseBody>>),
 }
 
 /// Request whose client and route are known. It is reference-counted, because the execution of a request with an
-/// idempotency key can continue after its connection has closed.
+/// idempotency key can continue after the client's connection has closed.
 #[derive(Debug)]
 struct Routed {
     ctx: RequestContext,
@@ -112,8 +112,8 @@ struct Routed {
 }
 
 impl Shared {
-    /// Creates the state for a policy with stores in memory. [`open`](Self::open) replaces them with the configured
-    /// store.
+    /// Creates the state for a policy, with buckets and idempotency records in memory. [`open`](Self::open) replaces
+    /// them with the configured store.
     pub(crate) fn new(policy: Arc<Policy>, clock: Clock) -> Self {
         let metrics = || {
             let routes = policy.routes.iter();
@@ -146,10 +146,10 @@ impl Shared {
 }
 
 impl Pipeline {
-    /// Creates the stages of the worker with this index, with its own upstream connections. `tasks` tracks executions
-    /// that continue after their connection has closed.
+    /// Creates the stages of the worker with this index, with its own connections to the upstreams. `tasks` tracks
+    /// executions that continue after the client's connection has closed.
     ///
-    /// The worker has its own copy of each reference-counted value that a request holds. A reference count that two
+    /// The worker has its own copy of each reference-counted value that a request uses. A reference count that two
     /// cores write takes more time than the rest of a stage.
     pub(crate) fn new(
         shared: &Shared,
@@ -179,12 +179,12 @@ impl Pipeline {
         })
     }
 
-    /// Returns the settings of the server: `[server]` of the configuration.
+    /// Returns the settings in `[server]` of the configuration.
     pub(crate) fn settings(&self) -> &ServerSettings {
         &self.policy.server
     }
 
-    /// Returns the counters of the worker.
+    /// Returns the metrics of the worker.
     pub(crate) fn metrics(&self) -> &Metrics {
         &self.metrics
     }
@@ -192,8 +192,8 @@ impl Pipeline {
     /// Responds to `request`, which arrived on `connection`. If `violation` is set, the client sent no valid HTTP
     /// request, and `request` is a placeholder.
     ///
-    /// The throttle is the first stage. So a request that it rejects claims no key and uses no upstream connection, and
-    /// replays are charged like other requests.
+    /// The throttle is the first stage. So a request that it rejects claims no idempotency key and uses no upstream
+    /// connection. Replays are charged to rate limits like other requests.
     #[expect(
         clippy::manual_async_fn,
         reason = "an async fn stores its arguments twice, which copies every request once more"
@@ -240,7 +240,8 @@ impl Pipeline {
         }
     }
 
-    /// Checks a request, identifies its client and finds its route.
+    /// Checks a request, identifies its client and finds its route. Responds directly to a CORS preflight if the
+    /// gateway handles CORS.
     fn enter(
         &self,
         connection: &Arc<ClientConnection>,
@@ -292,8 +293,8 @@ impl Pipeline {
         })))
     }
 
-    /// Forwards a request, at most once if it has an idempotency key. The idempotency stage is directly before
-    /// upstream, so it stores only responses from upstream.
+    /// Forwards a request to the upstream, at most once if it has an idempotency key. The idempotency stage directly
+    /// precedes the upstream stage, so it stores only responses from the upstream.
     fn execute<'a>(
         &'a self,
         routed: &'a Arc<Routed>,
@@ -321,7 +322,7 @@ impl Pipeline {
         }
     }
 
-    /// Renders a problem and adds its type to the access log.
+    /// Renders a problem as a response, and notes its type for the access log.
     fn reject(
         &self,
         problem: Problem,
@@ -352,12 +353,12 @@ fn no_route() -> Problem {
         StatusCode::NOT_FOUND,
         "no-route",
         "No route",
-        "No route of the gateway matches the method and path of this request. Check both.",
+        "No route of the gateway matches the method and path of this request. Check the method and the path.",
     )
 }
 
-/// Replaces the path of `uri`. Returns `None` if the path is the same. The URI keeps its host, which is part of the
-/// fingerprint of an idempotency key. An HTTP/2 request has its host only there.
+/// Replaces the path of `uri`. Returns `None` if `uri` already has this path. The host in the URI is preserved, because
+/// an HTTP/2 request has its host only there, and the host is part of the request's fingerprint.
 fn with_path(uri: &Uri, path: &str) -> Result<Option<Uri>, Problem> {
     if uri.path() == path {
         return Ok(None);

@@ -1,8 +1,9 @@
-//! Reason why the gateway rejects a request, as the fields of a problem document (RFC 9457).
+//! Reason why the gateway rejects a request, in the form of a problem document (RFC 9457).
 //!
-//! Each stage converts its errors into a [`Problem`], next to the error type. The pipeline renders the problem with
-//! `respond::render`. Problems that several stages use have their constructor here, in the bottom layer, which every
-//! stage can import. Types and statuses are fixed, because clients depend on them.
+//! Each stage converts its errors into a [`Problem`], next to the definition of the error type. The pipeline renders
+//! the problem with `respond::render`. The constructors of problems that several stages use are in this module, because
+//! it is in the bottom layer and every stage can import it. Types and statuses are fixed, because clients depend on
+//! them.
 
 use std::borrow::Cow;
 use std::ops::{Deref, DerefMut};
@@ -13,93 +14,97 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use smallvec::SmallVec;
 
-/// `Retry-After` for a condition that usually ends within a second.
+/// Value of `Retry-After` for a condition that usually ends within a second, such as a request in flight.
 pub(crate) const RETRY_SOON: Duration = Duration::from_secs(1);
 
-/// `Retry-After` for a condition that lasts longer, or that an operator has to change.
+/// Value of `Retry-After` for a condition that lasts longer, or that an operator has to change, such as a full store.
 pub(crate) const RETRY_LATER: Duration = Duration::from_secs(5);
 
-/// End of the detail if the outcome is unknown and the route holds the idempotency key.
-const HELD: &str = " The request may have been executed, so its idempotency key is held: a retry with the same key \
-                    gets 409 idempotency-outcome-unknown. Query the API for the result before you use a new key.";
+/// Sentence at the end of a problem's detail if the outcome is unknown and the route has `on_unknown = "hold"`.
+const HELD: &str = " The request may have been executed, so the gateway does not execute it again. A retry with the \
+                    same key gets 409 idempotency-outcome-unknown. Query the API for the result before you use a new \
+                    key.";
 
-/// Usual number of headers of a rejection, including headers that later stages add.
+/// Usual number of headers in the response to a rejected request, including headers that later stages add.
 pub(crate) const HEADER_CAPACITY: usize = 12;
 
-/// Reason why a request is rejected. Boxed, because `Result`s that contain it are moved often.
+/// Reason why the gateway rejects a request. The fields are boxed, because each `Result` that contains a problem is
+/// moved often.
 #[derive(Clone, Debug)]
 pub struct Problem(Box<ProblemFields>);
 
-/// Fields of a problem.
+/// Fields of a problem, from which the response is rendered.
 #[derive(Clone, Debug)]
 pub struct ProblemFields {
-    /// Status of the response.
+    /// Status code of the response.
     pub status: StatusCode,
-    /// Problem type, without the prefix `urn:tidegate:problem:`.
+    /// Last part of the problem type, after the prefix `urn:tidegate:problem:`.
     pub kind: &'static str,
-    /// Short summary, the same for all problems of one type.
+    /// Short summary, which is the same for all problems of one type.
     pub title: &'static str,
-    /// What happened to this request, and what the client can do.
+    /// Description of what happened to this request, and what the client can do.
     pub detail: Cow<'static, str>,
-    /// Whether and when a retry can succeed.
+    /// Whether and after which wait a retry can succeed.
     pub retry: Retry,
-    /// Whether the outcome of the idempotency key is unknown. Adds the member `outcome`.
+    /// Whether the outcome of the request is unknown. If so, the document contains the member `outcome`.
     pub is_outcome_unknown: bool,
-    /// Timeout that expired. Adds the member `timeout`.
+    /// Timeout that expired, if any. The document then contains the member `timeout`.
     pub timeout: Option<TimeoutPhase>,
-    /// Names of the limits that reject the request, longest wait first. Adds the member `violated-policies`.
+    /// Names of the rate limits that reject the request, longest wait first. If there are any, the document contains
+    /// the member `violated-policies`.
     pub violated: SmallVec<[Arc<str>; 1]>,
-    /// Response headers of this problem, such as `Allow` and `RateLimit`.
+    /// Additional response headers of this problem, such as `Allow` and `RateLimit`.
     pub headers: HeaderMap,
-    /// Configured body that replaces the problem document.
+    /// Configured response body that replaces the problem document; `None` if there is none.
     pub fallback: Option<Fallback>,
 }
 
 /// Whether a retry of a rejected request can succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
-    /// Not known. The client applies its own retry policy.
+    /// The gateway does not know whether a retry can succeed, so the client applies its own retry policy.
     Unspecified,
-    /// A retry can succeed after this time, which `Retry-After` contains in this format.
+    /// A retry can succeed after this wait. The response contains the wait as `Retry-After`, in this format.
     After(Duration, RetryAfterForm),
-    /// A retry gets the same response.
+    /// A retry cannot succeed, because it gets the same response.
     Never,
 }
 
-/// Format of `Retry-After`.
+/// Format of the response header `Retry-After`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RetryAfterForm {
-    /// Number of whole seconds.
+    /// Number of seconds, rounded up.
     #[default]
     Seconds,
-    /// HTTP date.
+    /// HTTP date at which the wait ends.
     HttpDate,
 }
 
-/// Timeout of an upstream. Each phase has its own setting.
+/// Timeout of an upstream. Each phase of a request has its own setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeoutPhase {
-    /// Time to establish a connection, including TLS.
+    /// `connect_timeout`: how long it can take to establish a connection, including TLS.
     Connect,
-    /// Time from the last byte of the request to the head of the response.
+    /// `first_byte_timeout`: how long it can take from the last byte of the request to the head of the response.
     FirstByte,
-    /// Time between two parts of a body, in either direction.
+    /// `idle_timeout`: how long the pause between two parts of a body can be, in either direction.
     Idle,
-    /// Time for the complete exchange, including all attempts.
+    /// `timeout`: how long the request can take in total, including all attempts.
     Total,
 }
 
 /// Response body from the configuration that replaces the problem document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fallback {
-    /// Value of `Content-Type`.
+    /// Value of the response header `Content-Type`.
     pub content_type: HeaderValue,
-    /// Content of the body.
+    /// Bytes of the response body.
     pub body: Bytes,
 }
 
 impl Problem {
-    /// Creates a problem. For 400, 413 and 422 a retry is ruled out, because the error is in the request itself.
+    /// Creates a problem. For the statuses 400, 413 and 422 the problem rules out a retry, because the error is in the
+    /// request itself.
     pub fn new(
         status: StatusCode,
         kind: &'static str,
@@ -126,7 +131,7 @@ impl Problem {
         }))
     }
 
-    /// Creates the problem of an invalid request.
+    /// Creates the problem for an invalid request, with status 400.
     pub fn bad_request(detail: impl Into<Cow<'static, str>>) -> Self {
         Self::new(
             StatusCode::BAD_REQUEST,
@@ -136,7 +141,7 @@ impl Problem {
         )
     }
 
-    /// Creates the problem of a request body that is longer than `limit` bytes.
+    /// Creates the problem for a request body that is longer than `limit` bytes, with status 413.
     pub fn payload_too_large(limit: u64) -> Self {
         Self::new(
             StatusCode::PAYLOAD_TOO_LARGE,
@@ -148,7 +153,8 @@ impl Problem {
         )
     }
 
-    /// Creates the problem of a request for which the store, or other memory of the gateway, is not available.
+    /// Creates the problem for a request that the gateway cannot process because its store is unavailable or its memory
+    /// bounds are reached. The status is 503.
     pub fn store_unavailable(detail: impl Into<Cow<'static, str>>) -> Self {
         Self::new(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -159,15 +165,15 @@ impl Problem {
         .retry_after(RETRY_LATER)
     }
 
-    /// Creates the problem of a request for which upstream sent no complete and valid response. With `is_held`, its
-    /// outcome is unknown and the route holds its idempotency key.
+    /// Creates the problem for a request to which the upstream sent no complete and valid response, with status 502.
+    /// With `is_held`, the outcome of the request is unknown and a retry with the same idempotency key is rejected.
     pub fn upstream_unavailable(detail: &str, is_held: bool) -> Self {
         let (status, kind) = (StatusCode::BAD_GATEWAY, "upstream-unavailable");
         Self::without_response(status, kind, "Upstream unavailable", detail, is_held)
     }
 
-    /// Creates the problem of a request whose upstream timed out. With `is_held`, its outcome is unknown and the route
-    /// holds its idempotency key.
+    /// Creates the problem for a request to which the upstream did not respond in time, with status 504. With
+    /// `is_held`, the outcome of the request is unknown and a retry with the same idempotency key is rejected.
     pub fn upstream_timeout(phase: TimeoutPhase, detail: &str, is_held: bool) -> Self {
         let (status, kind) = (StatusCode::GATEWAY_TIMEOUT, "upstream-timeout");
         let mut problem =
@@ -191,14 +197,14 @@ impl Problem {
         problem.never_retry()
     }
 
-    /// Declares that a retry can succeed after `wait`.
+    /// Sets the wait after which a retry can succeed, for `Retry-After` in seconds.
     #[must_use]
     pub fn retry_after(mut self, wait: Duration) -> Self {
         self.retry = Retry::After(wait, RetryAfterForm::Seconds);
         self
     }
 
-    /// Declares that a retry gets the same response.
+    /// Marks the problem as permanent, because a retry gets the same response.
     #[must_use]
     pub fn never_retry(mut self) -> Self {
         self.retry = Retry::Never;
@@ -221,10 +227,10 @@ impl DerefMut for Problem {
 }
 
 impl TimeoutPhase {
-    /// All phases, in the order of an exchange.
+    /// All phases, in the order in which a request passes them.
     pub const ALL: [Self; 4] = [Self::Connect, Self::FirstByte, Self::Idle, Self::Total];
 
-    /// Returns the name of the phase in problem documents and log messages.
+    /// Returns the name of the timeout phase in problem documents and log messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connect => "connect",

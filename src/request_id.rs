@@ -1,29 +1,29 @@
 //! Request id, which identifies a request in the logs of client, gateway and upstream.
 //!
-//! The gateway uses the client's `X-Request-Id` if it is safe to write into headers and logs. Otherwise it generates
-//! a random id. The id is formatted as text only when it is written.
+//! The gateway uses the client's `X-Request-Id` if its value is safe to write into headers and logs. Otherwise the
+//! gateway generates a random id. The id is formatted as text only when it is written.
 
 use std::fmt;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
-/// Header that contains the id, in requests to upstream and in responses to the client.
+/// Header that contains the request id, in requests to the upstream and in responses to the client.
 pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Maximum length of an id from a client, in bytes.
+/// Maximum length of a request id from a client, in bytes. A longer id is replaced.
 const MAX_LENGTH: usize = 128;
 
-/// Id of one request.
+/// Id of one request, for headers and logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RequestId {
-    /// Id that the client sent.
+    /// Request id that the client sent in `X-Request-Id`.
     FromClient(HeaderValue),
-    /// Random id that the gateway generated.
+    /// Random request id that the gateway generated.
     Generated(u128),
 }
 
 impl RequestId {
-    /// Returns the valid id in these request headers, or generates one.
+    /// Returns the request id in these request headers, or generates an id if there is no valid one.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         let sent = headers
             .get(X_REQUEST_ID)
@@ -32,7 +32,7 @@ impl RequestId {
         sent.map_or_else(|| Self::Generated(fastrand::u128(..)), Self::FromClient)
     }
 
-    /// Returns the id as a header value.
+    /// Returns the request id as the value of a header.
     pub(crate) fn to_header(&self) -> HeaderValue {
         match self {
             Self::FromClient(id) => id.clone(),

@@ -1,8 +1,8 @@
 //! Responses that the gateway generates.
 //!
 //! `render` converts a `Problem` into a response in a format that the client accepts. It adds `Retry-After`, the
-//! [`Hints`] for SDKs, the configured headers, and the CORS headers that browser code needs to read the response. All
-//! rejections are rendered by this function.
+//! [`Hints`] for SDKs, the configured headers, and the CORS headers without which browser code cannot read the
+//! response. All rejections are rendered by this function.
 
 pub(crate) mod cors;
 mod hints;
@@ -24,16 +24,16 @@ pub use settings::{Dialect, RespondSettings};
 /// because a stage can reject a request after its headers were forwarded.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Preferences {
-    /// Values of all `Accept` lines.
+    /// Values of all `Accept` lines of the request.
     accept: SmallVec<[HeaderValue; 1]>,
     origin: Option<HeaderValue>,
 }
 
 impl Preferences {
-    /// Copies the preferences from the headers of a request.
+    /// Copies `Accept` and the first `Origin` from the headers of a request.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         let mut preferences = Self::default();
-        // One pass over the headers is faster than two lookups.
+        // The loop visits all headers once, which is faster than two lookups.
         for (name, value) in headers {
             match *name {
                 ACCEPT => preferences.accept.push(value.clone()),
@@ -44,7 +44,7 @@ impl Preferences {
         preferences
     }
 
-    /// Returns the first `Origin` of the request.
+    /// Returns the first value of `Origin` in the request.
     pub(crate) fn origin(&self) -> Option<&HeaderValue> {
         self.origin.as_ref()
     }

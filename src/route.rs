@@ -1,16 +1,16 @@
 //! Finds the route of a request: the first route in the configuration whose methods and patterns match.
 //!
-//! [`Matcher`] is generic over the value of a route. It does not try the routes one after the other, because the last
-//! of a thousand routes would then cost a thousand times as much as the first. Instead, all patterns that a method can
-//! match are compiled into one automaton, in which earlier patterns have priority. A path is read once, regardless of
-//! the number of routes. The priority has a cost: a match is reported only when all earlier patterns have failed. For
-//! example, `/api/.+/x` before `/api/` requires the matcher to read the complete path.
+//! [`Matcher`] is generic over the value of a route. It does not try the routes one after the other. Otherwise the last
+//! of a thousand routes would take a thousand times as long as the first. Instead, all patterns that a method can match
+//! are compiled into one automaton, in which earlier patterns have priority. The automaton reads a path once,
+//! regardless of the number of routes. The priority has a cost: a match is reported only when all earlier patterns have
+//! failed. For example, if `/api/.+/x` precedes `/api/`, the matcher has to read the complete path.
 //!
-//! A `RegexSet` would report *all* patterns that match. This is slower, because it cannot drop later patterns early. A
-//! radix tree would be faster for literal prefixes, but cannot contain regular expressions.
+//! A `RegexSet` would report *all* patterns that match. A `RegexSet` is slower, because it cannot drop later patterns
+//! early. A radix tree would be faster for literal prefixes, but cannot contain regular expressions.
 //!
-//! Patterns match the bytes of [a normalised path](crate::path). They are anchored at its start and not at its end. The
-//! method is compared case-sensitively, and no header overrides it.
+//! Patterns match the bytes of [a normalised path](crate::path). They are anchored at the start of the path, but not at
+//! its end. The method is compared case-sensitively, and no header overrides it.
 
 mod path_set;
 pub(crate) mod pattern;
@@ -34,14 +34,15 @@ pub(crate) use unreachable::find_shadowed;
 pub struct RouteMatch {
     /// Name of the route, for error messages.
     pub name: Arc<str>,
-    /// Regular expressions for the path, of which one must match. They are anchored at the start. Never empty.
+    /// Regular expressions for the path, of which at least one must match. They are anchored at the start of the path.
+    /// The list is never empty.
     pub patterns: Vec<String>,
-    /// Methods that match; `None` for all.
+    /// Methods that the route matches; `None` for all methods.
     pub methods: Option<Vec<Method>>,
 }
 
 impl RouteMatch {
-    /// Returns whether the route matches this method. `None` represents every method that no route names.
+    /// Returns whether the route matches this method. `None` stands for every method that no route names.
     fn matches_method(&self, method: Option<&Method>) -> bool {
         self.methods
             .as_ref()
@@ -49,30 +50,30 @@ impl RouteMatch {
     }
 }
 
-/// Error of compiling routes.
+/// Error of compiling the routes of a configuration.
 #[derive(Debug, Error)]
 pub enum RoutesError {
-    /// A pattern is invalid.
-    #[error("route {route:?}: pattern {pattern:?}: {source}")]
+    /// A path pattern of a route is invalid.
+    #[error("route {route:?} has an invalid path pattern {pattern:?}: {source}")]
     Pattern {
-        /// Name of the route.
+        /// Name of the route that contains the pattern.
         route: Arc<str>,
-        /// Pattern as configured.
+        /// Pattern as it is written in the configuration.
         pattern: String,
-        /// Error in the pattern.
+        /// Reason why the pattern is invalid.
         source: PatternError,
     },
-    /// Each pattern is valid, but all patterns together are too large.
+    /// Each pattern is valid, but the compiled patterns of all routes together are too large.
     #[error(
-        "the patterns of all routes together need more than {limit} bytes when compiled; use fewer or simpler patterns"
+        "the path patterns of all routes need more than {limit} bytes when compiled; use fewer or simpler patterns"
     )]
     TooLarge {
-        /// Maximum size of all compiled patterns, in bytes.
+        /// Maximum size of the compiled patterns of all routes together, in bytes.
         limit: usize,
     },
 }
 
-/// Compiled routes, each with a value.
+/// Compiled routes. Each route has a value, which `find` returns.
 pub struct Matcher<T> {
     compiled: Arc<CompiledRoutes>,
     values: Vec<T>,
@@ -80,28 +81,28 @@ pub struct Matcher<T> {
 
 /// Compiled patterns, which map a method and a path to the index of a route.
 struct CompiledRoutes {
-    /// Methods that match other routes than `default` does, each with an index into `by_index`.
+    /// Methods whose routes differ from those of `default`, each with an index into `by_index`.
     by_method: Vec<(Method, usize)>,
-    /// Index into `by_index` for all other methods.
+    /// Index into `by_index` for methods that are not in `by_method`.
     default: usize,
     by_index: Vec<MethodRoutes>,
 }
 
 impl<T> Matcher<T> {
-    /// Compiles routes. If several routes match a request, the first is selected.
+    /// Compiles routes, each with its value. If several routes match a request, the first of them is selected.
     pub fn compile(routes: Vec<(RouteMatch, T)>) -> Result<Self, RoutesError> {
         let (matches, values): (Vec<_>, Vec<_>) = routes.into_iter().unzip();
         let compiled = Arc::new(CompiledRoutes::compile(&matches)?);
         Ok(Self { compiled, values })
     }
 
-    /// Returns the value of the first route that matches the method and the path. The path must be the result of
-    /// [`Normalised::matching`](crate::path::Normalised::matching).
+    /// Returns the value of the first route that matches the method and the path; `None` if no route matches. The path
+    /// must be the result of [`Normalised::matching`](crate::path::Normalised::matching).
     pub fn find(&self, method: &Method, path: &[u8]) -> Option<&T> {
         self.values.get(self.compiled.find(method, path)?)
     }
 
-    /// Returns a matcher with the same routes and other values. Both share the compiled patterns.
+    /// Returns a matcher with the same routes and other values. The two matchers share the compiled patterns.
     pub fn map<U>(&self, value: impl FnMut(&T) -> U) -> Matcher<U> {
         Matcher {
             compiled: Arc::clone(&self.compiled),
@@ -109,7 +110,7 @@ impl<T> Matcher<T> {
         }
     }
 
-    /// Returns the values in the order of the routes.
+    /// Returns the values of all routes, in the order of the routes.
     pub fn iter(&self) -> std::slice::Iter<'_, T> {
         self.values.iter()
     }
@@ -190,10 +191,10 @@ fn check_patterns(routes: &[RouteMatch]) -> Result<(), RoutesError> {
     Ok(())
 }
 
-/// Routes that a method can match.
+/// Routes that requests with a certain method can match.
 struct MethodRoutes {
     patterns: PatternSet,
-    /// Index of the route of each pattern.
+    /// For each pattern, the index of the route that it belongs to.
     owners: Vec<usize>,
 }
 
@@ -218,16 +219,17 @@ impl MethodRoutes {
     }
 }
 
-/// Builds the automata of all methods. Methods that match the same routes share one automaton.
+/// Builder of the automata of all methods. Methods that match the same routes share one automaton.
 #[derive(Default)]
 struct MethodRoutesBuilder {
     built: Vec<MethodRoutes>,
-    /// Index into `built` for each list of route indexes.
+    /// Maps a list of route indexes to its automaton: an index into `built`.
     known: HashMap<Vec<usize>, usize>,
 }
 
 impl MethodRoutesBuilder {
-    /// Returns the index into `built` of the routes that match `method`.
+    /// Returns the automaton for the routes that match `method`, as an index into `built`. Builds the automaton if it
+    /// does not exist.
     fn routes_of(
         &mut self,
         method: Option<&Method>,

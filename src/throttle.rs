@@ -1,12 +1,12 @@
-//! Token-bucket limits.
+//! Rate limits, which are implemented as token buckets.
 //!
-//! A route has a list of limits. Each [`Limit`] applies a [`Quota`] to a bucket per key, for example per client. A
-//! request is charged to all of its limits or to none, so a rejected request takes no tokens. The store of the buckets
-//! makes this step atomic ([`Buckets`]). The decision is the pure function [`decide`], which is the same for all
-//! stores.
+//! A route has a list of rate limits. Each [`Limit`] applies a [`Quota`] to a bucket per limit key, for example per
+//! client. A request is charged to all limits of its route or to none, so a rejected request takes no tokens. The store
+//! of the buckets makes this step atomic ([`Buckets`]). All stores decide with the pure function [`decide`] or an
+//! equivalent script.
 //!
-//! Limits in shadow mode are charged separately, after the enforced limits. They appear in metrics and never reject or
-//! delay a request.
+//! Rate limits in shadow mode are charged separately, after the enforced limits. They appear in metrics, but they never
+//! reject or delay a request.
 
 pub(crate) mod bucket;
 pub(crate) mod decision;

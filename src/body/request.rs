@@ -1,4 +1,4 @@
-//! Body of a request, with a limit on its length.
+//! Body of a request, with a maximum length.
 
 use std::fmt;
 use std::pin::Pin;
@@ -19,7 +19,8 @@ use crate::{http1, http2};
 
 /// Body of a request: complete in memory, or streamed from the client.
 ///
-/// Trailers are dropped. No stage checks them, and a server could treat a trailer field as a checked header.
+/// Trailers are dropped, because no stage checks them, and a server could treat a trailer field like a checked header
+/// field.
 #[derive(Debug)]
 pub(crate) struct RequestBody(RequestBodySource);
 
@@ -32,46 +33,47 @@ enum RequestBodySource {
 #[derive(Debug)]
 struct LimitedStream {
     body: Transport,
-    /// Maximum length of the body, in bytes.
+    /// Maximum length of the body, in bytes. A longer body ends with `TooLarge`.
     limit: u64,
-    /// Bytes that the client may still send: `limit` minus the bytes received.
+    /// Number of bytes that the client is still allowed to send: `limit` minus the bytes received.
     allowance: u64,
-    /// Counts the received bytes for the access log.
+    /// Access log notes that count the received bytes; `None` if the request is not logged.
     notes: Option<Arc<AccessLogNotes>>,
 }
 
-/// Source of a streamed body. The HTTP/1 and HTTP/2 bodies enforce `body_timeout`.
+/// Source of a streamed body. The HTTP/1 and HTTP/2 sources enforce `body_timeout`.
 enum Transport {
     Http1(http1::Http1Body),
     Http2(http2::Http2Body),
     Application(UnsyncBoxBody<Bytes, BoxError>),
 }
 
-/// Error that ends the body of a request early.
+/// Error that ends the body of a request before it is complete.
 #[derive(Debug, Error)]
 pub enum RequestBodyError {
-    /// The body is longer than this limit, in bytes.
-    #[error("request body is larger than {0} bytes")]
+    /// The body is longer than the maximum, which is this number of bytes.
+    #[error("request body is larger than `max_body`, which is {0} bytes")]
     TooLarge(u64),
-    /// The client disconnected, timed out or violated HTTP/1.
-    #[error("request body could not be read from the HTTP/1 connection")]
+    /// The client disconnected, sent no data within `body_timeout`, or violated HTTP/1.
+    #[error("cannot read the request body from the HTTP/1 connection")]
     Http1(#[source] http1::Http1BodyError),
-    /// The client reset the stream, disconnected, timed out or violated HTTP/2.
-    #[error("request body could not be read from the HTTP/2 stream")]
+    /// The client reset the stream, disconnected, sent no data within `body_timeout`, or violated HTTP/2.
+    #[error("cannot read the request body from the HTTP/2 stream")]
     Http2(#[source] http2::Http2BodyError),
-    /// The HTTP server of the embedding application reports an error.
-    #[error("request body could not be read from the application's server")]
+    /// The HTTP server of the embedding application returned an error while it read the body.
+    #[error("cannot read the request body from the HTTP server of the application")]
     Application(#[source] BoxError),
 }
 
 impl RequestBody {
-    /// Creates an empty body.
+    /// Creates the body of a request without content.
     pub(crate) const fn empty() -> Self {
         Self(RequestBodySource::Whole(Bytes::new()))
     }
 
-    /// Creates the body of an HTTP/1 request, of up to `limit` bytes. A body that has arrived completely is not checked
-    /// here, because the check of the head already rejects a `Content-Length` above the limit.
+    /// Creates the body of an HTTP/1 request, with a maximum length of `limit` bytes. The length of a body that has
+    /// arrived completely is not checked here, because the check of the head already rejects a `Content-Length` above
+    /// the maximum.
     pub(crate) fn http1(body: http1::Http1Body, limit: u64) -> Self {
         match body.into_complete() {
             Ok(bytes) => bytes.into(),
@@ -79,7 +81,7 @@ impl RequestBody {
         }
     }
 
-    /// Creates the body of an HTTP/2 request, of up to `limit` bytes.
+    /// Creates the body of an HTTP/2 request, with a maximum length of `limit` bytes.
     pub(crate) fn http2(body: http2::Http2Body, limit: u64) -> Self {
         if body.is_end_stream() {
             Self::empty()
@@ -88,7 +90,7 @@ impl RequestBody {
         }
     }
 
-    /// Counts the bytes of the body in `notes`, including bytes that have already arrived.
+    /// Adds the length of the body to `notes`, including bytes that have already arrived.
     pub(crate) fn count_bytes(&mut self, notes: &Arc<AccessLogNotes>) {
         match &mut self.0 {
             RequestBodySource::Whole(bytes) => notes.add_bytes_in(bytes.len()),
@@ -96,7 +98,7 @@ impl RequestBody {
         }
     }
 
-    /// Creates a body that the HTTP server of an embedding application delivers.
+    /// Creates a body that the HTTP server of an embedding application delivers. Its length is not bounded here.
     pub(crate) fn application<B>(body: B) -> Self
     where
         B: Body<Data = Bytes> + Send + 'static,
@@ -115,7 +117,7 @@ impl RequestBody {
         }))
     }
 
-    /// Returns the body if it is complete in memory.
+    /// Returns the body if it is complete in memory; `None` if it is a stream.
     pub(crate) fn whole(&self) -> Option<&Bytes> {
         match &self.0 {
             RequestBodySource::Whole(bytes) => Some(bytes),
@@ -231,8 +233,8 @@ impl Body for RequestBody {
 }
 
 impl RequestBodyError {
-    /// Returns the violation that the gateway reports to the client. Returns `None` if the client has disconnected or
-    /// the error is not a violation of HTTP.
+    /// Returns the violation of HTTP or of `body_timeout` that the gateway reports to the client. Returns `None` if the
+    /// client has disconnected or the error has another cause.
     pub fn violation(&self) -> Option<Violation> {
         match self {
             Self::Http2(http2::Http2BodyError::Stalled(_)) => Some(Violation::BodyTimeout),
@@ -251,7 +253,7 @@ impl From<RequestBodyError> for Problem {
             (RequestBodyError::TooLarge(limit), _) => Self::payload_too_large(*limit),
             (_, Some(violation)) => violation.into(),
             (RequestBodyError::Application(_), None) => {
-                Self::bad_request("The request body could not be read. Send a complete body.")
+                Self::bad_request("The server cannot read the request body. Send a complete body.")
             }
             (_, None) => Self::bad_request(
                 "The client closed the connection before the request body was complete. Send a complete body.",

@@ -1,4 +1,4 @@
-//! Body of a response: bytes in memory, a stream, or bytes followed by a stream.
+//! Body of a response to a client: bytes in memory, a stream, or bytes followed by a stream.
 
 use std::fmt;
 use std::io;
@@ -16,38 +16,41 @@ use crate::problem::TimeoutPhase;
 /// Body of a response to a client.
 pub struct ResponseBody {
     /// Bytes that are sent before the stream. They are the complete body, or the part of a stream that the gateway had
-    /// read when it found the body too large to store.
+    /// read when it found the body too large to store. The second entry is empty if the first is.
     held: [Bytes; 2],
-    /// Remaining body. Boxed to keep the response small, because each stage moves it.
+    /// Remaining body after `held`; `None` if there is none. Boxed to keep the response small, because each stage moves
+    /// it.
     stream: Option<Stream>,
 }
 
 type Stream = Pin<Box<dyn Body<Data = Bytes, Error = BodyError> + Send>>;
 
-/// Error that ends the body of a response early.
+/// Error that ends the body of a response before it is complete.
 #[derive(Debug, Error)]
 pub enum BodyError {
-    /// Upstream sent no data for this time, the `idle_timeout`.
-    #[error("upstream sent no response data for {0:?} (idle timeout)")]
+    /// The upstream sent no data for this duration, which is its `idle_timeout`.
+    #[error("upstream sent no response data for {0:?} (`idle_timeout`)")]
     Stalled(Duration),
-    /// The exchange took longer than `timeout`.
-    #[error("upstream response was not complete within `timeout` (total timeout)")]
+    /// The request with all its attempts took longer than the `timeout` of the upstream.
+    #[error(
+        "upstream response was not complete within the `timeout` of the upstream (total timeout)"
+    )]
     TimedOut,
-    /// Upstream closed the connection within the body, or sent a body that is not valid HTTP.
-    #[error("upstream response body failed: {0}")]
+    /// The upstream closed the connection before the end of the body, or sent a body that is not valid HTTP.
+    #[error("cannot read the response body from the upstream: {0}")]
     Upstream(#[source] hyper::Error),
-    /// The response body of the embedding application reports an error.
+    /// The response body of the embedding application returned an error.
     #[error(transparent)]
     Application(BoxError),
 }
 
 impl ResponseBody {
-    /// Creates an empty body.
+    /// Creates the body of a response without content.
     pub fn empty() -> Self {
         Self::from(Bytes::new())
     }
 
-    /// Creates a body that is sent to the client while it is read from `body`.
+    /// Creates a body that is streamed to the client while it is read from `body`.
     pub fn streaming(body: impl Body<Data = Bytes, Error = BodyError> + Send + 'static) -> Self {
         Self {
             held: [Bytes::new(), Bytes::new()],
@@ -55,7 +58,8 @@ impl ResponseBody {
         }
     }
 
-    /// Returns bytes to the body that were read from its start.
+    /// Puts bytes back that were read from the start of the body. The client receives `first`, then `second`, then the
+    /// stream.
     pub(crate) fn put_back(&mut self, first: Bytes, second: Bytes) {
         self.held = if first.is_empty() {
             [second, first]
@@ -122,8 +126,8 @@ impl fmt::Debug for ResponseBody {
 }
 
 impl BodyError {
-    /// Returns whether the body is malformed HTTP, for example a chunk with an invalid size. A truncated body is not
-    /// malformed.
+    /// Returns whether the body is malformed HTTP, for example because of a chunk with an invalid size. A truncated
+    /// body is not malformed.
     pub fn is_invalid_http(&self) -> bool {
         use io::ErrorKind::{InvalidData, InvalidInput};
         let Self::Upstream(error) = self else {
@@ -133,13 +137,13 @@ impl BodyError {
         let Some(error) = source.and_then(|source| source.downcast_ref::<io::Error>()) else {
             return false;
         };
-        // hyper reports malformed chunks and trailers with these two kinds. rustls uses them for malformed TLS records,
-        // which are not HTTP.
+        // The error kind alone is not sufficient. hyper reports malformed chunks and trailers with these two kinds, but
+        // rustls uses them for malformed TLS records, which are not HTTP.
         let is_tls = matches!(error.get_ref(), Some(inner) if inner.is::<rustls::Error>());
         matches!(error.kind(), InvalidData | InvalidInput) && !is_tls
     }
 
-    /// Returns the timeout that expired, if any.
+    /// Returns the timeout that expired; `None` if the error is not a timeout.
     pub fn timeout(&self) -> Option<TimeoutPhase> {
         match self {
             Self::Stalled(_) => Some(TimeoutPhase::Idle),

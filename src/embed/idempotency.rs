@@ -1,4 +1,4 @@
-//! Layer that executes requests with an idempotency key once.
+//! Tower layer that executes requests with an idempotency key once.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -17,7 +17,7 @@ use crate::idempotency::{Idempotency, RouteKeys};
 use crate::problem::Problem;
 use crate::store::memory::records::MemoryRecords;
 
-/// Layer that executes requests with an idempotency key once and replays their responses.
+/// Tower layer that executes requests with an idempotency key once and replays their responses.
 #[derive(Clone, Debug)]
 pub struct IdempotencyLayer(pub(super) Arc<IdempotencyState>);
 
@@ -28,7 +28,7 @@ pub(super) struct IdempotencyState {
     pub(super) problems: ProblemRenderer,
 }
 
-/// Service that executes requests with an idempotency key once.
+/// Service of [`IdempotencyLayer`], which executes requests with an idempotency key once.
 #[derive(Clone, Debug)]
 pub struct Idempotent<Inner> {
     inner: Inner,
@@ -86,11 +86,12 @@ where
                 Ok(None) => return call(request).await,
                 Err(error) => return Ok(state.problems.render(error.into(), &ctx.preferences)),
             };
-            // This caller receives the application's error. Duplicate requests that wait receive a problem.
+            // The error of the application is saved here, because the client of the first request receives it.
+            // Duplicate requests that wait receive a problem instead.
             let failure = Arc::new(Mutex::new(None));
             let slot = Arc::clone(&failure);
             let execute = move |request: Request<RequestBody>, _| async move {
-                // The stage has read the complete body into memory.
+                // The body is always complete here, because the idempotency stage has read it into memory.
                 let whole = |body: RequestBody| body.whole().cloned().unwrap_or_default();
                 let called = call(request.map(|body| whole(body).into())).await;
                 called.map_err(|error| {
@@ -109,7 +110,8 @@ where
     }
 }
 
-/// Returns the result for a request whose service returned an error. The request may have been executed.
+/// Returns the result of a request for which the application returned an error. The application may have executed the
+/// request.
 fn application_failed() -> FailedRequest {
     FailedRequest {
         problem: Problem::upstream_unavailable(

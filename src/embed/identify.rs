@@ -1,4 +1,4 @@
-//! Layer that identifies the client of a request.
+//! Tower layer that identifies the client of a request.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Once};
@@ -17,7 +17,7 @@ use crate::intake::HeadError;
 use crate::intake::headers::{CountedHeaders, HeaderNames, PADDED_VALUE, has_padded_value};
 use crate::respond::Preferences;
 
-/// Layer that identifies the client of each request for the other layers.
+/// Tower layer that identifies the client of each request, which the other layers require.
 #[derive(Clone, Debug)]
 pub struct IdentifyLayer(pub(super) Arc<IdentifyState>);
 
@@ -29,7 +29,7 @@ pub(super) struct IdentifyState {
     pub(super) problems: ProblemRenderer,
 }
 
-/// Service that receives requests with their identified client.
+/// Service of [`IdentifyLayer`], which attaches the identified client to each request.
 #[derive(Clone, Debug)]
 pub struct Identify<Inner> {
     inner: Inner,
@@ -66,7 +66,7 @@ where
             static WARNED: Once = Once::new();
             WARNED.call_once(|| {
                 tracing::warn!(
-                    "peer address unknown, limits and idempotency keys are not applied; serve the application with \
+                    "peer address unknown, rate limits and idempotency keys not applied; serve the application with \
                      into_make_service_with_connect_info::<SocketAddr>()"
                 );
             });
@@ -87,13 +87,14 @@ where
 }
 
 impl IdentifyState {
-    /// Normalises the headers of a request from `peer` as the gateway does, and identifies its client.
+    /// Normalises the headers of a request from `peer` in the same way as the gateway, and identifies its client.
     fn identify<B>(
         &self,
         peer: SocketAddr,
         request: &mut Request<B>,
     ) -> Result<RequestContext, HeadError> {
-        // An HTTP/2 request has its host in the target instead of the header `Host`.
+        // The host is read from the request target, because an HTTP/2 request has its host there instead of in the
+        // header `Host`.
         let authority = request.uri().authority();
         let host = authority.and_then(|host| HeaderValue::from_str(host.as_str()).ok());
         let headers = request.headers_mut();
@@ -105,7 +106,7 @@ impl IdentifyState {
         for name in lookalikes.cloned().collect::<Vec<_>>() {
             headers.remove(name);
         }
-        // An `X-Forwarded-For` with too many hops is ignored, as if the peer were not trusted.
+        // If `X-Forwarded-For` has too many hops, it is ignored, as if the peer were not trusted to send it.
         let caller = self
             .trust
             .identify(peer.ip(), headers)

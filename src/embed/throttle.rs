@@ -1,4 +1,4 @@
-//! Layer that applies limits.
+//! Tower layer that applies rate limits.
 
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -11,7 +11,7 @@ use super::{ProblemRenderer, ResponseFuture, context, take_ready};
 use crate::store::memory::MemoryBuckets;
 use crate::throttle::{RouteLimits, Throttle};
 
-/// Layer that applies limits to the requests of identified clients.
+/// Tower layer that applies rate limits to the requests of identified clients.
 #[derive(Clone, Debug)]
 pub struct ThrottleLayer(pub(super) Arc<ThrottleState>);
 
@@ -22,7 +22,7 @@ pub(super) struct ThrottleState {
     pub(super) problems: ProblemRenderer,
 }
 
-/// Service to which limits are applied.
+/// Service of [`ThrottleLayer`], which applies rate limits before it calls the inner service.
 #[derive(Clone, Debug)]
 pub struct Throttled<Inner> {
     inner: Inner,

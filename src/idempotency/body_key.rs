@@ -1,8 +1,9 @@
-//! Idempotency key in a member of a JSON body, as in the APIs of Square (`idempotency_key`) and Google (`requestId`).
+//! Reads the idempotency key from a member of a JSON body, as in the APIs of Square (`idempotency_key`) and Google
+//! (`requestId`).
 //!
 //! Only top-level members are considered. Other members are skipped without recursion, at any depth. The gateway
-//! rejects a body that JSON parsers interpret in different ways, such as one that contains the member twice. Otherwise
-//! gateway and API could use different keys.
+//! rejects a body that JSON parsers interpret in different ways, such as a body that contains the member twice.
+//! Otherwise the gateway and the API could read different idempotency keys from the same body.
 
 use std::fmt;
 
@@ -15,28 +16,28 @@ use thiserror::Error;
 use super::disposition::media_type;
 use super::key::{IdempotencyKey, KeyError};
 
-/// Error of a JSON body whose key cannot be read.
+/// Error of a JSON body from which the gateway cannot read a valid idempotency key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum BodyKeyError {
-    /// The body cannot be parsed as JSON.
-    #[error("the body is compressed or not valid JSON")]
+    /// The request body is not valid JSON, or is compressed.
+    #[error("the request body is compressed or not valid JSON")]
     NotJson,
-    /// The member occurs more than once.
-    #[error("the member occurs more than once")]
+    /// The member of the idempotency key occurs more than once.
+    #[error("the JSON member of the idempotency key occurs more than once")]
     Repeated,
-    /// The value is not a string, for example `null`.
-    #[error("its value is not a string")]
+    /// The value of the member is not a string, for example `null`.
+    #[error("the value of the idempotency key is not a JSON string")]
     NotAString,
-    /// The string is not a valid key.
+    /// The string in the member is not a valid idempotency key.
     #[error("{0}")]
     Invalid(#[from] KeyError),
-    /// The header contains a different key.
-    #[error("it differs from the key in the header")]
+    /// The request header contains a different idempotency key.
+    #[error("the idempotency key in the body differs from the idempotency key in the header")]
     Differs,
 }
 
 impl BodyKeyError {
-    /// Returns the remedy, as a sentence without its full stop.
+    /// Returns what the client must change in the request, as a sentence without its full stop.
     pub fn remedy(self) -> &'static str {
         match self {
             Self::NotJson => "Send the body as uncompressed JSON in UTF-8",
@@ -50,20 +51,21 @@ impl BodyKeyError {
     }
 }
 
-/// Returns whether `Content-Type` declares a JSON body. If there are several lines, one of them suffices, because
-/// servers differ in the line that they read.
+/// Returns whether `Content-Type` declares a JSON body. If the request has several `Content-Type` lines, one JSON line
+/// suffices, because the API could read any of them.
 pub(crate) fn is_json(headers: &HeaderMap) -> bool {
     let mut types = headers.get_all(CONTENT_TYPE).iter();
     types.any(|value| media_type(value.as_bytes()).eq_ignore_ascii_case(b"application/json"))
 }
 
-/// Returns the key in the top-level member `field` of a JSON body. Returns `None` if the body is empty, is not an
-/// object, or does not contain the member.
+/// Returns the idempotency key in the top-level member `field` of a JSON body. Returns `None` if the body is empty, is
+/// not an object, or does not contain the member.
 pub(crate) fn key_in(
     body: &[u8],
     field: &str,
 ) -> Result<Option<IdempotencyKey<'static>>, BodyKeyError> {
-    // Parsers may ignore a byte order mark (RFC 8259, section 8.1), so the API may do so, too.
+    // A byte order mark is skipped. A JSON parser is allowed to ignore it (RFC 8259, section 8.1), so the API can
+    // accept such a body.
     let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
     if body.is_empty() {
         return Ok(None);
@@ -90,14 +92,14 @@ pub(crate) fn key_in(
     Ok(key)
 }
 
-/// Value of the member, and whether it occurs more than once.
+/// Value of the member with the idempotency key, and whether the member occurs more than once.
 #[derive(Default)]
 struct MemberOccurrences {
     value: Option<String>,
     is_repeated: bool,
 }
 
-/// Visitor that reads the member `field` and skips all others.
+/// Visitor that reads the member `field` of a JSON object and skips all other members.
 struct MemberVisitor<'a> {
     field: &'a str,
 }
@@ -111,7 +113,8 @@ impl<'de> Visitor<'de> for MemberVisitor<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<MemberOccurrences, A::Error> {
         let mut found = MemberOccurrences::default();
-        // serde_json removes escapes from names, so `"\u006bey"` is `key`.
+        // The comparison needs no unescaping, because serde_json has already replaced escapes: `"\u006bey"` is read as
+        // `key`.
         while let Some(name) = members.next_key::<String>()? {
             if name != self.field || found.value.is_some() {
                 found.is_repeated |= name == self.field;
@@ -148,7 +151,7 @@ mod tests {
             ("\u{feff}{\"key\":\"k1\"}", "k1"),
             (r#"{"key":"two words"}"#, "two words"),
             (r#"{"key":"\"quoted\" \\"}"#, r#""quoted" \"#),
-            // Invalid values of other members are ignored.
+            // Values of other members are not checked, even if a JSON parser could reject them.
             (r#"{"n":1e999,"s":"\ud800","key":"k1"}"#, "k1"),
         ] {
             assert_eq!(key(body), Ok(Some(expected.into())), "{body}");
@@ -241,7 +244,7 @@ mod tests {
         }
     }
 
-    /// Recursion of this depth would overflow the 2 MiB stack of a test thread.
+    /// Recursion of 100,000 levels would overflow the 2 MiB stack of a test thread.
     #[test]
     fn other_members_can_be_nested_100_000_levels_deep() {
         let depth = 100_000;

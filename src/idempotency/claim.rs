@@ -1,9 +1,10 @@
-//! Claims on a key: whether a request is executed, waits, gets a stored response or is rejected.
+//! Claims on an idempotency key. A claim decides whether a request is executed, waits, gets a stored response or is
+//! rejected.
 //!
-//! A store returns a [`Claim`] for each [`ClaimRequest`]. The request that wins the claim holds a [`Permit`] until its
-//! execution ends. The pure function [`decide_claim`] makes the decision for all stores. A store only looks up the
-//! record and applies the decision atomically. Redis has to decide in a script. A test compares the script with
-//! [`decide_claim`] on random histories.
+//! An idempotency store returns a [`Claim`] for each [`ClaimRequest`]. The request that wins the claim has a [`Permit`]
+//! until its execution ends. The pure function [`decide_claim`] makes the decision for all stores except Redis. Such a
+//! store only looks up the record and applies the decision atomically. Redis decides in the script `claim.lua`, because
+//! only a script is atomic there. A test compares the script with [`decide_claim`] on random histories.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -15,107 +16,110 @@ use super::{
 };
 use crate::clock::Moment;
 
-/// Request to claim a key.
+/// Data with which a request claims its idempotency key.
 #[derive(Clone, Copy, Debug)]
 pub struct ClaimRequest {
-    /// Time of the claim.
+    /// Time of the claim, on the monotonic clock of this process.
     pub at: Moment,
-    /// Hashes of the key and its scope.
+    /// Hashes of the idempotency key and its scope.
     pub id: RecordId,
-    /// Hash of the client that sent the request.
+    /// Hash of the address of the client that sent the request.
     pub client: ClientHash,
-    /// Fingerprint of the request.
+    /// Fingerprint of the request, which must equal that of the first request with the same key.
     pub fingerprint: Fingerprint,
-    /// Settings of the route that the store applies to the record.
+    /// Settings of the route, which the store applies to the record of the key.
     pub settings: RecordSettings,
 }
 
-/// Settings of a route that a store applies to its records.
+/// Settings of a route that an idempotency store applies to the records of the route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordSettings {
-    /// Time to live of a record after its execution has ended.
+    /// How long a record is stored after its execution has ended.
     pub ttl: Duration,
-    /// Whether a key whose outcome is unknown can be claimed again.
+    /// Whether an idempotency key whose outcome is unknown can be claimed again.
     pub on_unknown: OnUnknown,
-    /// Maximum number of keys of a scope that have not expired.
+    /// Maximum number of unexpired idempotency keys in one scope.
     pub max_keys_per_scope: NonZeroU32,
 }
 
-/// Result of a claim.
+/// Result of a claim on an idempotency key.
 #[derive(Debug)]
 pub enum Claim {
-    /// The request holds the key and must be executed.
+    /// The request has claimed its idempotency key and must be executed.
     Won(Permit),
-    /// An equal request was executed. This is its stored response.
+    /// An equal request was executed, and this is its stored response.
     Replay(Arc<StoredResponse>),
-    /// An equal request is in flight. The waiter receives its outcome.
+    /// An equal request is in flight. The waiter receives the outcome of that request.
     InFlight(Waiter),
-    /// The key was used for a different request.
+    /// The idempotency key was used for a different request.
     Mismatch(Mismatch),
-    /// An equal request was sent, and its outcome is unknown.
+    /// An equal request was sent to the upstream, but its outcome is unknown.
     Unknown,
-    /// An equal request was executed, and its response is not stored.
+    /// An equal request was executed, but its response is not stored.
     Tombstone,
-    /// The key is new, and its scope has `max_keys_per_scope` keys.
+    /// The claim is rejected: the idempotency key is new, and its scope already has `max_keys_per_scope` keys.
     ScopeFull {
-        /// Time until a key of the scope can expire.
+        /// Shortest wait until a key of the scope can expire.
         min_wait: Duration,
     },
-    /// The key is new, and its client has used its share of the keys in the store.
+    /// The claim is rejected: the idempotency key is new, and its client already uses its share of the keys in the
+    /// store.
     ClientFull {
-        /// Maximum number of keys per client.
+        /// Maximum number of idempotency keys per client.
         limit: u64,
-        /// Time until a key of the client can expire.
+        /// Shortest wait until a key of the client can expire.
         min_wait: Duration,
     },
-    /// The key is new, and the store has `max_keys` keys or its server is out of memory.
+    /// The claim is rejected: the idempotency key is new, and the store has `max_keys` keys or Redis is out of memory.
     StoreFull,
 }
 
-/// Part of a record that decides a claim on its key. `T` is a point in time on the clock of the store.
+/// Part of an idempotency record that decides a claim on its key. `T` is a point in time on the clock of the store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecordView<'a, T> {
-    /// State of the record.
+    /// State of the idempotency record.
     pub state: RecordState,
     /// Fingerprint of the request that created the record.
     pub fingerprint: &'a Fingerprint,
-    /// End of the lease of a claim in progress, after which its outcome is unknown; `None` if it has no lease.
+    /// Time at which the lease of a claim in progress ends. From then on, the outcome of the claim is unknown. `None`
+    /// if the claim has no lease.
     pub lease_ends: Option<T>,
-    /// Time at which the record expires; `None` if it does not expire.
+    /// Time at which the record expires; `None` while the record is in progress without a lease.
     pub expires: Option<T>,
 }
 
-/// Decision on a claim, which depends only on the record of the key.
+/// Decision on a claim. It depends only on the record of the idempotency key, not on the number of keys in the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClaimDecision {
-    /// The key can be claimed.
+    /// The idempotency key can be claimed.
     Available(Availability),
-    /// An equal request is in flight.
+    /// An equal request has claimed the key and is in flight.
     InFlight,
-    /// An equal request was executed, and its response is stored.
+    /// An equal request was executed, and the record contains its response.
     Replay,
-    /// The key was used for a different request.
+    /// The key was used for a request with another fingerprint.
     Mismatch(Mismatch),
-    /// An equal request was sent, and its outcome is unknown.
+    /// An equal request was sent to the upstream. Its outcome is unknown.
     Unknown,
-    /// An equal request was executed, and its response is not stored.
+    /// An equal request was executed. The record does not contain its response.
     Tombstone,
 }
 
-/// Reason why a key can be claimed.
+/// Reason why an idempotency key can be claimed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Availability {
-    /// The key has no record. A claim adds one, unless the scope, the client or the store is full.
+    /// The idempotency key has no record. A claim adds a record, unless the scope, the client or the store has reached
+    /// its maximum number of keys.
     New,
-    /// The record has expired, or its outcome is unknown and `on_unknown` is `release`. A claim replaces the record, so
-    /// the number of keys does not change.
+    /// The record of the idempotency key has expired, or its outcome is unknown and `on_unknown` is `release`. A claim
+    /// replaces the record, so the number of keys does not change.
     Replace,
 }
 
-/// Decides a claim at `now`. Every store except Redis calls this function, and a test compares `claim.lua` of Redis
-/// with it.
+/// Decides a claim on an idempotency key at `now`. Every store except Redis calls this function. A test compares the
+/// Redis script `claim.lua` with this function.
 ///
-/// A store that deletes expired records passes `None` instead of an expired record.
+/// `record` is the record of the key. A store that deletes expired records passes `None` instead of an expired record.
 pub(crate) fn decide_claim<T: PartialOrd + Copy>(
     record: Option<RecordView<'_, T>>,
     request: &ClaimRequest,
@@ -143,7 +147,7 @@ pub(crate) fn decide_claim<T: PartialOrd + Copy>(
 }
 
 impl<'a, T> RecordView<'a, T> {
-    /// Creates the view of a claim in progress that has no lease.
+    /// Creates the view of a record that is in progress and has no lease.
     pub(crate) fn in_progress(fingerprint: &'a Fingerprint) -> Self {
         Self {
             state: RecordState::InProgress,
@@ -153,7 +157,7 @@ impl<'a, T> RecordView<'a, T> {
         }
     }
 
-    /// Creates the view of a record whose execution has ended.
+    /// Creates the view of a record whose execution has ended and which expires at `expires`.
     pub(crate) fn ended(state: RecordState, fingerprint: &'a Fingerprint, expires: T) -> Self {
         Self {
             state,
@@ -165,8 +169,8 @@ impl<'a, T> RecordView<'a, T> {
 }
 
 impl ClaimDecision {
-    /// Converts the decision into a claim result for a store that can neither grant a claim, add a waiter nor load a
-    /// response. The result never leads to an execution.
+    /// Converts the decision into a claim result that never leads to an execution. A store calls this function if it
+    /// can neither grant a claim, add a waiter nor load a response.
     pub(crate) fn rejection(self) -> Claim {
         match self {
             Self::Mismatch(mismatch) => Claim::Mismatch(mismatch),
@@ -177,7 +181,7 @@ impl ClaimDecision {
 }
 
 impl RecordSettings {
-    /// Returns whether a scope with this number of keys may not claim a new key.
+    /// Returns whether a scope that has `keys` unexpired idempotency keys can claim no further key.
     pub fn is_scope_full(&self, keys: u32) -> bool {
         keys >= self.max_keys_per_scope.get()
     }

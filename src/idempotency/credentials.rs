@@ -1,12 +1,13 @@
-//! Recognises the credentials in a request, and the part of them that a retry repeats.
+//! Recognises the credentials in a request, and selects the part of them that is the same in a retry.
 //!
-//! Users behind one address can differ only in a cookie or an API key. So the fingerprint includes credentials that are
-//! not part of the scope. If a second user sends the same key, the gateway rejects the request as a mismatch. It does
-//! not replay the response of the first user.
+//! Users behind one IP address can differ only in a cookie or an API key. So the fingerprint of a request includes
+//! credentials that are not part of the scope of its idempotency key. If a second user sends the same idempotency key,
+//! the gateway rejects the request as a mismatch. The gateway does not replay the response of the first user.
 //!
-//! A credential that changes with every request would make each retry a mismatch. In the scope it would even cause a
-//! second execution. Hence two exceptions. For an `Authorization` that is signed separately for each request, only the
-//! identity is used. Cookies of load balancers, bot protection and analytics are ignored.
+//! A credential that changes with every request would make each retry a mismatch. If such a credential were part of the
+//! scope, each retry would even be executed again. Hence there are two exceptions. For an `Authorization` header that
+//! is signed separately for each request, only the identity in it is used. Cookies of load balancers, bot protection
+//! and analytics are ignored.
 
 use http::HeaderName;
 use http::header::{AUTHORIZATION, COOKIE, HeaderMap, HeaderValue, PROXY_AUTHORIZATION};
@@ -16,14 +17,15 @@ use super::rule::{KeyRule, Scope, ScopePart};
 use crate::hash_keys::HashInput;
 use crate::intake::headers::canonical;
 
-/// Cookies of load balancers, bot protection and analytics. They can change between a request and its retry, and do not
-/// identify a user of the API.
+/// Cookies of load balancers, bot protection and analytics. These cookies can change between a request and its retry,
+/// and they do not identify a user of the API.
 ///
-/// A name that ends with `*` is a prefix. Prefixes are narrow, because the same products also set session cookies of
-/// users, such as `AWSELBAuthSessionCookie` and `NSC_AAAC`. A name with a credential word is never ignored: the session
-/// cookie of a Rails application named `ga` is `_ga_session`.
+/// An entry that ends with `*` is a prefix of cookie names. Prefixes are narrow, because the same products also set
+/// session cookies of users, such as `AWSELBAuthSessionCookie` and `NSC_AAAC`. A cookie whose name contains a
+/// credential word is never ignored. For example, `_ga_session` is the session cookie of a Rails application named
+/// `ga`.
 const IGNORED_COOKIES: [&str; 45] = [
-    // Load balancers: AWS, Google, Azure, Cloudflare, HAProxy, F5.
+    // The following cookies belong to load balancers of AWS, Google, Azure, Cloudflare, HAProxy and F5.
     "AWSALB",
     "AWSALBCORS",
     "AWSALBTG",
@@ -37,7 +39,7 @@ const IGNORED_COOKIES: [&str; 45] = [
     "__cflb",
     "SERVERID",
     "BIGipServer*",
-    // Bot protection: Cloudflare, Akamai, Imperva, DataDome.
+    // The following cookies belong to bot protection of Cloudflare, Akamai, Imperva and DataDome.
     "__cf_bm",
     "_cfuvid",
     "ak_bmsc",
@@ -53,7 +55,7 @@ const IGNORED_COOKIES: [&str; 45] = [
     "visid_incap_*",
     "nlbi_*",
     "datadome",
-    // Analytics: Google, Meta, Microsoft, Matomo, Hotjar, Datadog.
+    // The following cookies belong to analytics of Google, Meta, Microsoft, Matomo, Hotjar and Datadog.
     "_ga",
     "_ga_*",
     "_gac_*",
@@ -73,7 +75,8 @@ const IGNORED_COOKIES: [&str; 45] = [
     "_dd_s",
 ];
 
-/// Adds the credentials that are not part of the scope of `rule`. Returns whether there is at least one.
+/// Adds the credentials of a request that are not part of the scope of `rule` to the hash input `parts`. Returns
+/// whether there is at least one such credential.
 pub(super) fn add_unscoped(parts: &mut HashInput, rule: &KeyRule, headers: &HeaderMap) -> bool {
     let has_scoped_authorization = match &rule.scope {
         Scope::Credential => true,
@@ -86,7 +89,7 @@ pub(super) fn add_unscoped(parts: &mut HashInput, rule: &KeyRule, headers: &Head
         .filter(|&name| is_credential(name) && *name != rule.header)
         .filter(|&name| !(has_scoped_authorization && name == AUTHORIZATION))
         .collect();
-    // Sorted, because proxies in front of the gateway can change the order of headers.
+    // The names are sorted, because proxies in front of the gateway can change the order of headers.
     names.sort_unstable_by_key(|name| name.as_str());
     let mut any = false;
     for name in names {
@@ -95,8 +98,9 @@ pub(super) fn add_unscoped(parts: &mut HashInput, rule: &KeyRule, headers: &Head
     any
 }
 
-/// Returns whether the scope consists of headers or cookies that the request contains. For an absent one, the scope
-/// contains the client address instead. Only their other credentials then separate users behind one address.
+/// Returns whether the scope consists of headers or cookies, and the request contains all of them. If one is absent,
+/// the scope contains the client address instead. Users behind one address are then separated only by their other
+/// credentials.
 fn identify_caller(scope: &[ScopePart], headers: &HeaderMap) -> bool {
     let mut named = false;
     scope.iter().all(|part| {
@@ -109,7 +113,7 @@ fn identify_caller(scope: &[ScopePart], headers: &HeaderMap) -> bool {
     }) && named
 }
 
-/// Adds the credentials in all lines of a header. Returns whether there is at least one.
+/// Adds the credentials in all lines of a header to the hash input `parts`. Returns whether there is at least one.
 fn add_header(parts: &mut HashInput, name: &HeaderName, headers: &HeaderMap) -> bool {
     let mut any = false;
     for line in lines(headers, name) {
@@ -117,7 +121,7 @@ fn add_header(parts: &mut HashInput, name: &HeaderName, headers: &HeaderMap) -> 
             let mut pairs: SmallVec<[(&[u8], &[u8]); 8]> = cookies(line)
                 .filter(|(name, value)| !is_ignored(name, value))
                 .collect();
-            // A stable sort, because servers use the first of two cookies with the same name.
+            // The sort is stable, because servers use the first of two cookies with the same name.
             pairs.sort_by_key(|&(name, _)| name);
             for (cookie, value) in pairs {
                 parts.add(name.as_str().as_bytes());
@@ -141,7 +145,7 @@ fn add_header(parts: &mut HashInput, name: &HeaderName, headers: &HeaderMap) -> 
     any
 }
 
-/// Returns the lines of a header that are not empty.
+/// Returns the values of all lines of a header, without empty values.
 pub(super) fn lines<'a>(
     headers: &'a HeaderMap,
     name: &HeaderName,
@@ -152,18 +156,20 @@ pub(super) fn lines<'a>(
         .filter(|line| !line.is_empty())
 }
 
-/// Returns whether the `Authorization` header is signed separately for each request.
+/// Returns whether the `Authorization` header contains a signature that differs for each request, as in AWS Signature
+/// Version 4.
 pub(crate) fn is_signed(headers: &HeaderMap) -> bool {
     lines(headers, &AUTHORIZATION).any(|line| SignedIdentity::parse(line).is_some())
 }
 
-/// Returns whether a header with this name is treated as a credential: `Cookie`, and names with a credential word.
+/// Returns whether a header with this name is treated as a credential. Credentials are `Cookie` and every header whose
+/// name contains a credential word.
 fn is_credential(name: &HeaderName) -> bool {
     *name == COOKIE || has_credential_word(name.as_str().as_bytes())
 }
 
-/// Returns whether a name contains `token`, `api-key`, `apikey`, `auth`, `session` or `secret`, in any case. It needs
-/// only one pass, because every header of a request with a key is checked.
+/// Returns whether the name of a header or cookie contains `token`, `api-key`, `apikey`, `auth`, `session` or `secret`,
+/// in any case. The search takes one pass, because it runs for every header of a request with an idempotency key.
 fn has_credential_word(name: &[u8]) -> bool {
     let mut rest = name;
     while let [first, after @ ..] = rest {
@@ -185,7 +191,7 @@ fn has_credential_word(name: &[u8]) -> bool {
     false
 }
 
-/// Returns the names and values in a `Cookie` header (RFC 6265, section 5.4).
+/// Returns the names and values of the cookies in one line of a `Cookie` header (RFC 6265, section 5.4).
 pub(super) fn cookies(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     line.split(|&octet| octet == b';').filter_map(|pair| {
         let pair = pair.trim_ascii();
@@ -197,7 +203,7 @@ pub(super) fn cookies(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     })
 }
 
-/// Returns the values of a cookie that are not empty.
+/// Returns all values of the cookie `name`, without empty values.
 pub(crate) fn cookie_values<'a>(
     headers: &'a HeaderMap,
     name: &str,
@@ -208,9 +214,9 @@ pub(crate) fn cookie_values<'a>(
         .map(|(_, value)| value)
 }
 
-/// Returns whether a cookie is in [`IGNORED_COOKIES`]. A cookie is not ignored if its name contains a credential word.
-/// It is not ignored either if its value could contain further cookies, because some servers accept commas or white
-/// space as separators.
+/// Returns whether a cookie is in [`IGNORED_COOKIES`] and can be left out of the fingerprint. A cookie is not ignored
+/// if its name contains a credential word. A cookie is not ignored either if its value could contain further cookies,
+/// because some servers accept commas or white space as separators.
 fn is_ignored(cookie: &[u8], value: &[u8]) -> bool {
     let is_listed = IGNORED_COOKIES
         .iter()
@@ -222,10 +228,11 @@ fn is_ignored(cookie: &[u8], value: &[u8]) -> bool {
     is_listed && !has_credential_word(cookie) && !value.iter().any(is_separator)
 }
 
-/// Schemes with the syntax `ID:SIGNATURE`: AWS Signature Version 2 and similar schemes.
+/// Authentication schemes with the syntax `ID:SIGNATURE`: AWS Signature Version 2 and similar schemes.
 const ID_AND_SIGNATURE: [&str; 5] = ["AWS", "GOOG1", "OSS", "SharedKey", "SharedKeyLite"];
 
-/// Part of an `Authorization` value that stays the same if each request is signed separately. It is not verified.
+/// Identity in an `Authorization` value that is signed separately for each request. It stays the same in a retry. The
+/// gateway does not verify the signature.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct SignedIdentity<'a> {
     scheme: &'static str,
@@ -233,9 +240,9 @@ pub(super) struct SignedIdentity<'a> {
 }
 
 impl<'a> SignedIdentity<'a> {
-    /// Parses the identity in a value of `Authorization`. Supported are AWS Signature versions 4 and 2, Google's
-    /// variant of version 4, OAuth 1, Digest, Hawk and HTTP signatures. Returns `None` for other schemes, and if the
-    /// identity does not parse.
+    /// Parses the identity in a value of `Authorization`. The function supports AWS Signature versions 4 and 2,
+    /// Google's variant of version 4, OAuth 1, Digest, Hawk and HTTP signatures. It returns `None` for other schemes,
+    /// and if the identity does not parse.
     pub(super) fn parse(value: &'a [u8]) -> Option<Self> {
         let end = memchr::memchr2(b' ', b'\t', value)?;
         let (scheme, params) = value.split_at(end);
@@ -267,7 +274,7 @@ impl<'a> SignedIdentity<'a> {
                 smallvec![access_key(required("Credential")?)?],
             )
         } else if ID_AND_SIGNATURE.iter().any(|expected| is(expected)) {
-            // Split at the last colon: an id can contain a colon, a Base64 signature cannot.
+            // The value is split at its last colon, because an id can contain a colon but a Base64 signature cannot.
             let params = params.trim_ascii();
             let end = memchr::memrchr(b':', params).filter(|&end| end > 0)?;
             ("id", smallvec![&params[..end]])
@@ -277,7 +284,7 @@ impl<'a> SignedIdentity<'a> {
         Some(Self { scheme, identity })
     }
 
-    /// Adds the identity to the input of a hash.
+    /// Adds the scheme and the identity to the input of a hash.
     pub(super) fn add_to(&self, parts: &mut HashInput) {
         parts.add(self.scheme.as_bytes());
         parts.number(self.identity.len());
@@ -287,8 +294,8 @@ impl<'a> SignedIdentity<'a> {
     }
 }
 
-/// Returns the id of the access key in `ID/DATE/REGION/SERVICE/aws4_request`. The id can contain slashes and ends
-/// before the date.
+/// Returns the id of the access key in an AWS credential of the form `ID/DATE/REGION/SERVICE/aws4_request`. The id ends
+/// before the date and can itself contain slashes. Returns `None` if there is no date or the id is empty.
 fn access_key(credential: &[u8]) -> Option<&[u8]> {
     let mut end = credential.len();
     while let Some(slash) = memchr::memrchr(b'/', &credential[..end]) {
@@ -301,8 +308,9 @@ fn access_key(credential: &[u8]) -> Option<&[u8]> {
     None
 }
 
-/// Returns the value of a parameter in a list such as `a=1, b="2"`, or an empty value if it is absent. Returns `None`
-/// if the parameter is repeated or the list malformed, because a server could read another value.
+/// Returns the value of the parameter `wanted` in a list such as `a=1, b="2"`, or an empty value if the parameter is
+/// absent. Returns `None` if the parameter is repeated or the list is malformed, because a server could read another
+/// value.
 fn param<'a>(params: &'a [u8], wanted: &str) -> Option<&'a [u8]> {
     let mut found = None;
     let mut rest = params;
@@ -325,7 +333,8 @@ fn param<'a>(params: &'a [u8], wanted: &str) -> Option<&'a [u8]> {
             (&quoted[..end], after)
         } else {
             let end = memchr::memchr(b',', value).unwrap_or(value.len());
-            // A value with a quote is ambiguous, because the quotes could enclose the comma.
+            // An unquoted value that contains a quote is rejected, because the quotes could enclose the comma that ends
+            // the value.
             if value.starts_with(b"'") || value[..end].contains(&b'"') {
                 return None;
             }
@@ -338,7 +347,8 @@ fn param<'a>(params: &'a [u8], wanted: &str) -> Option<&'a [u8]> {
     }
 }
 
-/// Returns the index of the quote that ends a quoted string.
+/// Returns the index of the quote that ends a quoted string. `text` starts after the opening quote. Returns `None` if
+/// the closing quote is missing.
 fn end_of_quoted(text: &[u8]) -> Option<usize> {
     let mut at = 0;
     loop {

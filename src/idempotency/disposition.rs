@@ -1,25 +1,27 @@
-//! Decides from the head of a response whether it is stored or its key released.
+//! Decides from the head of a response whether the response is stored or the idempotency key of its request is
+//! released.
 //!
-//! Final responses are stored, including server errors, because the request may have had an effect. Some statuses mean
-//! that the request was not executed. They release the key, so that the client can retry with the same key.
+//! Final responses are stored. This includes server errors, because the request may have had an effect. Some statuses
+//! mean that the request was not executed. Responses with these statuses release the idempotency key, so that the
+//! client can retry with the same key.
 
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, StatusCode};
 
 use super::rule::{KeyRule, OnServerError};
 
-/// Effect of a response on the record of its key.
+/// Effect of a response on the record of its idempotency key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Disposition {
-    /// The response is stored.
+    /// The response is stored for replays.
     Store,
-    /// The response is a stream. A tombstone is stored before the response is sent.
+    /// The response is a stream and is not stored. A tombstone is stored before the response is sent to the client.
     Stream,
-    /// The request was not executed, so the key is released.
+    /// The request was not executed, so its idempotency key is released.
     Release,
 }
 
-/// Media types of responses that can continue without end.
+/// Media types of responses whose body can continue without end.
 const STREAMS: [&str; 5] = [
     "text/event-stream",
     "application/x-ndjson",
@@ -29,7 +31,7 @@ const STREAMS: [&str; 5] = [
 ];
 
 impl Disposition {
-    /// Returns the effect of a response with this head under `rule`.
+    /// Returns the effect of a response with this status and these headers under `rule`.
     pub(crate) fn of(rule: &KeyRule, status: StatusCode, headers: &HeaderMap) -> Self {
         if means_not_executed(rule, status, headers) {
             Self::Release
@@ -41,12 +43,13 @@ impl Disposition {
     }
 }
 
-/// Returns whether a response with this head means that the request was not executed.
+/// Returns whether the status and the headers of a response mean that the request was not executed.
 fn means_not_executed(rule: &KeyRule, status: StatusCode, headers: &HeaderMap) -> bool {
     let named = match &rule.release_on {
         Some(named) => named.contains(&status),
         None => match status.as_u16() {
-            // 401 and 403: the server checks authorisation before it executes. A retry can have a new token.
+            // Statuses 401 and 403 release the key, because a server checks authorisation before it executes a request.
+            // The retry can have a new token.
             401 | 403 | 425 | 429 => true,
             408 | 503 => headers.contains_key(RETRY_AFTER),
             _ => false,

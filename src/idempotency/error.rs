@@ -1,4 +1,4 @@
-//! Errors of the idempotency stage, and the problems that clients receive for them.
+//! Errors of the idempotency stage, and their conversion to the problem responses that clients receive.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -9,74 +9,77 @@ use http::{HeaderName, StatusCode};
 use super::{BodyKeyError, KeyError, Mismatch};
 use crate::problem::{Problem, RETRY_SOON};
 
-/// Error for which the idempotency stage rejects a request.
+/// Reason for which the idempotency stage rejects a request.
 #[derive(Clone, Debug)]
 pub enum IdempotencyError {
-    /// The route requires a key, and the request has none.
+    /// The route requires an idempotency key, and the request has none.
     KeyMissing {
-        /// Header that can contain the key.
+        /// Header that can contain the idempotency key.
         header: HeaderName,
-        /// Member of a JSON body that can contain the key.
+        /// Member of a JSON body that can contain the idempotency key; `None` if the route has no `body_field`.
         field: Option<Arc<str>>,
     },
-    /// The header does not contain a valid key.
+    /// The header contains an idempotency key that is not valid.
     KeyInvalid {
-        /// Header of the key.
+        /// Header that contains the idempotency key.
         header: HeaderName,
-        /// Error in the key.
+        /// Reason why the key in the header is invalid.
         error: KeyError,
     },
-    /// The JSON body does not contain a valid key.
+    /// The JSON body does not contain a valid idempotency key.
     BodyKeyInvalid {
-        /// Member of the key.
+        /// Member of the JSON body that should contain the idempotency key.
         field: Arc<str>,
-        /// Error in the key.
+        /// Reason why the key in the body is invalid.
         error: BodyKeyError,
     },
-    /// The request has a key and switches protocols.
+    /// The request has an idempotency key and upgrades the connection to another protocol.
     Upgrade,
-    /// The key was used for a different request.
+    /// The idempotency key was used for a different request.
     KeyReused(Mismatch),
-    /// The first request with the key is in flight.
+    /// The first request with the idempotency key is in flight.
     InFlight,
-    /// The outcome of the request with the key is unknown.
+    /// The first request with the idempotency key was sent, and its outcome is unknown.
     OutcomeUnknown {
-        /// Whether the route holds the key, so that the gateway never executes it again.
+        /// Whether the route has `on_unknown = "hold"`: the gateway then rejects every retry with this key until its
+        /// record expires.
         is_held: bool,
     },
-    /// The request of the key was executed, and its response was not stored.
+    /// The first request with the idempotency key was executed, but its response was not stored.
     ResponseNotRetained,
-    /// The scope of the caller has the maximum number of keys.
+    /// The scope of the caller has the maximum number of idempotency keys.
     KeysExhausted {
-        /// Maximum number of keys: `max_keys_per_scope`.
+        /// Maximum number of idempotency keys per scope: `max_keys_per_scope`.
         limit: NonZeroU32,
-        /// Time until a key of the scope can expire.
+        /// Shortest wait until a key of the scope can expire.
         min_wait: Duration,
     },
-    /// The client has used its share of the keys in the store.
+    /// The client already uses its share of the idempotency keys in the store.
     ClientKeysExhausted {
-        /// Maximum number of keys per client.
+        /// Maximum number of idempotency keys per client.
         limit: u64,
-        /// Time until a key of the client can expire.
+        /// Shortest wait until a key of the client can expire.
         min_wait: Duration,
     },
-    /// The store has no capacity for another key.
+    /// The idempotency store has no capacity for another key.
     StoreFull,
-    /// The worker has the maximum number of executions in flight.
+    /// The worker has the maximum number of requests with idempotency keys in flight.
     TooManyExecutions,
-    /// The body exceeds the memory that `max_buffered` or `max_buffered_per_client` permits.
+    /// The body of the request or of the replay exceeds the memory that `max_buffered` or `max_buffered_per_client`
+    /// permits.
     BuffersFull,
-    /// The store does not respond, or reports an error.
+    /// The idempotency store does not respond, or reports an error.
     StoreUnavailable,
 }
 
-/// Detail of an unknown outcome on a route that holds the key.
+/// Detail of the problem on a route with `on_unknown = "hold"`, where the gateway rejects a retry with the same key.
 const OUTCOME_HELD: &str = "The request with this idempotency key was sent and may have been executed, but its \
                             response was lost. Query the API for the result before you use a new key.";
 
-/// Detail of an unknown outcome on a route that releases the key.
+/// Detail of the problem on a route with `on_unknown = "release"`, where the gateway executes a retry with the same
+/// key.
 const OUTCOME_RELEASED: &str = "The request with this idempotency key was sent and may have been executed, but its \
-                                response was lost. Retry it with the same key, which the upstream handles.";
+                                response was lost. Retry it with the same key. The upstream must detect the duplicate.";
 
 const MISSING: (&str, &str) = ("idempotency-key-missing", "Idempotency key missing");
 const INVALID: (&str, &str) = ("idempotency-key-invalid", "Idempotency key invalid");
@@ -101,7 +104,7 @@ impl From<IdempotencyError> for Problem {
             }
             E::KeyInvalid { header, error } => {
                 let detail = format!(
-                    "The idempotency key in the header '{header}' is invalid: {error}. Send one header line with 1 to \
+                    "The request header '{header}' is invalid: {error}. Send one header line with 1 to \
                      255 visible ASCII characters, with or without quotes."
                 );
                 new(StatusCode::BAD_REQUEST, INVALID, &detail)
@@ -130,13 +133,14 @@ impl From<IdempotencyError> for Problem {
             }
             E::ClientKeysExhausted { limit, min_wait } => {
                 let detail = format!(
-                    "This client holds {limit} idempotency keys or more, which is the maximum for all its credentials \
+                    "This client has {limit} idempotency keys or more, which is the maximum for all its credentials \
                      together. The request was not sent. Retry it with the same key when other keys have expired."
                 );
                 new(StatusCode::TOO_MANY_REQUESTS, EXHAUSTED, &detail).retry_after(min_wait)
             }
             E::StoreFull => Self::store_unavailable(
-                "The store of idempotency keys is full. The request was not sent. Retry it later with the same key.",
+                "The idempotency store is full. The request was not sent. Retry it later with the same \
+                 key.",
             ),
             E::TooManyExecutions => Self::store_unavailable(
                 "The gateway has the maximum number of requests with idempotency keys in flight. The request was not \
@@ -148,7 +152,7 @@ impl From<IdempotencyError> for Problem {
             )
             .retry_after(RETRY_SOON),
             E::StoreUnavailable => Self::store_unavailable(
-                "The store of idempotency keys is unavailable. The request was not sent. Retry it later with the same \
+                "The idempotency store is unavailable. The request was not sent. Retry it later with the same \
                  key.",
             ),
         }

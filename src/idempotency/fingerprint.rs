@@ -1,7 +1,8 @@
-//! Fingerprint of a request: hashes of method, host, path, query, body and credentials.
+//! Fingerprint of a request: hashes of its method, host, path, query, body and credentials.
 //!
-//! A request whose key was used with another fingerprint is rejected. It never gets the response to the first request.
-//! The credentials have a separate hash, so that the rejection can report that only they differ.
+//! The gateway rejects a request whose idempotency key was used with another fingerprint. Such a request never gets the
+//! response to the first request. The credentials have a separate hash, so that the rejection can report that only the
+//! credentials differ.
 
 use std::fmt;
 
@@ -13,30 +14,31 @@ use super::record_id::write_hex;
 use super::{KeyRule, multipart};
 use crate::hash_keys::{Secret, Subject};
 
-/// Maximum length of a body that is copied into the input of the hash, in bytes. For a longer body, only its hash is
-/// added, which avoids the copy.
+/// Maximum length of a body that is copied into the input of the fingerprint's hash, in bytes. A longer body is first
+/// hashed separately, and only its hash is copied.
 const INLINE_BODY: usize = 1_024;
 
-/// Hashes of the parts of a request that are the same in a retry.
+/// Hashes of the parts of a request that a retry must repeat unchanged.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Fingerprint {
     /// Hash of method, host, path, query and body.
     pub request: [u8; 16],
-    /// Hash of the credentials that are not part of the scope; zero if there are none.
+    /// Hash of the credentials that are not part of the scope of the idempotency key. It is zero if there are none.
     pub credentials: [u8; 16],
 }
 
-/// Difference between a request and the first request with the same key.
+/// Difference between a request and the first request with the same idempotency key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mismatch {
-    /// Method, host, path, query or body differ.
+    /// The method, host, path, query or body differs.
     Request,
-    /// Only credentials outside the scope differ.
+    /// The requests differ only in credentials that are not part of the scope of the idempotency key.
     Credentials,
 }
 
 impl Fingerprint {
-    /// Computes the fingerprint of `request` with this body under `rule`. The path must be normalised.
+    /// Computes the fingerprint of `request` with this body, under the settings in `rule`. The caller must have
+    /// normalised the path.
     pub fn of<B>(secret: &Secret, rule: &KeyRule, request: &Request<B>, body: &[u8]) -> Self {
         let headers = request.headers();
         let credentials = secret.hash_if(Subject::Credentials, |parts| {
@@ -69,7 +71,8 @@ impl Fingerprint {
         }
     }
 
-    /// Compares this fingerprint with that of the `first` request with the same key. Returns `None` if they are equal.
+    /// Compares this fingerprint with the fingerprint of the `first` request with the same idempotency key. Returns
+    /// `None` if they are equal.
     pub fn differs_from(&self, first: &Self) -> Option<Mismatch> {
         if self.request != first.request {
             Some(Mismatch::Request)
@@ -80,7 +83,7 @@ impl Fingerprint {
         }
     }
 
-    /// Returns the hash of the request, followed by the hash of the credentials.
+    /// Returns the hash of the request, followed by the hash of the credentials. Idempotency stores save these bytes.
     pub fn to_bytes(self) -> [u8; 32] {
         let mut bytes = [0; 32];
         bytes[..16].copy_from_slice(&self.request);
@@ -88,7 +91,7 @@ impl Fingerprint {
         bytes
     }
 
-    /// Restores a fingerprint from the bytes of [`to_bytes`](Self::to_bytes).
+    /// Creates a fingerprint from the result of [`to_bytes`](Self::to_bytes).
     pub fn from_bytes(bytes: &[u8; 32]) -> Self {
         let mut fingerprint = Self {
             request: [0; 16],
@@ -100,7 +103,7 @@ impl Fingerprint {
     }
 }
 
-/// Returns the host of a request without its port.
+/// Returns the host of a request without its port, or an empty slice if there is none.
 fn host<B>(request: &Request<B>) -> &[u8] {
     if let Some(authority) = request.uri().authority() {
         return authority.host().as_bytes();
@@ -146,7 +149,8 @@ mod tests {
 
     const SECRET: Secret = Secret::from_bytes([1; 32]);
 
-    /// Returns the fingerprint of a request with these headers.
+    /// Returns the fingerprint of a POST request with these headers, on a route whose idempotency key header is
+    /// `x-key-token`.
     fn with(scope: &Scope, lines: &[(&str, &str)]) -> Fingerprint {
         let mut request = Request::builder().method("POST").uri("/");
         for (name, value) in lines {
@@ -188,7 +192,7 @@ mod tests {
                 assert_eq!(one.request, none.request);
             }
             assert_eq!(with(scope, &[("x-other", "1"), ("x-api-key", "")]), none);
-            // The header of the key is not a credential, although its name contains `token`.
+            // The header of the idempotency key is not a credential, although its name contains `token`.
             assert_eq!(with(scope, &[("x-key-token", "k")]), none);
         }
         let bearer = [("authorization", "Bearer a")];
@@ -231,7 +235,7 @@ mod tests {
                 if named == "x-user" && matches!(&scope, Scope::Parts(parts) if parts.len() == 1) {
                     continue;
                 }
-                // An empty value identifies no caller either.
+                // The cookie `sid` is empty, so it does not identify a caller either.
                 let of = |token: &str| {
                     let lines = [
                         (named, "u"),

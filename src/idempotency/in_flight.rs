@@ -1,7 +1,7 @@
-//! Execution in flight, and the duplicate requests that wait for it.
+//! Execution of a request in flight, and the duplicate requests that wait for its outcome.
 //!
-//! The end of the execution wakes all waiters. A waiter can be dropped at any time. The channel is created for the
-//! first duplicate, because nearly all executions have none.
+//! When the execution ends, all waiters receive its outcome. A waiter can be dropped at any time. The channel to the
+//! waiters is created when the first duplicate request arrives, because nearly all executions have no duplicates.
 
 use tokio::sync::watch;
 
@@ -9,27 +9,28 @@ use super::claim::RecordView;
 use super::{ClaimToken, ExecutionOutcome};
 use crate::clock::Moment;
 
-/// Execution in flight in this process.
+/// Execution of a request that this process has claimed and not yet ended.
 #[derive(Debug)]
 pub(crate) struct InFlightExecution {
-    /// Claim of the execution.
+    /// Claim under which the request is executed.
     pub token: ClaimToken,
-    /// Time of the claim.
+    /// Time of the claim, on the monotonic clock of this process.
     pub since: Moment,
-    /// `None` until the first duplicate arrives.
+    /// Channel to the duplicate requests; `None` until the first of them arrives.
     waiters: Option<Waiters>,
 }
 
-/// Sender of the outcome to all requests that wait for an execution in this process or on another gateway.
+/// Sender of the outcome of an execution to all requests that wait for it. The execution can run in this process or on
+/// another gateway.
 #[derive(Debug)]
 pub(crate) struct Waiters(watch::Sender<Option<ExecutionOutcome>>);
 
-/// Receiver of the outcome, for one request that waits for an execution.
+/// Receiver of the outcome of an execution, for one request that waits for it.
 #[derive(Debug)]
 pub struct Waiter(watch::Receiver<Option<ExecutionOutcome>>);
 
 impl InFlightExecution {
-    /// Creates an execution that started at `since` and has no waiters.
+    /// Creates an execution that was claimed at `since` and has no waiters.
     pub(crate) fn new(token: ClaimToken, since: Moment) -> Self {
         Self {
             token,
@@ -38,17 +39,18 @@ impl InFlightExecution {
         }
     }
 
-    /// Adds a waiter, which receives the outcome of the execution.
+    /// Adds a waiter, which receives the outcome when the execution ends.
     pub(crate) fn join(&mut self) -> Waiter {
         self.waiters.get_or_insert_default().join()
     }
 
-    /// Returns the data that decides other claims on the key. A claim in this process has no lease.
+    /// Returns the part of the record that decides other claims on the same idempotency key. It has no lease, because
+    /// the claim belongs to this process.
     pub(crate) fn view(&self) -> RecordView<'_, Moment> {
         RecordView::in_progress(&self.token.request.fingerprint)
     }
 
-    /// Ends the execution and passes the outcome to its waiters.
+    /// Ends the execution and passes its outcome to all waiters.
     pub(crate) fn end(self, outcome: ExecutionOutcome) {
         if let Some(waiters) = self.waiters {
             waiters.end(outcome);
@@ -61,12 +63,12 @@ impl Waiters {
         Waiter(self.0.subscribe())
     }
 
-    /// Returns whether no request is waiting.
+    /// Returns whether no request is waiting for the outcome.
     pub(crate) fn is_empty(&self) -> bool {
         self.0.receiver_count() == 0
     }
 
-    /// Passes the outcome to all waiters.
+    /// Passes the outcome of the execution to all waiting requests.
     pub(crate) fn end(self, outcome: ExecutionOutcome) {
         self.0.send_replace(Some(outcome));
     }
@@ -79,13 +81,13 @@ impl Default for Waiters {
 }
 
 impl Waiter {
-    /// Waits for the end of the execution and returns its outcome.
+    /// Waits until the execution has ended and returns its outcome.
     pub async fn ended(mut self) -> ExecutionOutcome {
         match self.0.wait_for(Option::is_some).await {
             Ok(outcome) => outcome
                 .clone()
                 .expect("wait_for returns only a value that is set"),
-            // The store was dropped before it sent an outcome.
+            // The outcome is unknown, because the idempotency store was dropped before it sent an outcome.
             Err(_) => ExecutionOutcome::Unknown,
         }
     }

@@ -1,42 +1,45 @@
-//! Outcome of an execution, and the resulting state of its record.
+//! Outcome of an execution, and the state of the idempotency record that results from it.
 //!
-//! The stage passes an [`ExecutionOutcome`] to the store, which passes it to the requests that wait for the execution.
-//! A [`RecordState`] does not contain the response, so lookups and metrics do not need to load it.
+//! The idempotency stage passes an [`ExecutionOutcome`] to the idempotency store. The store passes it on to the
+//! requests that wait for the execution. A [`RecordState`] does not contain the response, so lookups and metrics do not
+//! need to load the response.
 
 use std::sync::Arc;
 
 use super::StoredResponse;
 use crate::problem::Problem;
 
-/// Outcome of an execution.
+/// Outcome of the execution of a request with an idempotency key.
 #[derive(Clone, Debug)]
 pub enum ExecutionOutcome {
-    /// The request was executed, and its response is stored for replays.
+    /// The request was executed, and the idempotency store keeps its response for replays.
     Completed(Arc<StoredResponse>),
-    /// The request was executed, and its response is not stored: it is too large, or a stream.
+    /// The request was executed, but its response is not stored, because it is too large or a stream.
     Tombstone,
-    /// The request was not executed, so its key is released. The value is the result of the first request: a response
-    /// of upstream or a problem of the gateway. Waiters on this gateway receive it. `None` if it is not available.
+    /// The request was not executed, so its idempotency key is released. The value is the result of the first request:
+    /// a response of the upstream or a problem of the gateway. Requests that wait on this gateway receive the value.
+    /// `None` means that there is no value, so these requests get 409.
     Released(Option<Result<Arc<StoredResponse>, Problem>>),
-    /// The request was sent and its response was lost. It may have been executed.
+    /// The request was sent to the upstream, but its response was lost. The request may have been executed.
     Unknown,
 }
 
-/// State of a record.
+/// State of an idempotency record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RecordState {
-    /// The request is in flight.
+    /// The request is in flight, so its outcome is not yet known.
     InProgress,
-    /// The request was executed, and its response is stored.
+    /// The request was executed, and the record contains its response.
     Completed,
-    /// The request was sent and its response was lost. It may have been executed.
+    /// The response was lost after the request was sent to the upstream. The request may have been executed.
     Unknown,
-    /// The request was executed, and its response is not stored.
+    /// The request was executed, but the record does not contain its response.
     Tombstone,
 }
 
 impl ExecutionOutcome {
-    /// Returns the state and the response of the resulting record; `None` if the record is removed.
+    /// Returns the state and the response of the idempotency record that the store writes for this outcome. Returns
+    /// `None` if the outcome releases the key, which removes the record.
     pub fn record(&self) -> Option<(RecordState, Option<&Arc<StoredResponse>>)> {
         match self {
             Self::Completed(response) => Some((RecordState::Completed, Some(response))),
@@ -46,14 +49,15 @@ impl ExecutionOutcome {
         }
     }
 
-    /// Returns whether the request was executed. If so, its record must be durable before the client gets a response.
+    /// Returns whether the request was executed. If so, the store must write the record durably before the client gets
+    /// a response.
     pub fn is_executed(&self) -> bool {
         matches!(self, Self::Completed(_) | Self::Tombstone)
     }
 }
 
 impl RecordState {
-    /// All states.
+    /// All states of a record, for metrics.
     pub const ALL: [Self; 4] = [
         Self::InProgress,
         Self::Completed,
@@ -61,7 +65,7 @@ impl RecordState {
         Self::Tombstone,
     ];
 
-    /// Returns the name of the state in metrics and admin responses.
+    /// Returns the name of the record state in metrics and admin responses.
     pub fn name(self) -> &'static str {
         match self {
             Self::InProgress => "in_progress",

@@ -1,8 +1,9 @@
-//! Permit that a request holds while it is executed.
+//! Permit of a request with an idempotency key, which exists from the claim on the key to the end of the execution.
 //!
-//! The stage returns the permit to the store with the outcome of the execution. If the permit is dropped instead, by a
-//! panic or a runtime that shuts down, the store ends the claim. The key is released if the request was not sent, and
-//! its outcome is unknown otherwise. So no code path can record an execution as completed that was not.
+//! The idempotency stage returns the permit to the idempotency store with the outcome of the execution. If the permit
+//! is dropped instead, by a panic or a runtime that shuts down, the store ends the claim. The key is released if the
+//! request was not sent. Otherwise the outcome of the key is unknown. So no code path can record a request as completed
+//! that was not executed.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,33 +11,34 @@ use std::sync::Arc;
 use super::{ClaimRequest, ExecutionOutcome};
 use crate::clock::Moment;
 
-/// Identity of a claim in the store that granted it.
+/// Identity of a claim in the idempotency store that granted it.
 #[derive(Clone, Copy, Debug)]
 pub struct ClaimToken {
-    /// Request that claimed the key.
+    /// Data with which the request claimed its idempotency key.
     pub request: ClaimRequest,
-    /// Number of the claim, unique within the process.
+    /// Number that distinguishes the claim from all other claims of this process.
     pub number: u64,
 }
 
-/// Exclusive right to execute the request of a key. It is returned to the store with [`end`](super::Records::end).
-#[must_use = "a dropped permit leaves its key unknown"]
+/// Exclusive right to execute the request that has claimed an idempotency key. The permit is returned to the
+/// idempotency store with [`end`](super::Records::end).
+#[must_use = "dropping a permit ends its claim, and after the request was sent its outcome is then unknown"]
 pub struct Permit {
     token: ClaimToken,
     sent: bool,
-    /// End of the lease as granted with the claim; `None` if the claim has no lease.
+    /// Time at which the lease of the claim ends, as the store granted it; `None` if the claim has no lease.
     lease_ends: Option<Moment>,
     on_abandon: Option<Arc<dyn OnAbandon>>,
 }
 
-/// Handler of permits that are dropped before they are returned to the store.
+/// Handler for permits that are dropped instead of being returned to the idempotency store.
 pub trait OnAbandon: Send + Sync {
-    /// Ends the claim of a dropped permit. Must not block.
+    /// Ends the claim of a dropped permit with `outcome`. The function must not block, because destructors call it.
     fn abandoned(&self, token: ClaimToken, outcome: ExecutionOutcome);
 }
 
 impl Permit {
-    /// Creates the permit of `token`. `on_abandon` is called if it is dropped.
+    /// Creates the permit of the claim `token`. `on_abandon` is called if the permit is dropped.
     pub fn new(token: ClaimToken, on_abandon: Arc<dyn OnAbandon>) -> Self {
         Self {
             token,
@@ -46,33 +48,34 @@ impl Permit {
         }
     }
 
-    /// Sets the end of the lease of the claim.
+    /// Sets the time at which the lease of the claim ends.
     pub fn with_lease_end(mut self, at: Moment) -> Self {
         self.lease_ends = Some(at);
         self
     }
 
-    /// Returns whether the lease may have ended. If so, the request must not be sent.
+    /// Returns whether the lease of the claim has ended at `now`. If so, the request must not be sent, because other
+    /// gateways already treat its outcome as unknown.
     pub fn is_lease_over(&self, now: Moment) -> bool {
         self.lease_ends.is_some_and(|lease_ends| now >= lease_ends)
     }
 
-    /// Returns the claim of the permit.
+    /// Returns the claim for which the permit was granted.
     pub fn token(&self) -> &ClaimToken {
         &self.token
     }
 
-    /// Marks the request as sent. Must be called before its first byte is sent.
+    /// Marks the request as sent. The caller must call this function before it sends the first byte to the upstream.
     pub fn mark_sent(&mut self) {
         self.sent = true;
     }
 
-    /// Returns whether the request may have been sent.
+    /// Returns whether the request is marked as sent, so that the upstream may have received it.
     pub fn is_sent(&self) -> bool {
         self.sent
     }
 
-    /// Converts the permit into its claim, which the store then ends. The handler of dropped permits is not called.
+    /// Converts the permit into its claim, which the store then ends. The handler for dropped permits is not called.
     pub fn into_token(mut self) -> ClaimToken {
         self.on_abandon = None;
         self.token

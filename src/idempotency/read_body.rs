@@ -1,4 +1,4 @@
-//! Reads a body into memory, up to a maximum length and within the bounds on buffered bodies.
+//! Reads a request or response body into memory, up to a maximum length and within the bounds on all buffered bodies.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -8,40 +8,41 @@ use http_body::Body;
 
 use crate::buffers::{BufferCharge, Exceeded};
 
-/// Result of reading a body.
+/// Result of reading a request or response body into memory.
 pub(super) enum ReadBody {
-    /// Complete body. Trailers are dropped.
+    /// The complete body was read. Its trailers are dropped.
     Whole(Bytes),
-    /// Start of a body that exceeds a bound. The remaining body is not read.
+    /// The body exceeds a bound. Only its start was read.
     Partial {
-        /// Bytes within the bound, which are charged.
+        /// Bytes that were read within the bound. The `BufferCharge` contains their length.
         held: Bytes,
-        /// Part that exceeds the bound. It follows `held` and is not charged.
+        /// Part of the body that exceeds the bound. It follows `held`, and the `BufferCharge` does not contain its
+        /// length.
         next: Bytes,
-        /// Bound that the body exceeds.
+        /// Which bound the body exceeds.
         exceeded: ExceededBound,
     },
 }
 
-/// Bound that a body exceeds.
+/// Bound that a body exceeded while it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ExceededBound {
-    /// Maximum length of this body.
+    /// The body is longer than the maximum length for a single body.
     Cap,
-    /// Bound on all buffered bodies.
+    /// All buffered bodies together exceed `max_buffered` or `max_buffered_per_client`.
     Buffers,
 }
 
-/// Bytes of a body that were read. Most bodies arrive in one part, which is not copied. Several parts are copied into
-/// one buffer, because a part of one byte can keep a read buffer of several KiB in memory.
+/// Bytes of a body that were read so far. Most bodies arrive in one part, which is not copied. Several parts are copied
+/// into one buffer, because a part of one byte can keep a read buffer of several KiB in memory.
 enum GatheredBytes {
     Part(Bytes),
     Copy(Vec<u8>),
 }
 
 impl GatheredBytes {
-    /// Charges `part` and adds it. Returns the part as the error if it exceeds a bound. The capacity of the buffer
-    /// grows to at most `most` bytes.
+    /// Adds `part`, and adds its length to `charge`. If `part` exceeds a bound on buffered bodies, returns it as the
+    /// error. The capacity of the buffer grows to at most `most` bytes.
     fn add(&mut self, part: Bytes, most: usize, charge: &mut BufferCharge) -> Result<(), Bytes> {
         let charged = match self {
             Self::Part(first) if first.is_empty() => charge.grow(part.len()),
@@ -57,7 +58,7 @@ impl GatheredBytes {
         Ok(())
     }
 
-    /// Copies the bytes into a separate buffer, which frees the read buffer.
+    /// Copies the bytes into a separate buffer, so that the read buffer of the connection can be freed.
     fn copy(&mut self) -> &mut Vec<u8> {
         if let Self::Part(part) = self {
             *self = Self::Copy(part.to_vec());
@@ -103,14 +104,16 @@ where
     if length.lower() > cap as u64 {
         return Ok(partial(held, Bytes::new(), ExceededBound::Cap));
     }
-    // The declared length is not allocated in advance, because the client may never send so much.
+    // The buffer is not allocated with the declared length, because the client can declare a length and never send the
+    // bytes.
     let declared = length.upper().and_then(|upper| usize::try_from(upper).ok());
     let most = declared.map_or(cap, |declared| declared.min(cap));
     while !body.is_end_stream() {
         let frame = poll_fn(|cx| {
             let frame = Pin::new(&mut *body).poll_frame(cx);
             if frame.is_pending() && held.len() > 0 {
-                // While it waits for the next part, the read buffer of the first must not stay in memory uncharged.
+                // The first part is copied before the wait for the next part. Otherwise the read buffer of the first
+                // part would stay in memory without being charged.
                 held.copy();
             }
             frame
@@ -146,7 +149,7 @@ mod tests {
     use crate::buffers::{BufferBounds, Buffered, Buffers};
     use crate::client::ClientId;
 
-    /// Body that arrives in the given parts. For an empty part it is pending once.
+    /// Body that arrives in the given parts. An empty part makes the body return `Poll::Pending` once.
     struct ScriptedBody {
         parts: VecDeque<&'static str>,
         declared: Option<u64>,
@@ -182,7 +185,7 @@ mod tests {
         }
     }
 
-    /// Returns a count with a bound of `total` bytes, and a charge of zero bytes.
+    /// Returns buffers that are bounded to `total` bytes, and a charge of zero bytes on them.
     fn charge(total: usize) -> (Arc<Buffers>, BufferCharge) {
         let bounds = BufferBounds {
             total,
@@ -205,7 +208,7 @@ mod tests {
             let (buffers, mut charge) = charge(4);
             let read = read_body(&mut body(parts), 4, &mut charge).await;
             let Ok(ReadBody::Whole(whole)) = read else {
-                panic!("too large: {parts:?}");
+                panic!("the body exceeds a bound: {parts:?}");
             };
             assert_eq!(whole, "abcd");
             assert_eq!(buffers.in_use(), 4, "{parts:?}");
@@ -231,7 +234,7 @@ mod tests {
                 exceeded,
             }) = read
             else {
-                panic!("it fits: {reason:?}");
+                panic!("the body does not exceed the bound {reason:?}");
             };
             assert_eq!((held, next), ("abc".into(), "def".into()));
             assert_eq!(exceeded, reason);

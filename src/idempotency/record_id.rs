@@ -1,8 +1,8 @@
-//! Id of a record: the hash of a key and the hash of its scope.
+//! Id of an idempotency record: the hash of an idempotency key and the hash of its scope.
 //!
-//! The hashes are keyed with the [secret of the store](crate::hash_keys). Each header is hashed with the number of its
-//! lines, so that different lists of headers never hash the same bytes. Key and scope have separate hashes, so that an
-//! operator can find the records of a key without the credentials of the caller.
+//! The hashes are keyed with the [secret of the store](crate::hash_keys). Each header is hashed together with the
+//! number of its lines. So different lists of headers never produce the same hash input. Key and scope have separate
+//! hashes, so that an operator can find the records of a key without the credentials of the caller.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,47 +18,47 @@ use crate::client::ClientId;
 use crate::hash_keys::{HashInput, Secret, Subject};
 use crate::intake::headers::canonical;
 
-/// Hash of a key.
+/// Hash of an idempotency key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KeyHash(pub [u8; 16]);
 
-/// Hash of a scope.
+/// Hash of the scope of an idempotency key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ScopeHash(pub [u8; 16]);
 
-/// Error of a text that is not a hash.
+/// Error of a text that is not the hexadecimal form of a [`ScopeHash`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("not 32 hexadecimal digits")]
+#[error("a scope hash must have 32 hexadecimal digits")]
 pub struct NotAHash;
 
-/// Id of a record: a key within its scope.
+/// Id of an idempotency record: an idempotency key within its scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RecordId {
-    /// Hash of the key.
+    /// Hash of the idempotency key.
     pub key: KeyHash,
-    /// Hash of the scope.
+    /// Hash of the scope that the key belongs to.
     pub scope: ScopeHash,
 }
 
-/// Tags of the parts of a scope in the input of the hash. Tag 1 is used by [`HashInput::client`].
+/// Tags that precede the parts of a scope in the input of the hash. [`HashInput::client`] uses tag 1.
 #[derive(Clone, Copy)]
 enum ScopeTag {
     All = 0,
     Header = 2,
-    /// Client and identity of an `Authorization` that is signed separately for each request.
+    /// Tag of the client and the identity in an `Authorization` header that is signed separately for each request.
     Signed = 3,
     Cookie = 4,
 }
 
 impl KeyHash {
-    /// Hashes a key.
+    /// Hashes an idempotency key with the secret of the store.
     pub fn of(secret: &Secret, key: &IdempotencyKey<'_>) -> Self {
         Self(secret.hash(Subject::Key, |parts| parts.add(key.as_bytes())))
     }
 }
 
 impl ScopeHash {
-    /// Hashes the scope of a request that `client` sent with these headers.
+    /// Hashes the part of a request that `scope` selects, for a request that `client` sent with these headers.
     fn of(secret: &Secret, scope: &Scope, client: ClientId, headers: &HeaderMap) -> Self {
         Self(secret.hash(Subject::Scope, |parts| match scope {
             Scope::Shared => parts.tag(ScopeTag::All as u8),
@@ -76,8 +76,9 @@ impl ScopeHash {
     }
 }
 
-/// Adds the `Authorization` header. If it is signed separately for each request, adds only the identity in it, because
-/// a retry has another signature. In this case it also adds the client, because the identity is not verified.
+/// Adds the `Authorization` header to the hash input `parts`. If the header is signed separately for each request, adds
+/// only the identity in it, because a retry has another signature. The client is then added too, because the identity
+/// is not verified.
 fn add_credential(parts: &mut HashInput, headers: &HeaderMap, client: ClientId) {
     let mut lines = credentials::lines(headers, &AUTHORIZATION);
     match (lines.next().and_then(SignedIdentity::parse), lines.next()) {
@@ -90,7 +91,7 @@ fn add_credential(parts: &mut HashInput, headers: &HeaderMap, client: ClientId) 
     }
 }
 
-/// Adds all values of a cookie. If it is absent or empty, adds the client.
+/// Adds all values of a cookie to the hash input `parts`. If the cookie is absent or empty, adds the client instead.
 fn add_cookie(parts: &mut HashInput, headers: &HeaderMap, name: &str, client: ClientId) {
     let values = || credentials::cookie_values(headers, name);
     let count = values().count();
@@ -103,8 +104,8 @@ fn add_cookie(parts: &mut HashInput, headers: &HeaderMap, name: &str, client: Cl
     values().for_each(|value| parts.add(value));
 }
 
-/// Adds all lines of a header. If it is absent or empty, adds the client. Otherwise all callers without the header
-/// would share a scope and could get each other's responses.
+/// Adds all lines of a header to the hash input `parts`. If the header is absent or empty, adds the client instead.
+/// Otherwise all callers without the header would share a scope and could get each other's responses.
 fn add_header(parts: &mut HashInput, headers: &HeaderMap, name: &HeaderName, client: ClientId) {
     let lines = || credentials::lines(headers, name);
     let count = lines().count();
@@ -118,7 +119,7 @@ fn add_header(parts: &mut HashInput, headers: &HeaderMap, name: &HeaderName, cli
 }
 
 impl RecordId {
-    /// Computes the id of the record of `key`, for a request that `client` sent with these headers.
+    /// Computes the id of the record of `key` in `scope`, for a request that `client` sent with these headers.
     pub fn of(
         secret: &Secret,
         key: &IdempotencyKey<'_>,
@@ -132,7 +133,8 @@ impl RecordId {
         }
     }
 
-    /// Returns the hash of the key, followed by the hash of the scope.
+    /// Returns the hash of the key, followed by the hash of the scope. Idempotency stores use these bytes as the id of
+    /// a record.
     pub fn to_bytes(self) -> [u8; 32] {
         let mut bytes = [0; 32];
         bytes[..16].copy_from_slice(&self.key.0);
@@ -140,7 +142,7 @@ impl RecordId {
         bytes
     }
 
-    /// Restores an id from the bytes of [`to_bytes`](Self::to_bytes).
+    /// Creates a record id from the result of [`to_bytes`](Self::to_bytes).
     pub fn from_bytes(bytes: &[u8; 32]) -> Self {
         let mut id = Self {
             key: KeyHash([0; 16]),
@@ -162,7 +164,7 @@ impl FromStr for ScopeHash {
     type Err = NotAHash;
 
     fn from_str(text: &str) -> Result<Self, NotAHash> {
-        // Checked here, because `from_str_radix` accepts a leading plus sign.
+        // The digits are checked before the conversion, because `from_str_radix` also accepts a leading plus sign.
         if text.len() != 32 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(NotAHash);
         }
@@ -268,7 +270,7 @@ mod tests {
         let none = "AWS4-HMAC-SHA256 SignedHeaders=host, Signature=1";
         assert_eq!(of("192.0.2.1", first), of("192.0.2.1", retry));
         assert_ne!(of("192.0.2.1", first), of("192.0.2.1", other));
-        // The identity is not verified, so another client cannot use it.
+        // Another client with the same identity gets another scope, because the gateway does not verify the identity.
         assert_ne!(of("192.0.2.1", first), of("192.0.2.2", first));
         assert_eq!(of("192.0.2.1", none), of("192.0.2.2", none));
     }

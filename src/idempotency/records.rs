@@ -1,7 +1,8 @@
-//! Trait of a store of records.
+//! Trait that an idempotency store implements.
 //!
 //! The idempotency stage defines the trait, and the module `store` implements it in memory, on disk and in Redis. A
-//! store is responsible for atomicity and durability. The decision on a claim is made in [`claim`](super::claim).
+//! store is responsible for atomicity and durability. The module [`claim`](super::claim) decides whether a claim is
+//! granted.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,30 +16,33 @@ use super::{
     ScopeHash, StoredResponse,
 };
 
-/// Store of records. Every operation on a record is atomic: one of several concurrent claims on a key wins.
+/// Store of idempotency records. Every operation on a record is atomic, so exactly one of several concurrent claims on
+/// a key wins.
 pub trait Records: Send + Sync + 'static {
-    /// Claims a key. A durable store writes the claim durably before it returns [`Claim::Won`]. If the future is
-    /// dropped, the key is not claimed.
+    /// Claims an idempotency key. A durable store writes the claim durably before it returns [`Claim::Won`]. If the
+    /// future is dropped before it returns, the key is not claimed.
     fn claim(
         &self,
         request: &ClaimRequest,
     ) -> impl Future<Output = Result<Claim, StoreError>> + Send;
 
-    /// Ends the claim of `permit` and passes the outcome to its waiters.
+    /// Ends the claim of `permit`, stores `outcome`, and passes it to the requests that wait for the execution.
     ///
     /// The outcomes [`Completed`](ExecutionOutcome::Completed) and [`Tombstone`](ExecutionOutcome::Tombstone) mean that
     /// the request was executed. If the function returns `Ok` for them, the record is as durable as the store can make
-    /// it. If it returns an error, the outcome of the key is unknown, which waiters receive.
+    /// it. If the function returns an error, the outcome of the key is unknown, and waiting requests receive this
+    /// outcome.
     ///
-    /// The other outcomes need not be durable: if a power failure removes them, the stored claim remains and the
-    /// outcome of the key is unknown. Waiters receive these outcomes even if the function returns an error.
+    /// The other outcomes need not be durable. If a power failure removes one of them, the stored claim remains and the
+    /// outcome of the key is unknown. Waiting requests receive these outcomes even if the function returns an error.
     fn end(
         &self,
         permit: Permit,
         outcome: ExecutionOutcome,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
 
-    /// Returns up to `limit` records of `key` in `scope`, or in all scopes if `None`. Does not load responses.
+    /// Returns up to `limit` records of the idempotency key `key` in `scope`, or in all scopes if `scope` is `None`.
+    /// Does not load the stored responses.
     fn find(
         &self,
         key: KeyHash,
@@ -46,78 +50,81 @@ pub trait Records: Send + Sync + 'static {
         limit: usize,
     ) -> impl Future<Output = Result<Vec<RecordInfo>, StoreError>> + Send;
 
-    /// Returns the stored response of a completed record; `None` if there is no such record.
+    /// Returns the stored response of a completed idempotency record. Returns `None` if there is no record with this
+    /// id, or it has no response.
     fn response(
         &self,
         id: RecordId,
     ) -> impl Future<Output = Result<Option<Arc<StoredResponse>>, StoreError>> + Send;
 
-    /// Frees a key whose outcome is unknown, at the request of an operator. Returns `false` if the key has another
-    /// state or no record.
+    /// Frees an idempotency key whose outcome is unknown, at the request of an operator. Returns `false` if the key has
+    /// another state or no record.
     fn free_unknown(&self, id: RecordId) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
-    /// Returns whether a replay holds a copy of the stored response that the memory bound of the store does not cover.
+    /// Returns whether each replay loads its own copy of the stored response. The idempotency stage then counts the
+    /// copy against `max_buffered`, because the memory bound of the store does not cover it.
     fn copies_replays(&self) -> bool;
 
-    /// Returns the number of records that this process knows of.
+    /// Returns the number of idempotency records that this process knows of, by state.
     fn counts(&self) -> RecordCounts;
 }
 
-/// Result of a lookup of a record.
+/// Idempotency record as an operator sees it, without its response.
 #[derive(Clone, Debug)]
 pub struct RecordInfo {
-    /// Hashes of key and scope.
+    /// Hashes of the idempotency key and its scope.
     pub id: RecordId,
-    /// State of the record.
+    /// State of the idempotency record.
     pub state: RecordState,
-    /// Time since the record entered this state.
+    /// How long the record has been in this state.
     pub age: Duration,
-    /// Time until the record expires; `None` if it is in progress.
+    /// How long until the record expires; `None` while the record is in progress.
     pub expires_in: Option<Duration>,
-    /// Fingerprint of the request.
+    /// Fingerprint of the request that created the record.
     pub fingerprint: Fingerprint,
-    /// Summary of the stored response; `None` if no response is stored.
+    /// Status and body length of the stored response; `None` if no response is stored.
     pub response: Option<ResponseSummary>,
 }
 
-/// Status and size of a stored response.
+/// Status and body length of a stored response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ResponseSummary {
-    /// Status code of the response.
+    /// Status code of the stored response.
     pub status: StatusCode,
-    /// Length of the body in bytes.
+    /// Length of the stored response body in bytes.
     pub body_bytes: usize,
 }
 
-/// Numbers of records in a store, by state.
+/// Numbers of records in an idempotency store, by state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordCounts {
-    /// Records in progress.
+    /// Number of records whose request is in flight.
     pub in_progress: u64,
-    /// Records with a stored response.
+    /// Number of records with a stored response.
     pub completed: u64,
-    /// Records whose outcome is unknown.
+    /// Number of records whose outcome is unknown.
     pub unknown: u64,
-    /// Records of executed requests without a stored response.
+    /// Number of records of executed requests without a stored response.
     pub tombstones: u64,
-    /// Size of all stored responses in bytes.
+    /// Total size of all stored responses, in bytes.
     pub bytes: u64,
-    /// Number of responses evicted since the store was opened.
+    /// Number of stored responses that were evicted since the store was opened.
     pub evictions: u64,
 }
 
-/// Error of a store operation.
+/// Error of an operation on the idempotency store.
 #[derive(Clone, Debug, Error)]
 #[error("{reason}")]
 pub struct StoreError {
-    /// Description of the cause.
+    /// Cause of the error, for the log.
     pub reason: Arc<str>,
-    /// Whether this operation detected the failure. `false` if the store was already degraded and has logged it.
+    /// Whether this operation detected the failure. `false` if the store was already degraded, because the failure is
+    /// then already in the log.
     pub is_new: bool,
 }
 
 impl RecordCounts {
-    /// Returns the number of records in `state`.
+    /// Returns the number of idempotency records in `state`.
     pub fn of(&self, state: RecordState) -> u64 {
         match state {
             RecordState::InProgress => self.in_progress,
@@ -138,7 +145,7 @@ impl From<&StoredResponse> for ResponseSummary {
 }
 
 impl StoreError {
-    /// Creates the error of a failure that this operation detected.
+    /// Creates the error for a failure that this operation was the first to detect.
     pub fn new(reason: impl fmt::Display) -> Self {
         Self {
             reason: reason.to_string().into(),
@@ -146,7 +153,7 @@ impl StoreError {
         }
     }
 
-    /// Creates the error of an operation on a store that is already degraded.
+    /// Creates the error for an operation on a store that is already degraded and has logged the failure.
     pub fn known(reason: impl fmt::Display) -> Self {
         Self {
             is_new: false,

@@ -1,4 +1,4 @@
-//! Settings of idempotency keys on a route: `idempotency` of a `[[route]]`.
+//! Settings of idempotency keys on a route: the table `idempotency` of a `[[route]]` in the configuration.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -10,60 +10,64 @@ use http::{HeaderName, Method, StatusCode};
 use super::claim::RecordSettings;
 use super::key::IDEMPOTENCY_KEY;
 
-/// Settings of idempotency keys on a route.
+/// Settings that a route applies to requests with an idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyRule {
-    /// Whether a request must have a key.
+    /// Whether a request must have an idempotency key.
     pub requirement: Requirement,
-    /// Methods to which the rule applies. Requests with other methods are forwarded with their key.
+    /// Methods to which these settings apply. Requests with other methods are forwarded with their idempotency key, but
+    /// without any check.
     pub methods: Vec<Method>,
-    /// Header that contains the key.
+    /// Header that contains the idempotency key.
     pub header: HeaderName,
-    /// Top-level member of a JSON body that can contain the key.
+    /// Top-level member of a JSON body that can contain the idempotency key; `None` if only the header is read.
     pub body_field: Option<Arc<str>>,
-    /// Property that separates the key spaces of callers.
+    /// Property of a request by which idempotency keys of different callers are kept apart.
     pub scope: Scope,
-    /// Settings that the store applies to records.
+    /// Settings that the idempotency store applies to the records of the route.
     pub settings: RecordSettings,
-    /// Action on a duplicate request while the first is in flight.
+    /// What the gateway does with a duplicate request while the first request is in flight.
     pub in_flight: InFlightPolicy,
-    /// Action on a response with a server error.
+    /// What the gateway does with a response that has a server error status.
     pub on_server_error: OnServerError,
-    /// Statuses that mean "not executed" and release the key. `None`: 401, 403, 425, 429, and 408 or 503 with
-    /// `Retry-After`.
+    /// Statuses that mean "not executed" and release the idempotency key. `None` stands for the default list: 401, 403,
+    /// 425, 429, and 408 or 503 with `Retry-After`.
     pub release_on: Option<Vec<StatusCode>>,
-    /// Maximum length of the body of a request with a key, in bytes.
+    /// Maximum length of the body of a request with an idempotency key, in bytes. A longer body is rejected with 413.
     pub max_request: usize,
-    /// Maximum length of the body of a response that is stored, in bytes.
+    /// Maximum length of the body of a response that is stored, in bytes. A longer response is forwarded and not
+    /// stored.
     pub max_response: usize,
-    /// Response headers that are not stored.
+    /// Names of response headers that are not stored, so a replay does not contain them.
     pub exclude_headers: Vec<HeaderName>,
 }
 
-/// Whether a request must have a key.
+/// Whether a request on a route must have an idempotency key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Requirement {
-    /// A request can have a key.
+    /// The idempotency key is optional. A request without a key is forwarded without a check for duplicates.
     Optional,
-    /// A request without a key is rejected.
+    /// A request without an idempotency key is rejected with 400.
     Required,
 }
 
-/// Property that separates the key spaces of callers.
+/// Property of a request that separates callers: two callers can use the same idempotency key independently.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Value of `Authorization`, or the client address if the header is absent. If the header is signed separately for
-    /// each request: the client address and the identity in the header.
+    /// Callers are separated by the value of `Authorization`, or by the client address if the header is absent. For an
+    /// `Authorization` header that is signed separately for each request, the client address and the identity in the
+    /// header are used.
     Credential,
-    /// All callers share one key space.
+    /// Callers are not separated: the same idempotency key means the same request for all callers.
     Shared,
-    /// These properties together; never empty.
+    /// Callers are separated by these properties together. The list is never empty.
     Parts(Box<[ScopePart]>),
 }
 
 impl Scope {
-    /// Returns the headers of the scope, except `Cookie`. The caller checks that each header has one line, and several
-    /// lines of `Cookie` are joined before that.
+    /// Returns the request headers that are part of the scope, except `Cookie`. The gateway rejects a request that has
+    /// several lines of such a header. `Cookie` is left out, because several `Cookie` lines are valid and are joined
+    /// before this check.
     pub fn headers(&self) -> impl Iterator<Item = &HeaderName> {
         let parts = match self {
             Self::Parts(parts) => &**parts,
@@ -78,41 +82,41 @@ impl Scope {
     }
 }
 
-/// Single property that separates callers.
+/// Single property of a request by which callers are separated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScopePart {
-    /// Address of the client.
+    /// Callers are separated by client address.
     Client,
-    /// Value of a request header, or the client address if the header is absent.
+    /// Callers are separated by the value of a request header, or by client address if the header is absent.
     Header(HeaderName),
-    /// Value of a cookie, or the client address if the cookie is absent.
+    /// Callers are separated by the value of a cookie, or by client address if the cookie is absent.
     Cookie(Box<str>),
 }
 
-/// Action on a duplicate request while the first is in flight.
+/// Action on a duplicate request that arrives while the first request with the same idempotency key is in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InFlightPolicy {
-    /// The duplicate waits for the response to the first request, up to this time.
+    /// The duplicate request waits for the response to the first request, at most for this duration.
     Wait(Duration),
-    /// The duplicate gets 409 with `Retry-After`.
+    /// The duplicate request is rejected with 409 and `Retry-After`.
     Conflict,
 }
 
-/// Action on a response with a server error.
+/// Action on a response with a server error status to a request with an idempotency key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnServerError {
-    /// The response is stored and replayed.
+    /// The response is stored, and retries get a replay of it.
     Replay,
-    /// The response is not stored, and the key is released: the next request with the key is executed.
+    /// The response is not stored and the idempotency key is released, so the next request with the key is executed.
     Release,
 }
 
-/// Action on a request whose key has an unknown outcome.
+/// Action on a request whose idempotency key has an unknown outcome.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnUnknown {
-    /// The request is rejected, so it is never executed twice.
+    /// The request is rejected, so the upstream never executes it twice.
     Hold,
-    /// The request is executed. The upstream must handle the key.
+    /// The request is executed again. The upstream must detect duplicates by the idempotency key.
     Release,
 }
 
@@ -140,7 +144,7 @@ impl Default for RecordSettings {
         Self {
             ttl: Duration::from_hours(24),
             on_unknown: OnUnknown::Hold,
-            max_keys_per_scope: NonZeroU32::new(100_000).expect("not zero"),
+            max_keys_per_scope: NonZeroU32::new(100_000).expect("100,000 is not zero"),
         }
     }
 }

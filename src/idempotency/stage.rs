@@ -1,8 +1,9 @@
-//! Idempotency stage: executes a request with a key once, and replays its response.
+//! Idempotency stage: executes a request with an idempotency key once, and replays its response to retries.
 //!
-//! The stage first reads the complete body, which is part of the fingerprint and can contain the key (`body_field`).
-//! Then it claims the key. So a client that disconnects while it sends the body leaves no claim. The execution is
-//! [detached](detach) from the connection, so the client cannot abort it.
+//! The stage first reads the complete body, which is part of the fingerprint and can contain the idempotency key
+//! (`body_field`). Then the stage claims the key. In this order, a client that disconnects while it sends the body
+//! leaves no claim behind. The execution is [detached](detach) from the connection, so a client that disconnects does
+//! not abort it.
 
 mod detach;
 mod execution;
@@ -35,24 +36,24 @@ use crate::problem::Problem;
 
 pub(crate) use self::find_key::KeyedRequest;
 
-/// Idempotency stage with records in the store `S`. Clones are cheap and share their state.
+/// Idempotency stage with its records in the store `S`. Clones are cheap and share their state.
 #[derive(Debug)]
 pub(crate) struct Idempotency<S>(Arc<StageState<S>>);
 
 #[derive(Debug)]
 struct StageState<S> {
     records: S,
-    /// Bounds the executions in flight. The limit on connections does not, because an execution continues after its
-    /// client has disconnected.
+    /// Bounds the number of executions in flight. The maximum number of connections does not bound it, because an
+    /// execution continues after its client has disconnected.
     executions: Arc<Semaphore>,
-    /// Bounds the memory for bodies.
+    /// Bounds the memory for buffered request and response bodies.
     buffers: Arc<Buffers>,
     hash_keys: HashKeySource,
     tasks: TaskTracker,
     clock: Clock,
 }
 
-/// Rule for the idempotency keys of a route, and its counters, for one worker.
+/// Settings of a route for idempotency keys, and the metrics of the route, for one worker.
 #[derive(Debug)]
 pub(crate) struct RouteKeys {
     rule: KeyRule,
@@ -60,7 +61,7 @@ pub(crate) struct RouteKeys {
 }
 
 impl RouteKeys {
-    /// Creates the value from a rule and the counters of its route.
+    /// Combines the settings of a route with the metrics of the same route.
     pub(crate) fn new(rule: KeyRule, metrics: Arc<RouteMetrics>) -> Self {
         Self { rule, metrics }
     }
@@ -69,14 +70,15 @@ impl RouteKeys {
         &self.metrics.keyed
     }
 
-    /// Returns the error for a request whose key has an unknown outcome.
+    /// Returns the error for a request whose idempotency key has an unknown outcome.
     fn outcome_unknown(&self) -> IdempotencyError {
         IdempotencyError::OutcomeUnknown {
             is_held: self.holds_unknown(),
         }
     }
 
-    /// Returns whether the route holds a key whose outcome is unknown, so that the gateway never executes it again.
+    /// Returns whether the route has `on_unknown = "hold"`: the gateway never executes a request again whose outcome is
+    /// unknown.
     fn holds_unknown(&self) -> bool {
         self.rule.settings.on_unknown == OnUnknown::Hold
     }
@@ -89,9 +91,9 @@ impl<S> Clone for Idempotency<S> {
 }
 
 impl<S: Records> Idempotency<S> {
-    /// Creates the stage with records in `records`, whose ids are hashed with `hash_keys`. At most `max_executions` are
-    /// in flight. `tasks` tracks executions without a connection, and a shutdown waits for them. `buffers` bounds the
-    /// memory for bodies.
+    /// Creates the stage with its records in the idempotency store `records`. `hash_keys` provides the keys for hashing
+    /// the ids of records. At most `max_executions` requests are executed at the same time. `buffers` bounds the memory
+    /// for bodies. `tasks` tracks executions whose client has disconnected, so that a shutdown can wait for them.
     pub(crate) fn new(
         records: S,
         hash_keys: HashKeySource,
@@ -111,14 +113,14 @@ impl<S: Records> Idempotency<S> {
         }))
     }
 
-    /// Responds to a request that has a key, or whose body can contain one. Returns a stored response, or calls
-    /// `execute`, at most once per key.
+    /// Responds to a request that has an idempotency key, or whose body can contain one. Returns a stored response, or
+    /// calls `execute`, at most once per key.
     ///
-    /// `execute` receives the request with its complete body, and whether it may send the request more than once. It is
-    /// completed even if the returned future is dropped.
+    /// `execute` receives the request with its complete body, and whether it is allowed to send the request more than
+    /// once. `execute` is completed even if the returned future is dropped.
     #[expect(
         clippy::manual_async_fn,
-        reason = "an async fn reserves memory for its arguments twice, and this future is moved to a box"
+        reason = "an async fn stores its arguments twice, which makes this boxed future larger"
     )]
     pub(crate) fn run<'a, F, Fut>(
         &'a self,
@@ -156,7 +158,7 @@ impl<S: Records> Idempotency<S> {
                 Some(Claim::Won(permit)) => {
                     let Ok(slot) = Arc::clone(&stage.executions).try_acquire_owned() else {
                         metrics.exhausted.inc();
-                        // The request was not sent, so dropping the permit releases the key.
+                        // Dropping the permit here releases the idempotency key, because the request was not sent.
                         return Err(IdempotencyError::TooManyExecutions.into());
                     };
                     metrics.claims.inc();
@@ -167,14 +169,15 @@ impl<S: Records> Idempotency<S> {
                         notes: ctx.notes.clone(),
                         _slot: slot,
                     };
-                    // No await between the claim and this line: otherwise a client that disconnects could cancel the
-                    // request while it holds the claim.
+                    // There must be no await between the claim and this line. At an await, a client that disconnects
+                    // could cancel the request after the idempotency key was claimed.
                     let running = execution.run(permit, request, execute);
                     Detached::new(running, stage.tasks.clone()).await
                 }
                 Some(Claim::InFlight(waiter)) => {
                     drop(request);
-                    // Boxed, because its timer would make the future of every request with a key larger.
+                    // The wait is boxed, because its timer would enlarge the future of every request with an
+                    // idempotency key.
                     Box::pin(wait(waiter, keys, ctx)).await
                 }
                 Some(rejected) => {
@@ -187,8 +190,8 @@ impl<S: Records> Idempotency<S> {
 }
 
 impl<S: Records> StageState<S> {
-    /// Reads the body of a request and claims its key. The body is charged until its last reference is dropped. Returns
-    /// `None` if the request has no key and the route does not require one.
+    /// Reads the body of a request and claims its idempotency key. The body counts against `max_buffered` until its
+    /// last reference is dropped. Returns `None` if the request has no key and the route does not require one.
     async fn claim(
         &self,
         ctx: &RequestContext,
@@ -221,8 +224,9 @@ impl<S: Records> StageState<S> {
             return Ok(None);
         };
         failpoint!("before-claim");
-        // All hashes use the same hash keys, which are read as late as possible. A shared store can change its hash
-        // keys while the body arrives. A claim under the old id would not prevent an execution under the new id.
+        // All hashes of a request use the same hash keys, which are read only after the body has arrived. A shared
+        // store can change its hash keys while the body arrives. A claim under the old id would not prevent an
+        // execution under the new id.
         let hash_keys = self.hash_keys.keys();
         let secret = hash_keys.secret;
         let claim = ClaimRequest {
@@ -243,7 +247,7 @@ impl<S: Records> StageState<S> {
     }
 }
 
-/// Converts an error into a problem, and adds an unknown outcome to the access log.
+/// Converts an error into a problem. If the outcome of the request is unknown, also notes this for the access log.
 fn to_problem(error: IdempotencyError, ctx: &RequestContext) -> Problem {
     if matches!(error, IdempotencyError::OutcomeUnknown { .. }) {
         ctx.note(|fields| fields.idempotency = Some(KeyUse::Unknown));
@@ -251,7 +255,7 @@ fn to_problem(error: IdempotencyError, ctx: &RequestContext) -> Problem {
     error.into()
 }
 
-/// Returns the error for a claim that was rejected, and counts it.
+/// Returns the error for a rejected claim, and increments the metric for it.
 fn claim_error(claim: &Claim, keys: &RouteKeys) -> IdempotencyError {
     let metrics = keys.metrics();
     let (count, error) = match *claim {
@@ -276,14 +280,14 @@ fn claim_error(claim: &Claim, keys: &RouteKeys) -> IdempotencyError {
     error
 }
 
-/// Counts a failed store operation and returns the error for the request. Logs it only at debug level if the store was
-/// already degraded, because the store has logged that.
+/// Increments the metric of failed idempotency store operations, and returns the error for the request. If the store
+/// was already degraded, the failure is logged only at debug level, because the store has already logged it.
 fn store_failed(step: &str, error: &StoreError, metrics: &KeyedMetrics) -> IdempotencyError {
     metrics.store_errors.inc();
     if error.is_new {
         tracing::error!(step, %error, "idempotency store operation failed");
     } else {
-        tracing::debug!(step, %error, "idempotency store operation failed, store is degraded");
+        tracing::debug!(step, %error, "idempotency store operation failed because the store is degraded");
     }
     IdempotencyError::StoreUnavailable
 }

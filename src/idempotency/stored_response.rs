@@ -1,32 +1,33 @@
-//! Response as it is stored: status, header lines in order, and body.
+//! Response as an idempotency store keeps it: status, header lines in order, and body.
 //!
-//! Header values and body are stored byte for byte, including values that are not UTF-8 and compressed bodies.
-//! Hop-by-hop headers, the HTTP version and trailers are not stored. The first caller does not receive trailers either,
-//! so that it gets the same response as a replay.
+//! Header values and body are stored byte for byte, including compressed bodies and values that are not UTF-8.
+//! Hop-by-hop headers, the HTTP version and trailers are not stored. The client of the first request does not receive
+//! trailers either, so that its response equals a replay.
 
 use bytes::{Bytes, BytesMut};
 use http::header::TRAILER;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, response};
 
-/// Approximate number of headers that later stages add to a response.
+/// Number of headers for which capacity is reserved, because later stages add about this many to a response.
 const ADDED: usize = 6;
 
-/// Header that marks a response as a replay.
+/// Response header that marks a response as a replay.
 pub(crate) const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
-/// Stored response.
+/// Response that is stored with an idempotency record.
 ///
-/// Header values and body are copied into one block. The bytes from upstream are slices of a read buffer, and a slice
-/// of 100 bytes would keep several KiB of the buffer in memory.
+/// Header values and body are copied into one block. The bytes from the upstream are slices of a read buffer, and a
+/// slice of 100 bytes would keep several KiB of the buffer in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredResponse {
     status: StatusCode,
     lines: Box<[StoredHeader]>,
-    /// Header values in order, followed by the body.
+    /// All header values in order, followed by the body.
     block: Bytes,
 }
 
-/// Header line: its name and the end of its value in the block. The value starts at the end of the previous one.
+/// Header line: its name, and the index at which its value ends in the block. The value starts where the value of the
+/// previous line ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct StoredHeader {
     name: HeaderName,
@@ -34,18 +35,18 @@ struct StoredHeader {
 }
 
 impl StoredResponse {
-    /// Copies a response with all its headers.
+    /// Copies the status, all headers and the body of a response.
     pub fn new(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Self {
         Self::copy_without(|_| false, status, headers, body)
     }
 
-    /// Copies a response without the headers in `exclude`.
+    /// Copies a response without the headers whose names are in `exclude`.
     pub fn of(head: &response::Parts, body: &[u8], exclude: &[HeaderName]) -> Self {
         let exclude = |name: &HeaderName| exclude.contains(name);
         Self::copy_without(exclude, head.status, &head.headers, body)
     }
 
-    /// Copies a response without the headers for which `exclude` returns `true`.
+    /// Copies the status and the body of a response, and the headers for which `exclude` returns `false`.
     pub(super) fn copy_without(
         exclude: impl Fn(&HeaderName) -> bool,
         status: StatusCode,
@@ -54,7 +55,7 @@ impl StoredResponse {
     ) -> Self {
         let values: usize = headers.values().map(HeaderValue::len).sum();
         let mut block = BytesMut::with_capacity(values + body.len());
-        // Usually no header is excluded, so this is the final size of the vector.
+        // The capacity is usually exact, because most configurations exclude no header.
         let mut lines = Vec::with_capacity(headers.len());
         for (name, value) in headers {
             if !exclude(name) {
@@ -73,12 +74,12 @@ impl StoredResponse {
         }
     }
 
-    /// Returns the status.
+    /// Returns the status code of the response.
     pub fn status(&self) -> StatusCode {
         self.status
     }
 
-    /// Returns the header lines in order. Lines with the same name are adjacent.
+    /// Returns the names and values of the header lines in order. Lines with the same name are adjacent.
     pub fn lines(&self) -> impl Iterator<Item = (&HeaderName, Bytes)> {
         self.lines.iter().scan(0, |start, line| {
             let value = self.block.slice(*start..line.end);
@@ -87,7 +88,7 @@ impl StoredResponse {
         })
     }
 
-    /// Returns the body without copying it.
+    /// Returns the body of the stored response without copying it.
     pub fn body(&self) -> Bytes {
         self.block.slice(self.body_at()..)
     }
@@ -96,7 +97,7 @@ impl StoredResponse {
         self.lines.last().map_or(0, |line| line.end)
     }
 
-    /// Returns the response with the header that marks a replay.
+    /// Creates a response from the stored data, with the header `Idempotent-Replayed: true`.
     pub fn replay<B: From<Bytes>>(&self) -> Response<B> {
         let mut response = self.to_response();
         let replayed = HeaderValue::from_static("true");
@@ -104,26 +105,27 @@ impl StoredResponse {
         response
     }
 
-    /// Returns the response without the header that marks a replay.
+    /// Creates a response from the stored data, without the header `Idempotent-Replayed`.
     pub fn to_response<B: From<Bytes>>(&self) -> Response<B> {
         let mut response = Response::new(B::from(self.body()));
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
         headers.reserve(self.lines.len() + ADDED);
         for (name, value) in self.lines() {
-            let value = HeaderValue::from_maybe_shared(value).expect("copied from a header value");
+            let value = HeaderValue::from_maybe_shared(value)
+                .expect("the bytes are those of a header value");
             headers.append(name.clone(), value);
         }
         response
     }
 
-    /// Returns the approximate memory that the response takes, in bytes.
+    /// Returns the approximate memory that the stored response takes, in bytes.
     pub fn weight(&self) -> usize {
         size_of::<Self>() + self.lines.len() * size_of::<StoredHeader>() + self.block.len()
     }
 }
 
-/// Removes the header that announces trailers, because a stored response has none.
+/// Removes the header `Trailer`, which announces trailers, because trailers are not stored.
 pub(super) fn remove_trailer_header(headers: &mut HeaderMap) {
     headers.remove(TRAILER);
 }

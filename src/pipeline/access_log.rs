@@ -1,7 +1,7 @@
-//! Metrics and access log lines of requests.
+//! Updates the metrics of requests and writes their access log lines.
 //!
-//! The recorder counts a request when its response begins. It writes the access log line when the response ends. Only
-//! then does it know size, duration, and whether the client's socket accepted the last byte.
+//! The recorder increments the request metrics when a response begins. It writes the access log line when the response
+//! ends. Only then does it know the size, the duration, and whether the client's socket accepted the last byte.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -25,31 +25,31 @@ use crate::http1;
 use crate::metrics::Metrics;
 use crate::request_id::{RequestId, X_REQUEST_ID};
 
-/// Status that is recorded if the client disconnects before the response, as in nginx.
+/// Status that is recorded if the client disconnects before the response begins. nginx uses the same status.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
 
-/// Counts the requests of one worker and writes their access log lines.
+/// Updates the request metrics of one worker and writes its access log lines.
 #[derive(Debug)]
 pub(super) struct Recorder {
     metrics: Arc<Metrics>,
     clock: Clock,
-    /// Whether requests without a route are logged.
+    /// Whether requests that match no route are written to the access log.
     logs_unrouted: bool,
-    /// Whether any request is logged.
+    /// Whether any request is written to the access log.
     logs_any: bool,
 }
 
-/// Request that has no response yet. If it is dropped in this state, it is recorded with status 499: the client
-/// disconnected, or the shutdown grace period expired.
+/// Request that has no response yet. If it is dropped in this state, it is recorded with status 499, because the client
+/// disconnected or the shutdown grace period expired.
 pub(super) struct PendingRequest<'a> {
     recorder: &'a Arc<Recorder>,
-    /// `None` once the request is finished.
+    /// Data about the request; `None` once the response has begun.
     facts: Option<RequestFacts>,
 }
 
-/// Recorded data of a request.
+/// Data about a request for metrics and the access log.
 struct RequestFacts {
-    /// Time of arrival; `None` if the access log is off for all requests.
+    /// Time at which the request arrived; `None` if the access log is off for all requests.
     started: Option<Moment>,
     peer: IpAddr,
     method: Method,
@@ -57,31 +57,34 @@ struct RequestFacts {
     request_id: RequestId,
     client: Option<ClientId>,
     route: Option<Arc<RouteRule>>,
-    /// Boxed to keep the struct small, because it is moved often.
+    /// Data for the access log; `None` if the request is not logged. Boxed to keep this struct small, because it is
+    /// moved often.
     logged: Option<Box<Logged>>,
 }
 
-/// Recorded data of a request that has an access log line.
+/// Additional data about a request that gets an access log line.
 struct Logged {
     target: Uri,
     host: Option<HeaderValue>,
-    /// Whether the client sent no valid request, so that method, target and version are unknown.
+    /// Whether the client sent no valid HTTP request. The log line then contains no method, path and protocol.
     is_placeholder: bool,
     notes: Arc<AccessLogNotes>,
 }
 
-/// Body of a response to a client. It counts the response as truncated if it is dropped before the last byte is sent.
+/// Body of a response to a client. If the body is dropped before its last byte is sent, the response is recorded as
+/// truncated.
 #[derive(Debug)]
 pub(crate) struct RecordedBody {
     body: ResponseBody,
     bytes: u64,
     is_delivered: bool,
     recorder: Arc<Recorder>,
-    /// Line to write when the body ends. Boxed to keep the response small, because it is moved often.
+    /// Access log line to write when the body ends; `None` if the request is not logged. Boxed to keep the response
+    /// small, because it is moved often.
     line: Option<Box<AccessLogLine>>,
 }
 
-/// Access log line, complete except for the end of the response.
+/// Data of an access log line that is known when the response begins.
 struct AccessLogLine {
     facts: RequestFacts,
     status: StatusCode,
@@ -102,16 +105,16 @@ impl PendingRequest<'_> {
     fn facts(&self) -> &RequestFacts {
         self.facts
             .as_ref()
-            .expect("present until the request is finished")
+            .expect("the data is present until the request is finished")
     }
 
     fn facts_mut(&mut self) -> &mut RequestFacts {
         self.facts
             .as_mut()
-            .expect("present until the request is finished")
+            .expect("the data is present until the request is finished")
     }
 
-    /// Returns the notes for the access log, if the request is logged.
+    /// Returns the notes for the access log; `None` if the request is not logged.
     pub(super) fn notes(&self) -> Option<&Arc<AccessLogNotes>> {
         self.facts().logged.as_ref().map(|logged| &logged.notes)
     }
@@ -124,7 +127,7 @@ impl PendingRequest<'_> {
         self.facts_mut().client = Some(client);
     }
 
-    /// Sets the route, and starts an access log line if the route is logged.
+    /// Sets the route of the request, and starts an access log line if `access_log` is on for the route.
     pub(super) fn set_route(&mut self, route: &Arc<RouteRule>, target: &Uri, host: &HeaderValue) {
         let facts = self.facts_mut();
         facts.route = Some(Arc::clone(route));
@@ -133,26 +136,28 @@ impl PendingRequest<'_> {
         }
     }
 
-    /// Starts an access log line for a request that is rejected before its route is known.
+    /// Starts an access log line for a request that is rejected before its route is known. `is_violation` means that
+    /// the request is not valid HTTP.
     pub(super) fn log_rejected<B>(&mut self, request: &Request<B>, is_violation: bool) {
         let logs = self.recorder.logs_unrouted;
         let facts = self.facts_mut();
         if facts.route.is_none() && logs && is_logged() {
             let mut logged = Logged::new(request.uri(), host_of(request));
-            // An HTTP/2 request with a violation has a valid head.
+            // A request over HTTP/2 is not a placeholder even if it violates the protocol, because its head is valid.
             logged.is_placeholder = is_violation && request.version() != Version::HTTP_2;
             facts.logged = Some(logged);
         }
     }
 
-    /// Sets the log field `reason` of a response that the gateway generates.
+    /// Sets the access log field `reason` for a response that the gateway generates.
     pub(super) fn log_reason(&self, reason: &'static str) {
         if let Some(notes) = self.notes() {
             notes.fields().reason = Some(reason);
         }
     }
 
-    /// Counts the request. Adds the request id to the response, and replaces its body with one that records its end.
+    /// Increments the request metrics and adds the request id to the response. Replaces the body of the response with a
+    /// [`RecordedBody`], which writes the access log line when it ends.
     pub(super) fn finish(mut self, mut response: Response<ResponseBody>) -> Response<RecordedBody> {
         let facts = self.facts();
         let id = facts.request_id.to_header();
@@ -163,7 +168,7 @@ impl PendingRequest<'_> {
             let facts = self.facts.take();
             facts.map(|facts| Box::new(AccessLogLine { facts, status }))
         } else {
-            // Dropping in place is faster than moving the facts out.
+            // The data is dropped in place, which is faster than moving it out of the option.
             self.facts = None;
             None
         };
@@ -181,7 +186,8 @@ impl PendingRequest<'_> {
 impl Drop for PendingRequest<'_> {
     fn drop(&mut self) {
         if let Some(facts) = self.facts.take() {
-            let status = StatusCode::from_u16(CLIENT_CLOSED_REQUEST).expect("three digits");
+            let status =
+                StatusCode::from_u16(CLIENT_CLOSED_REQUEST).expect("499 is a valid status code");
             self.recorder.count(&facts, status);
             self.recorder
                 .log(&AccessLogLine { facts, status }, 0, false);
@@ -200,7 +206,7 @@ impl Recorder {
         }
     }
 
-    /// Starts recording a request from `peer`.
+    /// Starts recording a request that arrived on a connection from `peer`.
     pub(super) fn begin<'a, B>(
         self: &'a Arc<Self>,
         peer: IpAddr,
@@ -227,7 +233,7 @@ impl Recorder {
         counters.responded(status);
     }
 
-    /// Writes an access log line.
+    /// Writes an access log line. `bytes_out` is the number of body bytes that were sent to the client.
     fn log(&self, line: &AccessLogLine, bytes_out: u64, is_truncated: bool) {
         let AccessLogLine { facts, status } = line;
         let (Some(logged), Some(started)) = (&facts.logged, facts.started) else {
@@ -267,18 +273,19 @@ impl Recorder {
     }
 }
 
-/// Returns the host of a request whose head was not checked.
+/// Returns the host of a request whose head was not checked. Returns `None` if the request names no host.
 fn host_of<B>(request: &Request<B>) -> Option<HeaderValue> {
     let header = request.headers().get(HOST).cloned();
     header.or_else(|| HeaderValue::from_str(request.uri().authority()?.as_str()).ok())
 }
 
-/// Returns whether the log level includes access log lines.
+/// Returns whether the log filter includes access log lines, which have the level `info`.
 fn is_logged() -> bool {
     tracing::enabled!(target: "tidegate::access", tracing::Level::INFO)
 }
 
-/// Evaluated limits of a request. They are displayed as `NAME=KEY`, separated by commas.
+/// Rate limits that were evaluated for a request. They are displayed as `NAME=KEY`, separated by commas, where `KEY` is
+/// the limit key.
 struct EvaluatedLimits<'a> {
     client: Option<ClientId>,
     notes: &'a AccessLogFields,
@@ -306,12 +313,12 @@ impl fmt::Display for EvaluatedLimits<'_> {
     }
 }
 
-/// Returns a duration in microseconds. `u64`, because not all JSON parsers accept 128-bit numbers.
+/// Returns a duration in microseconds, as a `u64` because not all JSON parsers accept 128-bit numbers.
 fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Returns a duration in milliseconds, rounded up.
+/// Returns the wait of a rejected request in milliseconds, rounded up, for the access log field `wait_ms`.
 fn wait_ms(wait: Duration) -> u64 {
     u64::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

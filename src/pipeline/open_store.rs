@@ -1,8 +1,8 @@
-//! Opens the store that the configuration selects.
+//! Opens the store for rate limit buckets and idempotency records that the configuration selects.
 //!
-//! If a store on disk cannot be opened, the gateway does not start: without its records, requests could be executed
-//! twice. If Redis cannot be reached, the gateway starts and connects later. If Redis is reachable but its settings can
-//! lose records, for example with an eviction policy, the gateway does not start.
+//! If a store on disk cannot be opened, the gateway does not start, because without the idempotency records it could
+//! execute requests twice. If Redis cannot be reached, the gateway starts and connects later. If Redis can be reached
+//! but its settings can lose records, for example by an eviction policy, the gateway does not start.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::store::redis::settings::RedisSettings;
 use crate::store::redis::{self, Redis};
 use crate::store::{BucketStore, RecordStore};
 
-/// Error of opening a store. The message ends with a remedy.
+/// Error of opening a store. The error message ends with a remedy.
 #[derive(Debug, Error)]
 pub enum OpenError {
     /// The store on disk cannot be opened.
@@ -31,7 +31,7 @@ pub enum OpenError {
 }
 
 impl Shared {
-    /// Creates the state for a policy, with the store that the policy selects.
+    /// Creates the state for a policy, with the store that `[store]` of the configuration selects.
     pub fn open(policy: Arc<Policy>, clock: Clock) -> Result<Self, OpenError> {
         let backend = policy.store.backend.clone();
         let memory = Self::new(policy, clock);
@@ -42,7 +42,7 @@ impl Shared {
         }
     }
 
-    /// Replaces the stores: records on disk, and buckets in memory with snapshots on disk.
+    /// Replaces the stores in memory by idempotency records on disk, and by buckets in memory with snapshots on disk.
     fn on_disk(self, path: &Path) -> Result<Self, disk::DiskOpenError> {
         let records = DiskRecords::open(path, self.policy.store.capacity, self.clock.clone())?;
         let rules = self.policy.routes.iter();
@@ -62,7 +62,7 @@ impl Shared {
         })
     }
 
-    /// Replaces the stores: buckets and records in Redis.
+    /// Replaces the stores in memory by buckets and idempotency records in Redis.
     fn in_redis(self, settings: RedisSettings) -> Result<Self, redis::RedisOpenError> {
         let mut routes = self.policy.routes.iter();
         let keyed = routes.any(|route| route.idempotency.is_some());

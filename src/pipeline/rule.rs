@@ -1,4 +1,4 @@
-//! Compiled rule of a route: the settings of each stage, resolved when the configuration is loaded.
+//! Compiled rule of a route: the settings that each stage needs, prepared when the configuration is loaded.
 
 use std::sync::Arc;
 
@@ -12,21 +12,21 @@ use crate::throttle::RouteLimits;
 use crate::upstream::connect::ConnectorError;
 use crate::upstream::{Forwarder, Target};
 
-/// Rule of a route, compiled for one worker.
+/// Settings of a route for all stages, prepared for one worker.
 #[derive(Debug)]
 pub(super) struct RouteRule {
     pub(super) name: Arc<str>,
     pub(super) access_log: bool,
     pub(super) counted: CountedHeaders,
     pub(super) limits: RouteLimits,
-    /// `None` if the route forwards idempotency keys without handling them.
+    /// Settings for idempotency keys; `None` if the route forwards idempotency keys without handling them.
     pub(super) keys: Option<Arc<RouteKeys>>,
     pub(super) forwarder: Arc<Forwarder>,
     pub(super) target: Arc<Target>,
     pub(super) metrics: Arc<RouteMetrics>,
 }
 
-/// Compiles the routes of the policy for the worker with this index. `buffers` bounds the memory for bodies.
+/// Prepares all routes of the policy for the worker with this index. `buffers` bounds the memory for bodies.
 pub(super) fn compile(
     shared: &Shared,
     worker: usize,

@@ -1,6 +1,6 @@
-//! Tests of the chain in one process, without sockets: order of the stages, request context, metrics.
+//! Tests of the chain of stages in one process, without sockets: order of the stages, request context, metrics.
 //!
-//! A [`Chain`] is a pipeline with one worker and a virtual clock, in front of a [server in memory](in_memory).
+//! A [`Chain`] is a pipeline with one worker and a virtual clock. Its upstream is a [server in memory](in_memory).
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -17,7 +17,7 @@ use crate::config::{self, Environment, Overrides};
 use crate::context::ConnectionPermit;
 use crate::upstream::tests::in_memory;
 
-/// Pipeline in front of a server that records the request headers that it receives.
+/// Pipeline whose upstream server records the headers of the requests that it receives.
 struct Chain {
     pipeline: Pipeline,
     connection: Arc<ClientConnection>,
@@ -25,7 +25,7 @@ struct Chain {
     received: Arc<Mutex<Vec<HeaderMap>>>,
 }
 
-/// Response with its complete body.
+/// Response that the client received, with its complete body.
 struct Received {
     status: StatusCode,
     headers: HeaderMap,
@@ -33,13 +33,14 @@ struct Received {
 }
 
 impl Chain {
-    /// Creates a chain whose server responds with 201 and the number of requests it has received. `routes` is the part
-    /// of the configuration after `[upstream.api]`.
+    /// Creates a chain whose upstream server responds with 201 and the number of requests that it has received.
+    /// `routes` is the part of the configuration after `[upstream.api]`.
     fn new(routes: &str) -> Self {
         Self::with(None, "", routes)
     }
 
-    /// Creates a chain whose server waits for `gate` before each response. `server` contains more keys of `[server]`.
+    /// Creates a chain whose upstream server waits for `gate` before each response. `server` contains additional lines
+    /// for `[server]` of the configuration.
     fn with(gate: Option<Arc<Notify>>, server: &str, routes: &str) -> Self {
         let received = Arc::new(Mutex::new(Vec::new()));
         let host = {
@@ -130,7 +131,7 @@ const LIMITED_AND_KEYED: &str = r#"
 #[tokio::test]
 async fn a_request_passes_the_stages_in_order() {
     let chain = Chain::new(LIMITED_AND_KEYED);
-    // A head that is not valid is rejected before the limits are charged.
+    // A request with an invalid head is rejected before the rate limit is charged.
     let invalid = Request::post("/pay");
     assert_eq!(chain.send(invalid).await.status, StatusCode::BAD_REQUEST);
     let first = chain.send(post("a")).await;
@@ -139,7 +140,7 @@ async fn a_request_passes_the_stages_in_order() {
         (StatusCode::CREATED, &b"1"[..])
     );
     assert_eq!(first.header("ratelimit"), Some(r#""device";r=2;t=60"#));
-    // A replay is charged: the throttle precedes idempotency.
+    // A replay takes a token of the rate limit, because the throttle stage precedes the idempotency stage.
     let replayed = chain.send(post("a")).await;
     assert_eq!(replayed.header("idempotent-replayed"), Some("true"));
     assert_eq!(
@@ -147,11 +148,11 @@ async fn a_request_passes_the_stages_in_order() {
         (StatusCode::CREATED, &b"1"[..])
     );
     assert_eq!(replayed.header("ratelimit"), Some(r#""device";r=1;t=60"#));
-    // A rejection by a later stage has the `RateLimit` headers, too.
+    // A rejection by a stage after the throttle stage has the `RateLimit` headers, too.
     let malformed = chain.send(post("two words")).await;
     assert_eq!(malformed.status, StatusCode::BAD_REQUEST);
     assert_eq!(malformed.header("ratelimit"), Some(r#""device";r=0;t=60"#));
-    // A rejection by a limit claims no key and reaches no server.
+    // A request that the rate limit rejects claims no idempotency key and reaches no server.
     let rejected = chain.send(post("b")).await;
     assert_eq!(rejected.status, StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(rejected.header("retry-after"), Some("60"));
@@ -199,7 +200,7 @@ async fn a_problem_is_rendered_in_the_format_that_the_client_accepts() {
         ("text/html", "text/html; charset=utf-8"),
         ("text/plain", "text/plain; charset=utf-8"),
     ] {
-        // Rejected for its head, for its route, and by a later stage.
+        // The three requests are rejected for their head, for their route, and by the idempotency stage.
         for request in [Request::get("/pay"), get("/other"), post("two words")] {
             let rejected = chain.send(request.header("accept", accept)).await;
             assert_eq!(rejected.header("content-type"), Some(expected), "{accept}");
@@ -258,7 +259,7 @@ async fn executions_are_bounded_also_after_their_clients_disconnect() {
     let rejected = chain.send(post("c")).await;
     assert_eq!(rejected.status, StatusCode::SERVICE_UNAVAILABLE);
     assert!(rejected.header("retry-after").is_some());
-    // The rejected request claimed no key, so it is executed when the others have ended.
+    // The rejected request did not claim its idempotency key, so it is executed when the other requests have ended.
     for _ in 0..2 {
         gate.notify_one();
         let before = in_flight();

@@ -1,8 +1,9 @@
 //! CORS headers, which permit browser code to read the responses of the gateway.
 //!
-//! Without these headers a browser reports "network error" to a script instead of a 429. The gateway adds them to every
-//! response that it generates, and to upstream responses without CORS headers. A preflight from an origin that is not
-//! allowed gets 204 without the headers, and the browser then blocks the request.
+//! Without these headers, a browser reports "network error" to a script instead of a 429. The gateway adds them to
+//! every response that it generates, and to upstream responses without CORS headers. If a preflight comes from an
+//! origin that is not allowed, the gateway responds with 204 without these headers. The browser then blocks the
+//! request.
 
 use std::time::Duration;
 
@@ -21,15 +22,16 @@ use super::RespondSettings;
 pub struct Cors {
     /// Allowed values of `Origin`; `None` allows every origin.
     pub origins: Option<Vec<HeaderValue>>,
-    /// Value of `Access-Control-Allow-Methods`; `None` allows the method that the preflight requests.
+    /// Methods in `Access-Control-Allow-Methods`; `None` allows the method that the preflight requests.
     pub methods: Option<Vec<Method>>,
-    /// Value of `Access-Control-Allow-Headers`; `None` allows the headers that the preflight requests.
+    /// Header names in `Access-Control-Allow-Headers`; `None` allows the headers that the preflight requests.
     pub headers: Option<Vec<HeaderName>>,
-    /// Response headers to expose in addition to `Retry-After`, the hints and the `RateLimit` headers.
+    /// Response headers that browser code can read in addition to `Retry-After`, the retry hints and the `RateLimit`
+    /// headers.
     pub expose: Vec<HeaderName>,
-    /// Whether to send `Access-Control-Allow-Credentials: true`.
+    /// Whether the gateway sends `Access-Control-Allow-Credentials: true`.
     pub credentials: bool,
-    /// Value of `Access-Control-Max-Age`: how long a browser may cache a preflight response.
+    /// Value of `Access-Control-Max-Age`: how long a browser can cache the response to a preflight.
     pub max_age: Duration,
 }
 
@@ -43,8 +45,8 @@ pub(crate) fn preflight_method(method: &Method, headers: &HeaderMap) -> Option<M
 }
 
 impl Cors {
-    /// Adds the headers that permit `origin` to read a response, if the origin is allowed. `settings` determines the
-    /// exposed headers.
+    /// Adds the CORS headers that permit `origin` to read a response, if the configuration allows this origin.
+    /// `settings` determines which response headers are exposed to browser code.
     pub(crate) fn write(
         &self,
         response: &mut HeaderMap,
@@ -72,7 +74,7 @@ impl Cors {
         response.insert(ACCESS_CONTROL_EXPOSE_HEADERS, exposed);
     }
 
-    /// Adds the same headers to a response from upstream, unless it contains `Access-Control-Allow-Origin`.
+    /// Adds the CORS headers to a response from the upstream, unless it already contains `Access-Control-Allow-Origin`.
     pub(crate) fn write_if_absent(
         &self,
         response: &mut HeaderMap,
@@ -84,7 +86,7 @@ impl Cors {
         }
     }
 
-    /// Returns the response to a preflight with these headers.
+    /// Returns the response to a CORS preflight with these request headers.
     pub(crate) fn preflight<B: From<Bytes>>(&self, request: &HeaderMap) -> Response<B> {
         let mut response = Response::new(B::from(Bytes::new()));
         *response.status_mut() = StatusCode::NO_CONTENT;
@@ -119,9 +121,11 @@ impl Cors {
         response
     }
 
-    /// Adds the headers that allow `origin`, if the configuration allows it. Returns whether it does.
+    /// Returns whether the configuration allows `origin`. If so, adds `Access-Control-Allow-Origin` and, with
+    /// `credentials`, `Access-Control-Allow-Credentials`. Adds `Vary: Origin` in both cases.
     fn allow_origin(&self, response: &mut HeaderMap, origin: Option<&HeaderValue>) -> bool {
-        // Needed for every origin: a cache must not serve the response for one origin to another.
+        // `Vary: Origin` is added even if the origin is not allowed. Otherwise a cache could serve the response for one
+        // origin to another.
         if !varies_by_origin(response) {
             response.append(VARY, HeaderValue::from_static("Origin"));
         }

@@ -1,11 +1,11 @@
-//! Response headers for SDKs that do not rely on `Retry-After` alone.
+//! Response headers with retry hints, for SDKs that do not rely on `Retry-After` alone.
 //!
-//! The `openai` and `anthropic` SDKs prefer `Retry-After-Ms` to `Retry-After` and obey `X-Should-Retry`. The SDKs of
-//! Stripe ignore `Retry-After`. They retry every 409 and 5xx and no 429, unless `Stripe-Should-Retry` is set. boto3
-//! reads only `X-Amz-Retry-After`.
+//! The SDKs `openai` and `anthropic` prefer `Retry-After-Ms` to `Retry-After`, and obey `X-Should-Retry`. The SDKs of
+//! Stripe ignore `Retry-After`. Without `Stripe-Should-Retry`, they retry every 409 and 5xx, but no 429. boto3 reads
+//! only `X-Amz-Retry-After`.
 //!
-//! A hint is `false` only if every retry of the request gets the same response. For other failures the gateway sends no
-//! hint, so each client applies its own retry policy.
+//! A hint is `false` only if every retry of the request gets the same response. For failures where this is not known,
+//! the gateway sends no hint, so each client applies its own retry policy.
 
 use std::time::Duration;
 
@@ -13,20 +13,20 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::retry_after;
 
-/// Response header that an SDK reads.
+/// Response header with a retry hint that an SDK reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hint {
-    /// `Retry-After-Ms`: time to wait, in milliseconds.
+    /// `Retry-After-Ms`: how long to wait before a retry, in milliseconds.
     Ms,
-    /// `X-Should-Retry`: `true` with `Retry-After`, `false` if a retry cannot succeed.
+    /// `X-Should-Retry`: `true` in responses with `Retry-After`, `false` if a retry cannot succeed.
     ShouldRetry,
     /// `Stripe-Should-Retry`: same values as `X-Should-Retry`.
     Stripe,
-    /// `X-Amz-Retry-After`: time to wait, in milliseconds.
+    /// `X-Amz-Retry-After`: how long to wait before a retry, in milliseconds.
     Amz,
 }
 
-/// Hints that rejections contain: `[respond] hints`.
+/// Retry hints that the responses to rejected requests contain: `hints` in `[respond]` of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hints(Vec<Hint>);
 
@@ -36,7 +36,7 @@ impl Default for Hints {
     }
 }
 
-/// Removes duplicate hints.
+/// Collects hints without duplicates, in their order.
 impl FromIterator<Hint> for Hints {
     fn from_iter<I: IntoIterator<Item = Hint>>(hints: I) -> Self {
         let mut unique = Vec::new();
@@ -63,7 +63,7 @@ impl Hint {
         matches!(self, Self::ShouldRetry | Self::Stripe)
     }
 
-    /// Returns the name of the header as CORS lists it.
+    /// Returns the name of the header as it is written in `Access-Control-Expose-Headers`.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Ms => "Retry-After-Ms",
@@ -79,7 +79,7 @@ impl Hints {
         self.0.iter().copied()
     }
 
-    /// Adds the hints that accompany a `Retry-After` of `wait`.
+    /// Adds the hints that belong to a `Retry-After` of `wait`.
     pub(super) fn retry_after(&self, wait: Duration, headers: &mut HeaderMap) {
         for hint in self.iter() {
             let value = if hint.is_boolean() {
@@ -91,7 +91,7 @@ impl Hints {
         }
     }
 
-    /// Adds the hints that a retry cannot succeed.
+    /// Adds the hints with the value `false`, because a retry cannot succeed.
     pub(crate) fn do_not_retry(&self, headers: &mut HeaderMap) {
         for hint in self.iter().filter(|hint| hint.is_boolean()) {
             headers.insert(hint.header(), const { HeaderValue::from_static("false") });

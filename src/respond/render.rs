@@ -11,7 +11,7 @@ use super::{Preferences, RespondSettings};
 use crate::clock::Clock;
 use crate::problem::{HEADER_CAPACITY, Problem, Retry, RetryAfterForm};
 
-/// Formats of a problem response. JSON is the default.
+/// Format of a problem response. JSON is the default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProblemFormat {
     Json,
@@ -19,7 +19,7 @@ enum ProblemFormat {
     Text,
 }
 
-/// Media ranges of `Accept`, each with the format that it selects.
+/// Media ranges in `Accept`, each with the format of the response that it selects.
 const RANGES: [(&str, ProblemFormat); 8] = [
     ("*/*", ProblemFormat::Json),
     ("application/json", ProblemFormat::Json),
@@ -31,7 +31,7 @@ const RANGES: [(&str, ProblemFormat); 8] = [
     ("text/*", ProblemFormat::Text),
 ];
 
-/// Renders `problem` as the response to a request with these preferences.
+/// Renders `problem` as a response. `preferences` selects the format, and `clock` is used for a `Retry-After` date.
 pub(crate) fn render<B: From<Bytes>>(
     mut problem: Problem,
     preferences: &Preferences,
@@ -57,7 +57,7 @@ pub(crate) fn render<B: From<Bytes>>(
     );
     match problem.retry {
         Retry::After(wait, form) => {
-            // Reads the wall clock only for a date.
+            // The wall clock is read only if `Retry-After` is a date. The format in seconds does not use it.
             let wall = match form {
                 RetryAfterForm::Seconds => SystemTime::UNIX_EPOCH,
                 RetryAfterForm::HttpDate => clock.wall(),
@@ -79,10 +79,10 @@ pub(crate) fn render<B: From<Bytes>>(
 }
 
 impl ProblemFormat {
-    /// Returns the format with the highest weight in `Accept`, the first of equal weights, or JSON if `Accept` contains
-    /// none of [`RANGES`].
+    /// Returns the format with the highest weight in `Accept`. Of equal weights, the first wins. Returns JSON if
+    /// `Accept` contains none of [`RANGES`].
     fn preferred(accept: &[HeaderValue]) -> Self {
-        // Fast path: most clients send no `Accept`, or one of these values.
+        // Most requests return here without parsing, because their client sends no `Accept` or one of these two values.
         if accept
             .iter()
             .all(|line| line == "*/*" || line == "application/json")
@@ -131,8 +131,8 @@ impl ProblemFormat {
     }
 }
 
-/// Renders a problem document (RFC 9457) with an additional member `error` for SDKs. Without it, Stripe's SDK for Node
-/// treats the response as a success, and other SDKs show no message.
+/// Renders a problem document (RFC 9457) with an additional member `error` for SDKs. Without this member, Stripe's SDK
+/// for Node treats the response as a success, and other SDKs show no message.
 fn json(problem: &Problem) -> Vec<u8> {
     let (kind, title) = (problem.kind.as_bytes(), problem.title.as_bytes());
     let mut out = Vec::with_capacity(640);
@@ -181,7 +181,7 @@ fn json(problem: &Problem) -> Vec<u8> {
     out
 }
 
-/// Returns the `type` in the member `error` of a problem document with this status.
+/// Returns the value of `error.type` in a problem document with this status. SDKs select an error class by it.
 pub(crate) fn error_type(status: StatusCode) -> &'static str {
     match status.as_u16() {
         429 => "rate_limit_error",
@@ -191,8 +191,8 @@ pub(crate) fn error_type(status: StatusCode) -> &'static str {
     }
 }
 
-/// Escapes the text from `start` to the end of `out` for a JSON string. Few texts need it, so one check of all bytes is
-/// faster than a writer that escapes byte by byte.
+/// Escapes the text from `start` to the end of `out` for a JSON string. Few texts contain special characters, so one
+/// check of all bytes is faster than a writer that escapes byte by byte.
 fn escape_json(out: &mut Vec<u8>, start: usize) {
     let special = |byte: &u8| *byte < b' ' || *byte == b'"' || *byte == b'\\';
     if out[start..]
@@ -206,7 +206,7 @@ fn escape_json(out: &mut Vec<u8>, start: usize) {
     }
 }
 
-/// Appends `text` as a JSON string.
+/// Appends `text` to `out` as a JSON string in quotes.
 fn append_quoted(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
     let start = out.len();
@@ -234,7 +234,7 @@ fn escape(text: &str) -> String {
         .replace('>', "&gt;")
 }
 
-/// Returns a weight of `Accept` in thousandths. An invalid weight counts as 1000.
+/// Returns the weight of a media range in `Accept`, in thousandths. An invalid weight is treated as 1,000, the maximum.
 fn thousandths(weight: &str) -> u32 {
     let valid = weight
         .parse::<f32>()
@@ -243,7 +243,7 @@ fn thousandths(weight: &str) -> u32 {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "0 to 1000"
+        reason = "the value is between 0 and 1000"
     )]
     valid.map_or(1_000, |weight| (weight * 1_000.0).round() as u32)
 }

@@ -1,7 +1,7 @@
-//! Formats the time that a client waits before a retry as a header value: seconds, HTTP date or milliseconds.
+//! Formats the wait before a retry as a header value: in seconds, as an HTTP date or in milliseconds.
 //!
-//! All values are whole numbers and are rounded up, so that a client never retries too early. The minimum is 1, because
-//! a client that retries immediately after 0 is rejected again.
+//! All values are whole numbers and are rounded up, so that a client never retries too early. The minimum is 1. With a
+//! value of 0, a client would retry immediately and be rejected again.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,7 +9,7 @@ use http::HeaderValue;
 
 use crate::problem::RetryAfterForm;
 
-/// Maximum number of seconds, which fits into a signed 32-bit integer of a client.
+/// Maximum number of seconds in a header value. Larger values would overflow clients that use a signed 32-bit integer.
 const MAX_SECONDS: u64 = i32::MAX as u64;
 
 /// Returns `wait` in seconds, rounded up, from 1 to 2³¹−1.
@@ -29,7 +29,7 @@ pub(crate) fn milliseconds(wait: Duration) -> HeaderValue {
     digits(millis.clamp(1, MAX_SECONDS * 1_000))
 }
 
-/// Returns the value of `Retry-After` for a `wait` that starts at `wall`.
+/// Returns the value of `Retry-After` for a `wait` that starts at the wall-clock time `wall`.
 pub(crate) fn header(wait: Duration, form: RetryAfterForm, wall: SystemTime) -> HeaderValue {
     match form {
         RetryAfterForm::Seconds => match whole_seconds(wait) {
@@ -40,7 +40,7 @@ pub(crate) fn header(wait: Duration, form: RetryAfterForm, wall: SystemTime) -> 
     }
 }
 
-/// Formats a number as a header value with one allocation. `HeaderValue::from` makes two.
+/// Formats a number as a header value with one allocation. `HeaderValue::from` needs two allocations.
 fn digits(number: u64) -> HeaderValue {
     HeaderValue::from_str(itoa::Buffer::new().format(number)).expect("digits are visible ASCII")
 }
@@ -53,7 +53,7 @@ fn http_date(wait: Duration, wall: SystemTime) -> HeaderValue {
         .unwrap_or_default()
         + wait;
     let seconds = since_epoch.as_secs() + u64::from(since_epoch.subsec_nanos() > 0);
-    // Last second of the year 9999, which an HTTP date can express.
+    // The date is capped at the last second of the year 9999, because an HTTP date has a year of four digits.
     let seconds = seconds.min(253_402_300_799);
     let date = httpdate::fmt_http_date(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
     HeaderValue::try_from(date).expect("an HTTP date is ASCII")

@@ -1,4 +1,4 @@
-//! `[respond]` settings.
+//! Settings in `[respond]` of the configuration.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
@@ -7,20 +7,21 @@ use super::{Cors, Hints};
 /// Settings of the responses that the gateway generates: `[respond]` of the configuration.
 #[derive(Clone, Debug, Default)]
 pub struct RespondSettings {
-    /// Names of the `RateLimit` headers.
+    /// Names and syntax of the `RateLimit` headers, or `Off` for no such headers.
     pub rate_limit: Dialect,
-    /// Headers for SDKs on rejections.
+    /// Retry hints for SDKs, which are sent in the responses to rejected requests.
     pub hints: Hints,
-    /// Value of `Link` on problem responses, such as `<https://docs.example/errors>; rel="describedby"`.
+    /// Value of `Link` in problem responses, such as `<https://docs.example/errors>; rel="describedby"`; `None` sends
+    /// no link.
     pub docs: Option<HeaderValue>,
-    /// Additional headers on responses that the gateway generates.
+    /// Additional headers of all responses that the gateway generates.
     pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// CORS settings. `None` adds no CORS headers.
+    /// CORS settings; `None` means that the gateway adds no CORS headers.
     pub cors: Option<Cors>,
 }
 
 impl RespondSettings {
-    /// Adds the configured headers to a response that the gateway generates.
+    /// Adds the headers in `headers` to a response that the gateway generates, and replaces existing ones.
     pub(crate) fn add_headers(&self, headers: &mut HeaderMap) {
         for (name, value) in &self.headers {
             headers.insert(name.clone(), value.clone());
@@ -28,22 +29,22 @@ impl RespondSettings {
     }
 }
 
-/// Names and syntax of the `RateLimit` headers.
+/// Dialect of the `RateLimit` headers: their names and syntax.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dialect {
-    /// `RateLimit` and `RateLimit-Policy` of IETF draft 11.
+    /// The headers are `RateLimit` and `RateLimit-Policy` of IETF draft 11.
     #[default]
     Draft,
-    /// `RateLimit-Limit`, `-Remaining` and `-Reset`.
+    /// The headers are `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset`.
     Legacy,
-    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`.
+    /// The headers are `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`.
     X,
-    /// No headers.
+    /// The gateway sends no `RateLimit` headers.
     Off,
 }
 
 impl Dialect {
-    /// Returns the names of the headers, which CORS exposes to browser code.
+    /// Returns the names of the headers of this dialect, which CORS exposes to browser code.
     pub(crate) fn header_names(self) -> &'static [&'static str] {
         match self {
             Self::Draft => &["RateLimit", "RateLimit-Policy"],

@@ -1,10 +1,11 @@
-//! Set of the paths that the patterns of a route match, for comparison with the set of another route.
+//! Set of the paths that the patterns of a route match. It can be compared with the set of another route.
 //!
-//! A set is represented by a DFA over the bytes of a path, from its leading slash to its end. Patterns are not anchored
-//! at the end, so a path that matches remains in the set when bytes are appended.
+//! A set is represented by a DFA over the bytes of a path, from the leading slash to the end. Patterns are not anchored
+//! at the end, so a path that matches remains in the set when bytes are appended to it. Patterns that end with `$` or a
+//! word boundary are an exception.
 //!
-//! regex-automata reports a match one byte late, and counts the end of the input as a byte. This is required for `$`
-//! and `\b`. So whether a path is in the set is decided by the transition for the end of the input.
+//! regex-automata reports a match one byte late, because `$` and `\b` depend on the next byte. The end of the input
+//! counts as a byte. So the transition for the end of the input decides whether a path is in the set.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -15,29 +16,29 @@ use regex_automata::util::start;
 
 use super::pattern;
 
-/// First byte of every path. Other inputs are not part of any set.
+/// First byte of every path. A text with another first byte is not part of any set.
 const ROOT: u8 = b'/';
 
-/// Maximum size of an automaton that is compared, in bytes.
+/// Maximum size of a DFA that is compared, in bytes. Sets with a larger DFA are not compared.
 const SIZE_LIMIT: usize = 512 * 1024;
 
 /// Set of the paths that at least one of several patterns matches.
 pub(super) struct PathSet {
     dfa: dense::DFA<Vec<u32>>,
-    /// State after the leading slash.
+    /// State of the DFA after the leading slash.
     root: DfaState,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum DfaState {
-    /// The path is in the set, regardless of the bytes that follow.
+    /// The bytes read so far are sufficient: the path is in the set, regardless of the bytes that follow.
     Accepted,
-    /// Not decided yet.
+    /// The bytes read so far are not sufficient: the following bytes decide whether the path is in the set.
     Reading(StateID),
 }
 
 impl PathSet {
-    /// Creates the set of the paths that match `patterns`. Returns `None` if its automaton is larger than
+    /// Creates the set of the paths that match at least one of `patterns`. Returns `None` if its DFA is larger than
     /// [`SIZE_LIMIT`], or if a DFA cannot represent the patterns.
     pub(super) fn of(patterns: &[String]) -> Option<Self> {
         let config = dense::Config::new()
@@ -81,7 +82,7 @@ impl PathSet {
     pub(super) fn shortest(&self) -> Option<Vec<u8>> {
         struct SearchStep {
             state: DfaState,
-            /// Index of the previous step, and the byte between both.
+            /// Index of the previous step, and the byte that leads from it to this step; `None` for the first step.
             from: Option<(usize, u8)>,
         }
         let alphabet: Vec<u8> = self.alphabet_with(self);
@@ -114,7 +115,7 @@ impl PathSet {
     }
 
     /// Returns whether `other` contains every path of this set. Subtracts the number of compared pairs of states from
-    /// `budget`, and returns `false` if `budget` does not suffice.
+    /// `budget`. Returns `false` if `budget` does not suffice.
     pub(super) fn is_subset_of(&self, other: &Self, budget: &mut usize) -> bool {
         let alphabet = self.alphabet_with(other);
         let root = (self.root, other.root);
@@ -141,7 +142,7 @@ impl PathSet {
         true
     }
 
-    /// Returns one byte of each class of bytes that both automata treat alike.
+    /// Returns one byte of each class of bytes that are equivalent in both DFAs.
     fn alphabet_with(&self, other: &Self) -> Vec<u8> {
         let mut bytes: Vec<u8> = (0..=u8::MAX).collect();
         let (own, others) = (self.dfa.byte_classes(), other.dfa.byte_classes());

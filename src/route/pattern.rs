@@ -1,11 +1,12 @@
-//! Syntax and size limit of route patterns.
+//! Syntax and maximum size of the path patterns of routes.
 //!
 //! A pattern is a regular expression over bytes, not characters. `.` and `[^/]` match every byte, including newlines
 //! and invalid UTF-8, so `%0A` and `%FF` cannot evade `.+`. Classes such as `\w` are ASCII, and `(?u)` enables Unicode.
-//! Look-around is limited to `^`, `$` and word boundaries, so matching takes time linear in the length of the path.
+//! Look-around is restricted to `^`, `$` and word boundaries, so the time for matching is linear in the length of the
+//! path.
 //!
-//! A short pattern such as `(a{1000}){1000}` can compile to a very large automaton. The limit therefore applies to the
-//! compiled size, not to the length of the text.
+//! A short pattern such as `(a{1000}){1000}` can compile to a very large automaton. The maximum therefore applies to
+//! the compiled size, not to the length of the text.
 
 use std::ops::Range;
 
@@ -13,30 +14,32 @@ use regex_automata::nfa::thompson::{self, NFA, WhichCaptures};
 use regex_automata::util::syntax;
 use thiserror::Error;
 
-/// Maximum compiled size of one pattern, in bytes. About 4,000 literal bytes or `[a-z0-9-]{1,1000}` fit.
+/// Maximum compiled size of one pattern, in bytes. About 4,000 literal bytes or `[a-z0-9-]{1,1000}` fit into it.
 pub(crate) const MAX_PATTERN_SIZE: usize = 128 * 1024;
 
-/// Error in a pattern.
+/// Error in the path pattern of a route.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PatternError {
-    /// The text is not a valid regular expression.
-    #[error("{message}")]
+    /// The pattern is not a valid regular expression.
+    #[error("syntax error in the regular expression: {message}")]
     Syntax {
-        /// Description of the error, in one line.
+        /// Description of the syntax error, in one line.
         message: String,
-        /// Position of the error in the pattern, in bytes.
+        /// Position of the syntax error in the pattern, in bytes.
         span: Range<usize>,
     },
     /// The compiled pattern is larger than [`MAX_PATTERN_SIZE`].
-    #[error("the pattern is too large: more than {MAX_PATTERN_SIZE} bytes when compiled")]
+    #[error(
+        "the regular expression needs more than {MAX_PATTERN_SIZE} bytes when compiled; use a simpler one"
+    )]
     TooLarge,
     /// The regular expression is valid, but cannot be compiled.
-    #[error("{0}")]
+    #[error("the regular expression cannot be compiled: {0}")]
     Unsupported(String),
 }
 
 impl PatternError {
-    /// Returns the position of the error in the pattern, in bytes, if it has one.
+    /// Returns the position of a syntax error in the pattern, in bytes; `None` for other errors.
     pub fn span(&self) -> Option<Range<usize>> {
         match self {
             Self::Syntax { span, .. } => Some(span.clone()),
@@ -45,7 +48,7 @@ impl PatternError {
     }
 }
 
-/// Checks a pattern, in time bounded by [`MAX_PATTERN_SIZE`].
+/// Checks the syntax and the compiled size of a pattern, in time bounded by [`MAX_PATTERN_SIZE`].
 pub(crate) fn check_pattern(pattern: &str) -> Result<(), PatternError> {
     let hir = syntax::parse_with(pattern, &syntax()).map_err(|error| syntax_error(&error))?;
     let limited = thompson().nfa_size_limit(Some(MAX_PATTERN_SIZE));
@@ -68,7 +71,7 @@ fn syntax_error(error: &regex_syntax::Error) -> PatternError {
     }
 }
 
-/// Returns the syntax settings for all engines.
+/// Returns the syntax settings that all regular expression engines use.
 ///
 /// Quantifiers are lazy, because only the existence of a match matters and not its end. So `.+` at the end of a pattern
 /// reads one byte instead of the remaining path, and automata are smaller.
@@ -80,7 +83,7 @@ pub(super) fn syntax() -> syntax::Config {
         .swap_greed(true)
 }
 
-/// Returns the compiler settings for all engines.
+/// Returns the compiler settings that all regular expression engines use.
 pub(super) fn thompson() -> thompson::Config {
     NFA::config()
         .utf8(false)
@@ -135,16 +138,16 @@ mod tests {
     fn an_error_message_has_one_line() {
         assert_eq!(
             check_pattern("/a(b").unwrap_err().to_string(),
-            "unclosed group"
+            "syntax error in the regular expression: unclosed group"
         );
         assert_eq!(
             check_pattern(r"/\pL").unwrap_err().to_string(),
-            "Unicode not allowed here"
+            "syntax error in the regular expression: Unicode not allowed here"
         );
         let too_large = check_pattern(r"/\w{5000}").unwrap_err().to_string();
         assert_eq!(
             too_large,
-            "the pattern is too large: more than 131072 bytes when compiled"
+            "the regular expression needs more than 131072 bytes when compiled; use a simpler one"
         );
     }
 

@@ -1,17 +1,18 @@
 //! Finds the first of many patterns that matches a path, in one pass over the path.
 //!
 //! The patterns are compiled to one alternation with leftmost-first semantics: if several branches match, the earliest
-//! wins. The search is anchored, so all matches start at the same byte. A match of a later pattern is dropped when an
-//! earlier pattern matches, even if that match ends later. This requires a search that continues until no better match
-//! is possible. A search that stops at the first match end would return the pattern with the shortest match.
+//! wins. The search is anchored, so all matches start at the same byte. If an earlier pattern matches, it wins over a
+//! later pattern, even if its match ends later. So the search has to continue until no better match is possible. If the
+//! search stopped at the first match end, it would return the pattern with the shortest match.
 //!
-//! If the complete DFA is small enough, it is built in advance. A match then reads one table entry per byte. It needs
-//! no cache, lock or allocation, and no path can make it slower.
+//! If the complete DFA is small enough, its table is built in advance. A search then reads one table entry per byte. It
+//! needs no cache, lock or allocation, and no path can make it slower.
 //!
-//! Many patterns with `.+` after a common prefix can need a table of exponential size. They use the lazy engine, which
-//! builds states when a path needs them. Its caches are pooled. The first thread owns one cache, and the other threads
-//! take theirs from stacks that they lock without waiting. If paths repeatedly overflow a cache, the engine simulates
-//! the NFA, in time bounded by the path length times the number of patterns.
+//! Many patterns with `.+` after a common prefix can need a table of exponential size. Such patterns use the lazy
+//! engine, which builds states when a path needs them. The caches for these states are pooled. The first thread owns
+//! one cache. The other threads take theirs from stacks that they lock without waiting. If paths repeatedly overflow a
+//! cache, the engine simulates the NFA. The simulation takes time bounded by the path length times the number of
+//! patterns.
 
 use std::fmt;
 
@@ -22,31 +23,33 @@ use thiserror::Error;
 
 use super::pattern;
 
-/// Maximum size of a table that is built in advance, in bytes.
+/// Maximum size of a DFA table that is built in advance, in bytes.
 const TABLE_LIMIT: usize = 8 * 1024 * 1024;
 
-/// Maximum memory for building a table, in bytes. It also bounds the time.
+/// Maximum memory for building a DFA table, in bytes. This maximum also bounds the time for building.
 const EFFORT_LIMIT: usize = 2 * 1024 * 1024;
 
-/// Maximum cache of the lazy engine per thread, in bytes. A thousand patterns with `.+` after a common prefix need more
-/// than 8 MiB for typical paths. With a smaller cache they are a thousand times slower.
+/// Maximum size of the lazy engine's cache per thread, in bytes. A thousand patterns with `.+` after a common prefix
+/// need more than 8 MiB for typical paths. With a cache that is too small, the search is a thousand times slower.
 const CACHE_LIMIT: usize = 32 * 1024 * 1024;
 
-/// Maximum compiled size of all patterns together, in bytes.
+/// Maximum compiled size of all path patterns of the routes together, in bytes. Larger configurations are rejected.
 const PATTERNS_LIMIT: usize = 32 * 1024 * 1024;
 
-/// Error of patterns whose compiled size exceeds `limit` bytes.
+/// Error of patterns whose compiled size together exceeds `limit` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("the patterns together need more than {limit} bytes when compiled")]
+#[error(
+    "the path patterns of all routes need more than {limit} bytes when compiled; use simpler patterns"
+)]
 pub(super) struct TooLarge {
     pub(super) limit: usize,
 }
 
-/// Patterns in order of priority. Each must have passed [`pattern::check_pattern`].
+/// Patterns in order of priority. Each pattern must have passed [`pattern::check_pattern`].
 pub(super) enum PatternSet {
-    /// Complete DFA, built in advance.
+    /// The patterns are a complete DFA, which was built in advance.
     Table(Box<dense::DFA<Vec<u32>>>),
-    /// DFA whose states are built when a path needs them.
+    /// The patterns are a DFA whose states are built when a path needs them.
     Lazy(meta::Regex),
 }
 
@@ -88,7 +91,7 @@ impl PatternSet {
             })
     }
 
-    /// Returns the index of the first pattern that matches at the start of the path.
+    /// Returns the index of the first pattern that matches at the start of the path; `None` if no pattern matches.
     pub(super) fn first_match(&self, path: &[u8]) -> Option<usize> {
         let input = Input::new(path).anchored(Anchored::Yes);
         let found = match self {
@@ -101,7 +104,7 @@ impl PatternSet {
     }
 }
 
-/// Shows the engine, the number of patterns and the size, not the table.
+/// Shows the engine, the number of patterns and the size in bytes, but not the table.
 impl fmt::Debug for PatternSet {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (engine, patterns, bytes) = match self {

@@ -1,7 +1,7 @@
 use super::*;
 use crate::path;
 
-/// Throttled endpoints of a TV authentication platform, in the order of its documentation.
+/// Path patterns of the throttled endpoints of a TV authentication platform, in the order of its documentation.
 pub(super) const DOCUMENT: [&str; 21] = [
     "/o/client/register",
     "/o/client/token",
@@ -26,7 +26,7 @@ pub(super) const DOCUMENT: [&str; 21] = [
     "/reggie/v1/.+/regcode/.+",
 ];
 
-/// Returns a route. An empty list of methods matches all methods.
+/// Returns a route with these methods and patterns. An empty list of methods matches all methods.
 pub(super) fn route(index: usize, methods: &[&str], patterns: &[&str]) -> RouteMatch {
     RouteMatch {
         name: format!("route-{index}").into(),
@@ -40,7 +40,7 @@ pub(super) fn route(index: usize, methods: &[&str], patterns: &[&str]) -> RouteM
     }
 }
 
-/// Compiles routes whose values are their indexes.
+/// Compiles routes. The value of each route is its index.
 pub(super) fn compile(routes: Vec<RouteMatch>) -> Result<Matcher<usize>, RoutesError> {
     Matcher::compile(routes.into_iter().zip(0..).collect())
 }
@@ -168,6 +168,6 @@ fn an_invalid_pattern_is_reported_with_its_route() {
     let error = compile(routes).unwrap_err();
     assert_eq!(
         error.to_string(),
-        r#"route "route-1": pattern "/c(": unclosed group"#
+        r#"route "route-1" has an invalid path pattern "/c(": syntax error in the regular expression: unclosed group"#
     );
 }

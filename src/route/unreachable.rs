@@ -1,28 +1,29 @@
-//! Finds unreachable routes: routes whose requests all match one earlier route.
+//! Finds unreachable routes. A route is unreachable if all requests that it matches also match one earlier route.
 //!
-//! Such a route is nearly always a mistake in the order of routes. It is hard to notice in operation, because requests
-//! still get responses, but under the limits of the wrong route. Every report is proved for all paths and methods: the
-//! set of paths of the later route is a subset of that of one earlier route.
+//! Such a route is nearly always a mistake in the order of routes. The mistake is hard to notice in operation, because
+//! requests still get responses, but under the rate limits of the wrong route. Every report is proved for all paths and
+//! methods: the set of paths of the later route is a subset of that of one earlier route.
 //!
-//! A false report would reject a correct configuration. So two cases are not reported: several earlier routes that
-//! cover the later route only together, and a comparison that exceeds its budget.
+//! A false report would reject a correct configuration. So two cases are not reported. In the first case, several
+//! earlier routes cover the later route only together. In the second case, the comparison of two routes exceeds its
+//! budget.
 
 use super::RouteMatch;
 use super::path_set::PathSet;
 
-/// Maximum number of pairs of automaton states that are compared for one route with all earlier routes.
+/// Maximum number of pairs of DFA states that are compared for one route with all earlier routes.
 const EFFORT: usize = 5_000;
 
-/// Unreachable route, with the route that shadows it.
+/// Unreachable route, and the earlier route that shadows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shadowed {
-    /// Index of the route that matches all requests of `later`.
+    /// Index of the earlier route, which matches all requests that `later` matches.
     pub earlier: usize,
     /// Index of the unreachable route.
     pub later: usize,
 }
 
-/// Returns the unreachable routes, each with the first route that shadows it.
+/// Returns the unreachable routes, each with the first earlier route that shadows it.
 pub(crate) fn find_shadowed(routes: &[RouteMatch]) -> Vec<Shadowed> {
     let path_sets: Vec<Option<PathSet>> = routes
         .iter()
@@ -37,7 +38,8 @@ pub(crate) fn find_shadowed(routes: &[RouteMatch]) -> Vec<Shadowed> {
             .zip(&path_sets)
             .take(index)
             .position(|(earlier, wider)| {
-                // Most routes have no path in common. Checking one path avoids nearly every comparison of sets.
+                // The shortest path is checked before the sets are compared. Most routes have no path in common, so
+                // this avoids nearly every comparison.
                 matches_all_methods_of(earlier, later)
                     && wider.as_ref().is_some_and(|wider| {
                         wider.contains(&shortest) && path_set.is_subset_of(wider, &mut budget)
@@ -74,7 +76,7 @@ mod tests {
     use super::super::tests::{DOCUMENT, compile, route};
     use super::*;
 
-    /// Returns pairs of indexes: the route that shadows, and the route that is shadowed.
+    /// Returns the unreachable routes as pairs of indexes: the route that shadows, and the route that is shadowed.
     fn shadowed(routes: &[(&[&str], &[&str])]) -> Vec<(usize, usize)> {
         let routes: Vec<RouteMatch> = routes
             .iter()

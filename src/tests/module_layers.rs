@@ -1,8 +1,8 @@
-//! Layers of the crate, and the test that enforces them.
+//! List of the module layers of the crate, and the test that enforces them.
 //!
 //! A module imports only from layers below its own, also in its tests. Modules of one layer do not import each other.
-//! The compiler accepts cycles between modules, so the test reads the paths that start with `crate::` or `super::` from
-//! the source files.
+//! The compiler does not reject cycles between modules. So the test reads the paths that start with `crate::` or
+//! `super::` from the source files.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,7 +10,7 @@ use std::path::Path;
 
 use super::{root, sources};
 
-/// The top-level modules, from the bottom layer to the top.
+/// Names of the top-level modules by layer, from the bottom layer to the top layer.
 const LAYERS: &[&[&str]] = &[
     &[
         "access_notes",
@@ -47,7 +47,7 @@ fn a_module_imports_only_from_layers_below_it() {
         let Some(own) = module.first().and_then(|name| layer(name)) else {
             continue;
         };
-        let text = fs::read_to_string(root().join(&file)).expect("a source file");
+        let text = fs::read_to_string(root().join(&file)).expect("the source file is readable");
         for import in imports(&text, &module) {
             let Some(other) = layer(&import) else {
                 continue;
@@ -76,7 +76,7 @@ fn a_module_imports_only_from_layers_below_it() {
 
 #[test]
 fn every_module_has_a_layer() {
-    let text = fs::read_to_string(root().join("lib.rs")).expect("a source file");
+    let text = fs::read_to_string(root().join("lib.rs")).expect("the source file is readable");
     let declared: BTreeSet<&str> = text
         .lines()
         .filter_map(|line| {
@@ -118,12 +118,12 @@ fn imports_are_found_in_every_form() {
     assert!(found("// crate::admin\n/// [`crate::admin`]").is_empty());
 }
 
-/// Returns the index of the layer that contains a module.
+/// Returns the index of the layer that contains a top-level module; `None` if no layer contains it.
 fn layer(module: &str) -> Option<usize> {
     LAYERS.iter().position(|layer| layer.contains(&module))
 }
 
-/// Returns the path of the module that a file contains.
+/// Returns the module path of a source file, for example `["route", "pattern"]` for `route/pattern.rs`.
 fn module_path(file: &Path) -> Vec<String> {
     let parts = file.with_extension("");
     let parts = parts.components();
@@ -132,12 +132,12 @@ fn module_path(file: &Path) -> Vec<String> {
         .collect()
 }
 
-/// Returns the top-level modules that the source file of `module` imports. Comments are ignored.
+/// Returns the top-level modules that the source text of `module` imports. Comments are ignored.
 fn imports(text: &str, module: &[String]) -> BTreeSet<String> {
     let code: Vec<&str> = text
         .lines()
         .map(|line| match line.find("//") {
-            // `://` in a URL is not a comment.
+            // The text after `://` is not removed, because it belongs to a URL and not to a comment.
             Some(at) if !line[..at].ends_with(':') => &line[..at],
             _ => line,
         })
@@ -146,10 +146,10 @@ fn imports(text: &str, module: &[String]) -> BTreeSet<String> {
     let from_root = code
         .match_indices("crate::")
         .map(|(at, path)| at + path.len());
-    // A path that leaves the top-level module has as many `super::` as the module has parts.
+    // A path that leaves the top-level module has as many `super::` as the module path has parts.
     let supers = "super::".repeat(module.len());
     let from_parents = code.match_indices(&supers).map(|(at, path)| {
-        // An inline module has one `super::` more.
+        // Further `super::` are skipped, because a path in an inline module has one more.
         let end = at + path.len();
         end + (code[end..].len() - code[end..].trim_start_matches("super::").len())
     });
@@ -159,7 +159,7 @@ fn imports(text: &str, module: &[String]) -> BTreeSet<String> {
         .collect()
 }
 
-/// Returns the first name of a path, or those of a group in braces.
+/// Returns the first name of an import path. For a group in braces, returns the first name of each path in the group.
 fn first_names(path: &str) -> Vec<String> {
     let Some(group) = path.strip_prefix('{') else {
         return name(path).into_iter().collect();
@@ -183,7 +183,7 @@ fn first_names(path: &str) -> Vec<String> {
     names
 }
 
-/// Returns the lower-case identifier at the start of `text`.
+/// Returns the lower-case identifier at the start of `text`; `None` if there is none.
 fn name(text: &str) -> Option<String> {
     let is_part =
         |character: char| character.is_ascii_lowercase() || matches!(character, '_' | '0'..='9');

@@ -1,18 +1,19 @@
-//! The test that holds each type name to one meaning.
+//! Test that each type name is defined only once in the crate.
 
 use std::collections::BTreeMap;
 use std::fs;
 
 use super::{root, sources};
 
-/// Names that are defined more than once by convention: the arguments of each command, and what a module returns.
+/// Names that can be defined several times by convention: the arguments of a command, and the error and result types of
+/// a module.
 const CONVENTIONAL: &[&str] = &["Args", "Error", "Result"];
 
 #[test]
 fn each_type_name_is_defined_once() {
     let mut definitions: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for file in sources() {
-        let text = fs::read_to_string(root().join(&file)).expect("a source file");
+        let text = fs::read_to_string(root().join(&file)).expect("the source file is readable");
         for (index, line) in text.lines().enumerate() {
             if let Some(name) = defined_type(line) {
                 let place = format!("src/{}:{}", file.display(), index + 1);
@@ -44,7 +45,8 @@ fn definitions_are_found_in_every_form() {
     assert_eq!(defined_type("let enum_name = 1;"), None);
 }
 
-/// Returns the name of the type or trait that a line defines. Associated types, which are indented, are not definitions.
+/// Returns the name of the type or trait that a line of source code defines. Indented `type` lines are associated
+/// types, which are not definitions.
 fn defined_type(line: &str) -> Option<&str> {
     let code = line.trim_start();
     let is_indented = code.len() < line.len();

@@ -1,9 +1,10 @@
-//! Keys of buckets in the store.
+//! Keys under which a store keeps the buckets of rate limits.
 //!
-//! The key of a bucket is a 128-bit keyed hash of the limit's name and of the values that the limit counts by. So every
-//! key has the same size, regardless of the length of header values. A client does not know the seed of the hash. It
-//! can neither produce the key of another client's bucket nor place its own buckets in one shard. The position of the
-//! limit in the configuration is not hashed, so buckets stay valid when limits are reordered.
+//! The key of a bucket is a 128-bit keyed hash of the limit's name and of the request properties that the limit counts
+//! by. So every bucket key has the same size, regardless of the length of header values. A client does not know the
+//! seed of the hash. So a client can neither produce the bucket key of another client nor place all of its buckets in
+//! one shard. The position of the limit in the configuration is not hashed, so buckets stay valid when limits are
+//! reordered.
 
 use http::HeaderMap;
 use siphasher::sip128::Hasher128 as _;
@@ -13,26 +14,26 @@ use crate::client::ClientId;
 use crate::hash_keys::Seed;
 use crate::intake::headers::canonical;
 
-/// Key of a bucket: a 128-bit hash.
+/// Key of the bucket of a rate limit: a 128-bit hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BucketKey {
-    /// Upper half, which tables use as their hash value.
+    /// Upper half of the hash, which tables in memory use as their hash value.
     pub high: u64,
-    /// Lower half, which distinguishes buckets with the same `high`.
+    /// Lower half of the hash, which distinguishes buckets with the same `high`.
     pub low: u64,
 }
 
-/// Purpose of a bucket. A limit has two buckets per key, with the same quota.
+/// Kind of requests that a bucket counts. A rate limit has one bucket of each kind per limit key, with the same quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BucketKind {
-    /// Bucket for requests.
+    /// The bucket counts all requests except CORS preflights.
     Main,
-    /// Bucket for CORS preflights, so that they take no tokens from requests.
+    /// The bucket counts CORS preflights, so that they take no tokens from other requests.
     Preflight,
 }
 
 impl BucketKey {
-    /// Returns the key of the bucket to which `limit` charges a request of `client` with these headers.
+    /// Returns the key of the bucket of kind `side` to which `limit` charges a request of `client` with these headers.
     pub fn of(
         seed: Seed,
         limit: &Limit,
@@ -56,9 +57,10 @@ impl BucketKey {
                         (Some(line), None) if !line.is_empty() => {
                             name.header(&canonical(header, line.as_bytes()));
                         }
-                        // A request without the header is counted by its client. If all such requests shared one
-                        // bucket, a client could use up the tokens of the others. An empty or repeated header is
-                        // treated as absent. Enforced limits reject a repeated header before this.
+                        // A request without the header is counted by its client address. If all such requests shared
+                        // one bucket, a client could use up the tokens of other clients. An empty or repeated header is
+                        // treated as absent. For an enforced limit, a request with a repeated header was rejected
+                        // earlier.
                         _ => name.client(client),
                     }
                 }
@@ -181,7 +183,7 @@ mod tests {
         let none = HeaderMap::new();
         let absent = bucket(&keyed, "192.0.2.1", &none);
         assert_ne!(absent, bucket(&keyed, "192.0.2.2", &none));
-        // Empty and repeated headers are treated as absent.
+        // An empty or repeated header selects the same bucket as an absent header.
         for lines in [
             headers([("x-key", "")]),
             headers([("x-key", "a"), ("x-key", "b")]),
@@ -279,7 +281,8 @@ mod tests {
         assert_eq!(format!("{SEED:?}"), "Seed(..)");
     }
 
-    /// Gateways with different word sizes and byte orders can share the buckets of one Redis.
+    /// The hash must not depend on the architecture, because gateways with different word sizes and byte orders can
+    /// share one Redis.
     #[test]
     fn a_bucket_key_is_the_same_on_all_architectures() {
         let both = limit("device", [KeyPart::Client, header("x-key")]);

@@ -1,8 +1,9 @@
-//! Decision on a request that several limits apply to.
+//! Decision on a request to which several rate limits apply.
 //!
-//! All limits are evaluated at the same time. If all admit the request, all are charged, otherwise none. A limit that
-//! delays requests assigns the request a slot, and admits it if the slot is at most `max` away. The request waits for
-//! the latest of its slots. If limits reject the request, its wait is the longest of their waits.
+//! All rate limits of a request are evaluated for the same point in time. If all limits admit the request, all are
+//! charged. Otherwise none is charged. A limit with `on_exceed = "delay"` assigns the request a slot, which is the time
+//! at which a token is free for it. Such a limit admits the request if the slot is at most `max` away. The request
+//! waits for the latest of its slots. If several limits reject the request, the longest of their waits is reported.
 
 use std::cmp::Reverse;
 use std::future::Future;
@@ -14,37 +15,38 @@ use smallvec::SmallVec;
 use super::{BucketKey, BucketReading, Exceed, Limit};
 use crate::clock::Moment;
 
-/// Number of limits of a request that are stored without an allocation.
+/// Number of rate limits of a request that fit into a list without a heap allocation.
 pub(crate) const USUAL_LIMITS: usize = 4;
 
-/// Number of tokens to take from one bucket.
+/// Charge of a request to one rate limit: the number of tokens to take from one bucket.
 #[derive(Clone, Copy, Debug)]
 pub struct Charge<'a> {
-    /// Limit that the bucket belongs to.
+    /// Rate limit that the bucket belongs to.
     pub limit: &'a Limit,
-    /// Bucket of the request for this limit.
+    /// Key of the bucket that `limit` counts the request in.
     pub bucket: BucketKey,
-    /// Number of tokens to take.
+    /// Number of tokens to take from the bucket.
     pub cost: NonZeroU32,
 }
 
-/// Decision on the charges of a request.
+/// Decision on the charges of a request to its rate limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// Whether the request is admitted.
+    /// Whether the rate limits admit or reject the request.
     pub outcome: ChargeOutcome,
-    /// State of each bucket after the decision, in the order of the charges.
+    /// State of each bucket after the decision, in the order of the charges. For a rejected request, the buckets are
+    /// unchanged.
     pub readings: SmallVec<[BucketReading; USUAL_LIMITS]>,
 }
 
 impl Decision {
-    /// Returns whether the request is admitted, immediately or after a delay.
+    /// Returns whether the rate limits admit the request, immediately or after a delay.
     pub fn is_admitted(&self) -> bool {
         matches!(self.outcome, ChargeOutcome::Admitted { .. })
     }
 
-    /// Returns the indexes of the charges that rejected the request, longest wait first. Charges with equal waits are
-    /// in the order of the charges.
+    /// Returns the indexes of the charges whose rate limit rejected the request, longest wait first. Charges with equal
+    /// waits stay in their order.
     pub fn rejecting(&self) -> SmallVec<[usize; USUAL_LIMITS]> {
         let mut rejecting: SmallVec<[usize; USUAL_LIMITS]> = (0..self.readings.len())
             .filter(|&index| self.readings[index].rejects)
@@ -54,52 +56,53 @@ impl Decision {
     }
 }
 
-/// Result of charging a request to enforced limits and to limits in shadow mode.
+/// Result of charging a request to enforced rate limits and to rate limits in shadow mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChargeResult {
-    /// Decision on the charges of enforced limits.
+    /// Decision on the charges to enforced limits.
     pub decision: Decision,
-    /// Indexes of the shadow charges that the limit would have rejected.
+    /// Indexes of the charges to shadow limits that would have been rejected if the limits were enforced.
     pub exceeded: SmallVec<[usize; USUAL_LIMITS]>,
 }
 
-/// Whether a request is admitted.
+/// Whether a request is admitted by its enforced rate limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChargeOutcome {
-    /// All charges were made.
+    /// All rate limits admitted the request and were charged.
     Admitted {
-        /// Time to delay the request; zero if no limit delays it.
+        /// How long the request is delayed; zero if no limit delays it.
         delay: Duration,
     },
-    /// At least one limit rejected the request. No charge was made.
+    /// At least one rate limit rejected the request. No limit was charged.
     Rejected {
-        /// Time until all limits would admit the request.
+        /// How long until all limits would admit the request.
         wait: Duration,
-        /// Index of the charge with the longest wait; the first of equal waits.
+        /// Index of the charge with the longest wait. If several charges have this wait, it is the first of them.
         by: usize,
     },
-    /// The store is unavailable, and a limit has `on_store_error = "closed"`. No charge was made.
+    /// The store of the buckets is unavailable, and a limit has `on_store_error = "closed"`. No limit was charged.
     Unavailable,
 }
 
-/// Store of buckets.
+/// Store of the buckets of rate limits.
 pub trait Buckets: Send + Sync + 'static {
-    /// Makes all `enforced` charges in one atomic step, or none if any is rejected. Then makes each of the `shadow`
-    /// charges separately, which does not change the outcome.
+    /// Makes all `enforced` charges in one atomic step, or none of them if a limit rejects the request. Then makes each
+    /// of the `shadow` charges separately, which does not affect the decision on the request.
     fn charge(
         &self,
         enforced: &[Charge<'_>],
         shadow: &[Charge<'_>],
     ) -> impl Future<Output = ChargeResult> + Send;
 
-    /// Makes the same charges as [`charge`](Self::charge) without waiting. Charges nothing and returns `None` if the
-    /// buckets are not in memory.
+    /// Makes the same charges as [`charge`](Self::charge) without waiting. If the buckets are not in memory, charges
+    /// nothing and returns `None`.
     fn try_charge(&self, enforced: &[Charge<'_>], shadow: &[Charge<'_>]) -> Option<ChargeResult>;
 }
 
-/// Decides `charges` at `now`. `full_at` contains the time at which each bucket is full. If the request is admitted,
-/// the function updates `full_at`, and the caller commits the new states together. Otherwise `full_at` is unchanged,
-/// and each reading that rejects contains the wait of its own limit.
+/// Decides `charges` at `now`. `full_at` contains, for each bucket, the time at which it will be full again. If the
+/// request is admitted, the function updates `full_at`, and the caller commits all new values together. Otherwise
+/// `full_at` is unchanged, and each reading with `rejects` contains the wait of its own limit. Panics in debug builds
+/// if the two slices differ in length.
 pub fn decide(charges: &[Charge<'_>], full_at: &mut [Moment], now: Moment) -> Decision {
     debug_assert_eq!(charges.len(), full_at.len());
     let mut taken: SmallVec<[Moment; USUAL_LIMITS]> = SmallVec::new();
@@ -147,12 +150,12 @@ pub fn decide(charges: &[Charge<'_>], full_at: &mut [Moment], now: Moment) -> De
     Decision { outcome, readings }
 }
 
-/// Reduces the debt of a bucket to the maximum that `limit` allows: an empty bucket, plus the longest delay if the
-/// limit delays requests.
+/// Reduces the debt of a bucket to the maximum that `limit` allows. The debt is the time until the bucket is full. Its
+/// maximum is the refill time of an empty bucket, plus the longest delay if the limit delays requests.
 ///
-/// A bucket that was charged under a slower quota before a restart can have a larger debt. The store commits the
-/// reduced debt even if it rejects the request. Otherwise a limit that was raised would reject requests until the old
-/// debt is refilled, and the waits that it reports would be too short.
+/// A bucket can have a larger debt if it was charged under a slower quota before a restart. The store commits the
+/// reduced debt even if it rejects the request. Without the reduction, a limit with a raised rate would reject requests
+/// until the old debt is refilled. Also, the waits that it reports would be too short.
 pub(crate) fn limit_debt(limit: &Limit, full_at: Moment, now: Moment) -> Moment {
     let empty = now.after(limit.quota.refill());
     full_at.min(match limit.exceed {
@@ -161,8 +164,8 @@ pub(crate) fn limit_debt(limit: &Limit, full_at: Moment, now: Moment) -> Moment 
     })
 }
 
-/// Takes the tokens of one charge. Returns the new state of the bucket and the delay of the request. Returns the wait
-/// as the error if the limit rejects the request.
+/// Takes the tokens of one charge. Returns the time at which the bucket is full again, and the delay of the request. If
+/// the limit rejects the request, returns the wait as the error.
 fn take(charge: &Charge<'_>, full_at: Moment, now: Moment) -> Result<(Moment, Duration), Duration> {
     let quota = charge.limit.quota;
     match (quota.take(full_at, now, charge.cost), charge.limit.exceed) {
@@ -171,7 +174,7 @@ fn take(charge: &Charge<'_>, full_at: Moment, now: Moment) -> Result<(Moment, Du
             let after = quota.take(full_at, now.after(wait), charge.cost)?;
             Ok((after, wait))
         }
-        // The limit admits the request when its slot is at most `max` away.
+        // The wait is shorter by `max`, because the limit admits the request as soon as its slot is at most `max` away.
         (Err(wait), Exceed::Delay { max }) => Err(wait.saturating_sub(max)),
         (Err(wait), Exceed::Reject) => Err(wait),
     }
@@ -280,7 +283,7 @@ mod tests {
         let mut full_at = [at(1_500), at(1_000)];
         let decision = decide(&charges([&wide, &tight]), &mut full_at, at(0));
         let [wide, tight] = decision.readings[..] else {
-            panic!("one reading a limit")
+            panic!("expected one reading per limit")
         };
         assert_eq!((wide.remaining, wide.next), (2, millis(500)));
         assert_eq!((tight.remaining, tight.next), (0, SECOND));
@@ -297,7 +300,8 @@ mod tests {
         let slot = |seconds| ChargeOutcome::Admitted {
             delay: SECOND * seconds,
         };
-        // The next slot is three seconds away. The limit admits a request for it when it is two seconds away.
+        // The fourth request is rejected with a wait of one second. Its slot is three seconds away, and the limit
+        // admits delays of up to two seconds.
         let rejected = ChargeOutcome::Rejected {
             wait: SECOND,
             by: 0,

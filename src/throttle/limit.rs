@@ -1,4 +1,4 @@
-//! Named limit: a quota, the key that its buckets are counted by, and the action if it is exceeded.
+//! Named rate limit: its quota, the request properties that it counts by, and the action on requests that exceed it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,33 +8,34 @@ use http::HeaderName;
 use super::Quota;
 use crate::problem::RetryAfterForm;
 
-/// Index of a limit in the policy. It is not part of bucket keys.
+/// Index of a rate limit in the list of all limits of the configuration. It is not part of bucket keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LimitId(pub u16);
 
-/// One `[limit.NAME]` of the configuration.
+/// Rate limit: one `[limit.NAME]` of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// Index of the limit in the policy.
+    /// Index of the rate limit in the list of all limits of the configuration.
     pub id: LimitId,
-    /// Name in the configuration, in `RateLimit` headers and in metrics.
+    /// Name of the rate limit in the configuration, in `RateLimit` headers and in metrics.
     pub name: Arc<str>,
-    /// Capacity and refill rate of each bucket.
+    /// Capacity and refill rate of each bucket of this limit.
     pub quota: Quota,
-    /// Parts of the key: requests with equal parts share a bucket. Never empty.
+    /// Request properties that form the limit key. Requests with equal properties share a bucket. The list is never
+    /// empty.
     pub key: Box<[KeyPart]>,
-    /// Action on a request that exceeds the quota.
+    /// What the gateway does with a request that exceeds the quota.
     pub exceed: Exceed,
-    /// Whether the limit is enforced.
+    /// Whether the limit rejects and delays requests, or only counts them.
     pub mode: Mode,
-    /// Format of `Retry-After`.
+    /// Format of `Retry-After` in the responses to rejected requests.
     pub retry_after: RetryAfterForm,
-    /// Action on a request while the store of the buckets is unavailable.
+    /// What the gateway does with a request while the store of the buckets is unavailable.
     pub on_store_error: OnStoreError,
 }
 
 impl Limit {
-    /// Creates an enforced limit that counts requests per client and rejects those beyond `quota`.
+    /// Creates an enforced rate limit that counts requests per client address and rejects requests that exceed `quota`.
     pub fn per_client(name: &str, quota: Quota) -> Self {
         Self {
             id: LimitId(0),
@@ -48,7 +49,7 @@ impl Limit {
         }
     }
 
-    /// Returns the request headers that are parts of the key.
+    /// Returns the names of the request headers that this rate limit counts by.
     pub fn headers(&self) -> impl Iterator<Item = &HeaderName> {
         self.key.iter().filter_map(|part| match part {
             KeyPart::Header(name) => Some(name),
@@ -57,46 +58,48 @@ impl Limit {
     }
 }
 
-/// Part of the key of a limit's buckets.
+/// Request property by which a rate limit counts requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyPart {
-    /// Address of the client: an IPv4 address or an IPv6 network.
+    /// Requests are counted by the address of the client: an IPv4 address or an IPv6 network.
     Client,
-    /// Constant: all clients share one bucket.
+    /// Requests are not separated: all clients share one bucket.
     Global,
-    /// Value of a request header, or the client address if the header is absent.
+    /// Requests are counted by the value of a request header, or by the client address if the header is absent.
     Header(HeaderName),
 }
 
-/// Action on a request that exceeds the quota.
+/// Action on a request that exceeds the quota of a rate limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exceed {
-    /// Rejects the request.
+    /// The gateway rejects the request.
     Reject,
-    /// Delays the request until its slot, or rejects it if the slot is more than `max` away.
+    /// The gateway delays the request until a token is free for it. If this takes longer than `max`, the gateway
+    /// rejects the request.
     Delay {
-        /// Maximum delay of a request.
+        /// Maximum duration by which a request is delayed.
         max: Duration,
     },
 }
 
-/// Whether a limit is enforced.
+/// Whether a rate limit is enforced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Requests that exceed the quota are rejected or delayed.
+    /// Requests that exceed the quota of the rate limit are rejected or delayed.
     Enforce,
-    /// Requests that exceed the quota are counted and admitted.
+    /// Requests that exceed the quota of the rate limit are admitted, and a metric counts them.
     Shadow,
 }
 
-/// Action on a request while the store of the buckets is unavailable.
+/// Action on a request while the store of the rate limit buckets is unavailable.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnStoreError {
-    /// Charges a local bucket of this gateway, so each gateway of a fleet admits the full quota.
+    /// The request is charged to a bucket in the memory of this gateway. So each gateway of a fleet admits the full
+    /// quota.
     #[default]
     Local,
-    /// Admits the request.
+    /// The request is admitted without being charged.
     Open,
-    /// Rejects the request.
+    /// The request is rejected with 503.
     Closed,
 }

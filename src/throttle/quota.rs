@@ -1,15 +1,16 @@
-//! Quota and the arithmetic of one bucket: `burst + 1` tokens in a full bucket, then one more per interval.
+//! Quota of a rate limit, and the arithmetic of one token bucket. A full bucket has `burst + 1` tokens, and one token
+//! is added per interval.
 //!
 //! The state of a bucket is the time at which it is full again. [`Quota::take`] is a pure function of state and time.
-//! So a store can decide all limits of a request at the same time, and commit all states or none.
+//! So a store can decide all rate limits of a request for the same time, and commit all states or none.
 //!
-//! The algorithm is GCRA, implemented by the crate governor. A long-lived governor limiter is not suitable: it commits
+//! The algorithm is GCRA, implemented by the crate governor. A long-lived governor limiter is not suitable. It commits
 //! each bucket separately, reads its clock for each bucket, and its tables are unbounded. So `take` creates a limiter
-//! on the stack for one bucket. This takes 2.8 ns per decision. A direct implementation of GCRA takes 2.0 ns, and a
-//! complete charge more than 100 ns.
+//! on the stack for one bucket. This takes 2.8 ns per decision. For comparison, a direct implementation of GCRA takes
+//! 2.0 ns, and the complete charge of a request takes more than 100 ns.
 //!
-//! In any period `t` a bucket gives at most `burst + 1 + t / interval` tokens. The returned wait is exact to the
-//! nanosecond.
+//! In any period `t`, a bucket gives at most `burst + 1 + t / interval` tokens. The wait that a rejected request gets
+//! is exact to the nanosecond.
 
 use std::cell::Cell;
 use std::num::NonZeroU32;
@@ -23,54 +24,57 @@ use thiserror::Error;
 
 use crate::clock::Moment;
 
-/// Maximum burst of a quota, in tokens.
+/// Maximum burst of a rate limit, in tokens.
 pub(crate) const MAX_BURST: u32 = i32::MAX as u32;
 
-/// Maximum time in which an empty bucket refills.
+/// Maximum time in which an empty bucket can refill.
 pub(crate) const MAX_REFILL: Duration = Duration::from_hours(365 * 24);
 
-/// Capacity and refill rate of a token bucket.
+/// Capacity and refill rate of the token buckets of a rate limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
-    /// Interval and capacity. The "burst size" of governor is the capacity, `burst + 1`.
+    /// Refill interval of a token and capacity of the bucket. The "burst size" of governor is the capacity, `burst +
+    /// 1`.
     governor: governor::Quota,
-    /// Time in which the configured rate gives `capacity` tokens, in nanoseconds, rounded up.
+    /// How long the configured rate takes to give `capacity` tokens, in nanoseconds, rounded up.
     window: u64,
 }
 
-/// Error of a rate or burst that is out of range.
+/// Error of a `rate` or `burst` that is out of range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum QuotaError {
-    /// The period of the rate is zero.
-    #[error("a rate needs a period longer than zero")]
+    /// The period of the rate limit is zero.
+    #[error("the period of `rate` must be longer than zero, as in `10/s`")]
     ZeroPeriod,
-    /// The rate is above one request per nanosecond.
-    #[error("a rate can be at most 1000000000/s")]
+    /// The rate of the rate limit is above one request per nanosecond.
+    #[error("`rate` must be at most 1000000000/s")]
     TooFast,
-    /// The burst is above `MAX_BURST`.
-    #[error("a burst can be at most {MAX_BURST}")]
+    /// The burst of the rate limit is above `MAX_BURST`.
+    #[error("`burst` must be at most {MAX_BURST} requests")]
     BurstTooLarge,
-    /// The bucket would take longer than `MAX_REFILL` to refill.
-    #[error("a bucket must refill within 365 days")]
+    /// An empty bucket would take longer than `MAX_REFILL` to refill.
+    #[error(
+        "an empty bucket of this rate limit must refill within 365 days; lower `burst` or raise `rate`"
+    )]
     RefillTooLong,
 }
 
-/// State of a bucket at one time, as `RateLimit` headers contain it.
+/// State of a bucket at one point in time, as `RateLimit` headers report it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BucketReading {
-    /// Number of complete tokens in the bucket.
+    /// Number of complete tokens in the bucket, which is the number of requests that it can still admit.
     pub remaining: u32,
-    /// Time until the next token; zero if the bucket is full. If `rejects` is set, the time until the bucket would
-    /// admit the request.
+    /// How long until the next token is added; zero if the bucket is full. If `rejects` is `true`, how long until the
+    /// bucket would admit the request.
     pub next: Duration,
-    /// Whether this bucket rejected the request.
+    /// Whether the limit of this bucket rejected the request.
     pub rejects: bool,
 }
 
 impl Quota {
     /// Creates a quota of `count` requests per `period`, with a capacity of `burst + 1` tokens.
     ///
-    /// The refill interval of a token is rounded up to a nanosecond, so the configured rate is never exceeded.
+    /// The refill interval of a token is rounded up to a full nanosecond, so the configured rate is never exceeded.
     pub fn new(count: NonZeroU32, period: Duration, burst: u32) -> Result<Self, QuotaError> {
         let period = period.as_nanos();
         if period == 0 {
@@ -87,44 +91,46 @@ impl Quota {
         if interval * u128::from(capacity.get()) > MAX_REFILL.as_nanos() {
             return Err(QuotaError::RefillTooLong);
         }
-        let interval = u64::try_from(interval).expect("bounded by MAX_REFILL");
+        let interval = u64::try_from(interval).expect("the interval is at most MAX_REFILL");
         let window = (period * u128::from(capacity.get())).div_ceil(u128::from(count.get()));
         Ok(Self {
             governor: governor::Quota::with_period(Duration::from_nanos(interval))
-                .expect("an interval is at least a nanosecond")
+                .expect("the interval is at least a nanosecond")
                 .allow_burst(capacity),
-            window: u64::try_from(window).expect("no longer than the refill time"),
+            window: u64::try_from(window).expect("the window is at most the refill time"),
         })
     }
 
-    /// Returns the time in which one token is refilled.
+    /// Returns how long it takes to refill one token.
     pub const fn interval(self) -> Duration {
         self.governor.replenish_interval()
     }
 
-    /// Returns the number of tokens in a full bucket: `burst + 1`.
+    /// Returns the capacity of a bucket, which is the number of tokens in a full bucket: `burst + 1`.
     pub const fn capacity(self) -> NonZeroU32 {
         self.governor.burst_size()
     }
 
-    /// Returns the time in which the configured rate gives `capacity` tokens. The refill time can be longer by up to a
-    /// nanosecond per token, because intervals are rounded up. For 30/s with a capacity of 30, the window is 1 s and
-    /// the refill time is 30 × 33,333,334 ns.
+    /// Returns how long the configured rate takes to give `capacity` tokens. The refill time of a bucket can be longer
+    /// by up to a nanosecond per token, because intervals are rounded up. For 30/s with a capacity of 30, the window is
+    /// 1 s and the refill time is 30 × 33,333,334 ns.
     pub const fn window(self) -> Duration {
         Duration::from_nanos(self.window)
     }
 
-    /// Returns the time in which an empty bucket is refilled.
+    /// Returns how long it takes to refill an empty bucket.
     pub const fn refill(self) -> Duration {
         self.governor.burst_size_replenished_in()
     }
 
-    /// Takes `cost` tokens at `now` from the bucket that is full at `full_at`. Returns the new time at which the bucket
-    /// is full. If the bucket has fewer than `cost` tokens, returns the time until it has them as the error.
+    /// Takes `cost` tokens at `now` from the bucket that will be full at `full_at`. Returns the new time at which the
+    /// bucket will be full. If the bucket has fewer than `cost` tokens, returns how long it takes until it has them, as
+    /// the error.
     ///
     /// A cost above the capacity is always rejected, with a wait of [`Duration::MAX`].
     pub fn take(self, full_at: Moment, now: Moment, cost: NonZeroU32) -> Result<Moment, Duration> {
-        // governor makes the same check only after a multiplication that can overflow.
+        // The cost is checked first, because governor makes the same check only after a multiplication that can
+        // overflow.
         if cost > self.capacity() {
             return Err(Duration::MAX);
         }
@@ -140,7 +146,7 @@ impl Quota {
         }
     }
 
-    /// Returns the state of the bucket that is full at `full_at`, at the time `now`.
+    /// Returns the state, at the time `now`, of the bucket that will be full at `full_at`.
     pub fn read(self, full_at: Moment, now: Moment) -> BucketReading {
         let debt = full_at.as_nanos().saturating_sub(now.as_nanos());
         let interval = Nanos::from(self.interval()).as_u64();
@@ -151,14 +157,14 @@ impl Quota {
             taken => debt - (taken - 1) * interval,
         };
         BucketReading {
-            remaining: u32::try_from(capacity - taken).expect("at most the capacity, a u32"),
+            remaining: u32::try_from(capacity - taken).expect("the capacity is a u32"),
             next: Duration::from_nanos(next),
             rejects: false,
         }
     }
 }
 
-/// State of one bucket during one decision: the nanoseconds until it is full.
+/// State of one bucket during one decision: the nanoseconds until the bucket is full.
 struct Debt(Cell<Nanos>);
 
 impl Debt {
@@ -181,8 +187,8 @@ impl StateStore for Debt {
     }
 }
 
-/// Clock of a limiter that makes one decision. It always returns zero, because a debt is relative to the time of the
-/// decision.
+/// Clock of a governor limiter that makes a single decision. The clock always returns zero, because a debt is relative
+/// to the time of the decision.
 struct FrozenClock;
 
 impl FrozenClock {

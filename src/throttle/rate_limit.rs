@@ -1,12 +1,13 @@
-//! `RateLimit` response headers, which describe the limits of a route in the configured dialect.
+//! Writes the `RateLimit` response headers, which describe the rate limits of a route in the configured dialect.
 //!
-//! In the dialect `draft`, each enforced limit is a list member. On a 429 the members that rejected the request come
-//! first, longest wait first, because some clients read only the first member. The dialects `legacy` and `x` have one
-//! header per number, and describe only the tightest limit. The parts that all responses of a route have in common are
-//! formatted once, when the configuration is loaded.
+//! In the dialect `draft`, each enforced limit is a member of the list in the header. In a response with 429, the
+//! limits that rejected the request come first, longest wait first, because some clients read only the first member.
+//! The dialects `legacy` and `x` have one header per number, and describe only the limit with the fewest remaining
+//! requests. The parts that all responses of a route have in common are formatted once, when the configuration is
+//! loaded.
 //!
-//! An upstream can send `RateLimit` headers of its own limits. The module `upstream` merges those of the configured
-//! dialect with the gateway's. Headers of other dialects are forwarded unchanged.
+//! An upstream can send `RateLimit` headers for its own limits. If these headers have the configured dialect, the
+//! module `upstream` merges them with the gateway's headers. Headers of other dialects are forwarded unchanged.
 
 mod upstream;
 
@@ -25,7 +26,7 @@ use crate::respond::retry_after::whole_seconds;
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-/// Names of the headers for limit, remaining and reset, in this order.
+/// Names of the headers for limit, remaining and reset in the dialect `legacy`, in this order.
 const LEGACY: [HeaderName; 3] = [
     HeaderName::from_static("ratelimit-limit"),
     HeaderName::from_static("ratelimit-remaining"),
@@ -37,15 +38,15 @@ const X: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-reset"),
 ];
 
-/// Returns the value of `RateLimit-Policy` for these enforced limits, such as `"device";q=4;w=4`.
+/// Returns the value of `RateLimit-Policy` for these enforced rate limits, such as `"device";q=4;w=4`.
 pub(super) fn policy(limits: &[Arc<Limit>]) -> HeaderValue {
     let mut line = BytesMut::new();
     put_policies(&mut line, limits, |index| &limits[index].name);
     value(line.freeze())
 }
 
-/// Writes the state of `limits` after `decision` into the headers of a response, merged with the headers that upstream
-/// sent. `policy` is the result of [`policy`] for these limits.
+/// Writes the state of `limits` after `decision` into the headers of a response, merged with the headers that the
+/// upstream sent. `policy` is the result of the function [`policy`] for these limits.
 pub(super) fn write(
     headers: &mut HeaderMap,
     dialect: Dialect,
@@ -125,7 +126,8 @@ fn write_tightest(
     }
 }
 
-/// Removes all lines of a header except the last, which the gateway appended. Returns the removed lines of upstream.
+/// Removes all lines of a header except the last line, which the gateway appended. Returns the removed lines, which the
+/// upstream sent.
 fn take_all_but_last(headers: &mut HeaderMap, name: &HeaderName) -> Vec<HeaderValue> {
     let mut lines: Vec<_> = headers.get_all(name).iter().cloned().collect();
     if let Some(last) = lines.pop() {
@@ -134,7 +136,7 @@ fn take_all_but_last(headers: &mut HeaderMap, name: &HeaderName) -> Vec<HeaderVa
     lines
 }
 
-/// Appends the members of `RateLimit-Policy`, in the order of the route's limits.
+/// Appends the members of `RateLimit-Policy` to `line`, in the order of the route's limits.
 fn put_policies<'a>(line: &mut BytesMut, limits: &[Arc<Limit>], name: impl Fn(usize) -> &'a str) {
     for (index, limit) in limits.iter().enumerate() {
         begin_member(line, name(index));
@@ -143,8 +145,8 @@ fn put_policies<'a>(line: &mut BytesMut, limits: &[Arc<Limit>], name: impl Fn(us
     }
 }
 
-/// Appends the members of `RateLimit`: first the limits that rejected the request, longest wait first, and then the
-/// others in the order of the route's limits.
+/// Appends the members of `RateLimit` to `line`. The limits that rejected the request come first, longest wait first.
+/// The other limits follow in the order of the route's limits.
 fn put_states<'a>(line: &mut BytesMut, decision: &Decision, name: impl Fn(usize) -> &'a str) {
     let readings = &decision.readings;
     let mut put_state = |index: usize| {
@@ -162,7 +164,7 @@ fn put_states<'a>(line: &mut BytesMut, decision: &Decision, name: impl Fn(usize)
     }
 }
 
-/// Returns the time until the next token in seconds, rounded up; 0 only for a full bucket.
+/// Returns how long until the next token is added, in seconds, rounded up. Returns 0 only for a full bucket.
 fn reset(reading: &BucketReading) -> u32 {
     if reading.next.is_zero() {
         0
@@ -171,12 +173,13 @@ fn reset(reading: &BucketReading) -> u32 {
     }
 }
 
-/// Returns the window of a quota in seconds, rounded up.
+/// Returns the window of a quota in seconds, rounded up, for the parameter `w` of `RateLimit-Policy`.
 fn window(quota: Quota) -> u32 {
     whole_seconds(quota.window())
 }
 
-/// Starts a member with its name as a quoted string. The configuration allows only names that need no escapes.
+/// Starts a list member with its name as a quoted string. The name is not escaped, because the configuration allows
+/// only names that need no escapes.
 fn begin_member(line: &mut BytesMut, name: &str) {
     if !line.is_empty() {
         line.put_slice(b", ");

@@ -1,8 +1,9 @@
-//! Throttle stage: charges a request to the limits of its route.
+//! Throttle stage: charges a request to the rate limits of its route.
 //!
 //! A request is charged when it arrives. If the client disconnects while its request is delayed, the request is not
-//! forwarded and its tokens are not returned. With buckets in memory, the decision needs no await. Only the delay and
-//! the query of a remote store are awaited. Both futures are boxed to keep the future of other requests small.
+//! forwarded and its tokens are not returned. With buckets in memory, the decision needs no await. The stage awaits
+//! only the delay of a request and the query of a remote store. Both futures are boxed, because they would enlarge the
+//! future of every request.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -25,40 +26,43 @@ use crate::problem::{HEADER_CAPACITY, Problem, Retry};
 use crate::respond::Dialect;
 use crate::respond::retry_after::whole_seconds;
 
-/// Throttle stage, which charges requests to buckets in the store `S`.
+/// Throttle stage, which charges requests to rate limit buckets in the store `S`.
 #[derive(Debug)]
 pub(crate) struct Throttle<S> {
     buckets: S,
     hash_keys: HashKeySource,
 }
 
-/// Limits of a route, compiled for one worker.
+/// Rate limits of a route, prepared for one worker.
 #[derive(Debug)]
 pub(crate) struct RouteLimits {
     enforced: Vec<Arc<Limit>>,
     shadow: Vec<Arc<Limit>>,
     cost: NonZeroU32,
     dialect: Dialect,
-    /// Value of `RateLimit-Policy` without members of upstream, the same on all responses.
+    /// Value of `RateLimit-Policy` for the enforced limits. It is the same in all responses, unless the upstream sends
+    /// its own `RateLimit-Policy`.
     policy: HeaderValue,
     metrics: Arc<RouteMetrics>,
-    /// Counters of the enforced limits, followed by those of the shadow limits.
+    /// Metrics of the enforced limits, followed by the metrics of the limits in shadow mode.
     limit_metrics: Vec<Arc<LimitMetrics>>,
     clock: Clock,
 }
 
-/// Decision on an admitted request, for the `RateLimit` headers of its response.
+/// Result of the throttle stage for an admitted request, from which the `RateLimit` headers of its response are
+/// written.
 #[derive(Debug, Default)]
 pub(crate) struct Admission {
-    /// `None` if the response has no `RateLimit` headers. Boxed, because the future of the request contains it.
+    /// State of the limits; `None` if the response gets no `RateLimit` headers. Boxed, because the future of the
+    /// request contains it.
     decision: Option<Box<Decision>>,
 }
 
-/// Charges of a request, in the order of the route's limits.
+/// Charges of a request to its rate limits, in the order of the route's limits.
 type Charges<'a> = SmallVec<[Charge<'a>; USUAL_LIMITS]>;
 
 impl RouteLimits {
-    /// Compiles the limits of a route. A request takes `cost` tokens from each of them. `route` contains the counters
+    /// Prepares the rate limits of a route. A request takes `cost` tokens from each limit. `route` contains the metrics
     /// of the route, and `metrics` those of the worker.
     pub(crate) fn new(
         limits: &[Arc<Limit>],
@@ -68,7 +72,8 @@ impl RouteLimits {
         metrics: &Metrics,
         clock: Clock,
     ) -> Self {
-        // Copied, so that workers do not contend on reference counts that each request changes.
+        // Each worker has its own copy of the limits. Otherwise all workers would write the same reference counts for
+        // each request, which slows them down.
         let (enforced, shadow): (Vec<_>, Vec<_>) = limits
             .iter()
             .map(|limit| Arc::new(Limit::clone(limit)))
@@ -112,7 +117,8 @@ impl RouteLimits {
         self.enforced.is_empty() && self.shadow.is_empty()
     }
 
-    /// Converts the result of the charges into an admission with a delay, or into a problem.
+    /// Converts the result of the charges into an admission and the duration by which the request is delayed, or into a
+    /// problem.
     fn decide(
         &self,
         charged: ChargeResult,
@@ -156,7 +162,7 @@ impl RouteLimits {
                 Err(problem)
             }
             ChargeOutcome::Unavailable => Err(Problem::store_unavailable(
-                "The gateway cannot check the limits of this request, because their store is unavailable. The request \
+                "The gateway cannot check the rate limits, because the store is unavailable. The request \
                  was not sent. Retry it later.",
             )),
         }
@@ -164,12 +170,14 @@ impl RouteLimits {
 }
 
 impl<S: Buckets> Throttle<S> {
-    /// Creates the stage with buckets in `buckets`, whose keys are hashed with `hash_keys`.
+    /// Creates the stage with rate limit buckets in the store `buckets`. `hash_keys` provides the seed for the bucket
+    /// keys.
     pub(crate) fn new(buckets: S, hash_keys: HashKeySource) -> Self {
         Self { buckets, hash_keys }
     }
 
-    /// Charges a request to the limits of its route, and waits until its slot if a limit delays it.
+    /// Charges a request to the rate limits of its route. If a limit delays the request, waits for the duration of the
+    /// delay.
     pub(crate) async fn charge(
         &self,
         ctx: &RequestContext,
@@ -197,7 +205,7 @@ impl<S: Buckets> Throttle<S> {
         self.buckets.charge(enforced, shadow).await
     }
 
-    /// Returns the charges of a request: those of the enforced limits, followed by those of the shadow limits.
+    /// Returns the charges of a request: first the charges to enforced limits, then those to limits in shadow mode.
     fn charges<'a>(
         &self,
         ctx: &RequestContext,
@@ -206,7 +214,7 @@ impl<S: Buckets> Throttle<S> {
     ) -> Charges<'a> {
         let seed = self.hash_keys.keys().seed;
         let client = ctx.caller.id();
-        // A preflight takes no token from the request that follows it.
+        // A CORS preflight has separate buckets, so it takes no token from the request that follows it.
         let kind = if ctx.is_preflight {
             BucketKind::Preflight
         } else {
@@ -232,15 +240,15 @@ impl<S: Buckets> Throttle<S> {
     }
 }
 
-/// Creates the problem of a request that `limit` rejects. It avoids `format!`, which is slower, because this is the
-/// most frequent rejection.
+/// Creates the problem for a request that the rate limit `limit` rejects. The text is joined with `concat`, because
+/// `format!` is slower and this is the most frequent rejection.
 fn rate_limited(limit: &Limit, wait: Duration) -> Problem {
     let seconds = whole_seconds(wait);
     let unit = if seconds == 1 { " second" } else { " seconds" };
     let detail = [
-        "The limit '",
+        "The rate limit '",
         &limit.name,
-        "' is used up. Wait ",
+        "' is exceeded. Wait ",
         itoa::Buffer::new().format(seconds),
         unit,
         " before the next request.",
@@ -257,7 +265,7 @@ fn rate_limited(limit: &Limit, wait: Duration) -> Problem {
     problem
 }
 
-/// Returns the key of a charge for the access log.
+/// Returns the limit key by which a request was counted, for the access log.
 fn counted_by(charge: &Charge<'_>) -> CountedBy {
     match &*charge.limit.key {
         [KeyPart::Client] => CountedBy::Client,

@@ -259,7 +259,7 @@ async fn only_a_key_whose_outcome_is_unknown_is_freed() {
 async fn an_invalid_key_returns_400_with_the_reason() {
     let admin_api = AdminApi::open();
     for (spelling, reason) in [
-        ("", "it is empty"),
+        ("", "the idempotency key is empty"),
         ("a%20b", "other than visible ASCII"),
         ("%0D%0AX-Injected:%201", "other than visible ASCII"),
         ("%22open", "not a structured-field string"),

@@ -45,7 +45,7 @@ fn credentials_are_recognised_by_their_header_name() {
 }
 
 #[test]
-#[expect(clippy::too_many_lines, reason = "a table")]
+#[expect(clippy::too_many_lines, reason = "the test is a table of cases")]
 fn the_identity_of_a_signed_request_excludes_its_signature() {
     let of = |value: &'static str| {
         SignedIdentity::parse(value.as_bytes()).map(|signed| {
@@ -139,7 +139,7 @@ fn the_identity_of_a_signed_request_excludes_its_signature() {
         "Digest username=\"open",
         "Hawk",
         "Signature keyid",
-        // A server could read a different or longer identity from these values.
+        // From each of the following values, a server could read a different or longer identity.
         "Digest username='Doe, John', realm=\"r\"",
         "Digest username=\"ann\"b, realm=\"r\"",
         "Hawk id=\"ann\"b, ts=\"1\"",
@@ -182,12 +182,12 @@ fn cookies_of_load_balancers_and_analytics_are_ignored() {
         "_g",
         "awsalb",
         "",
-        // User sessions of AWS Application Load Balancer and NetScaler.
+        // These are session cookies of users of AWS Application Load Balancer and NetScaler.
         "AWSELBAuthSessionCookie-0",
         "AWSALBAuthNonce",
         "NSC_AAAC",
         "NSC_TMAS",
-        // User sessions of Rails applications: underscore, name of the application, `_session`.
+        // These are session cookies of Rails applications: an underscore, the name of the application, and `_session`.
         "_gallery_session",
         "_ga_session",
         "_pk_session",
@@ -201,7 +201,7 @@ fn cookies_of_load_balancers_and_analytics_are_ignored() {
     for name in ["_ga_Session", "_pk_SESSION", "_pk_token", "_hjAuth"] {
         assert!(!is_ignored(name.as_bytes(), b"1"), "{name}");
     }
-    // Some servers parse these values as two cookies.
+    // Cookies with these values are not ignored, because some servers parse such a value as two cookies.
     for value in ["1, sid=a", "1 sid=a", "1\tsid=a", "\"1\""] {
         assert!(!is_ignored(b"_ga", value.as_bytes()), "{value}");
     }

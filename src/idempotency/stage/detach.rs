@@ -1,8 +1,8 @@
-//! Future that is completed even if it is dropped.
+//! Future that is completed even if its caller drops it.
 //!
 //! While the caller awaits the future, the caller's task polls it, so that no extra task is needed. If the caller drops
-//! it, it continues in a new task. A tracker counts these tasks, so that a drain can wait for them. Only the shutdown
-//! of the runtime ends such a task early.
+//! the future, it continues in a new task. A `TaskTracker` tracks these tasks, so that a drain can wait for them. Only
+//! the shutdown of the runtime ends such a task early.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -10,14 +10,14 @@ use std::task::{Context, Poll};
 use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 
-/// Future that continues in a task if it is dropped before its end.
+/// Future that continues in a new task if it is dropped before it is completed.
 pub(super) struct Detached<T: 'static> {
     future: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
     tasks: TaskTracker,
 }
 
 impl<T> Detached<T> {
-    /// Wraps `future`. If it is dropped, it continues in a task of `tasks`.
+    /// Wraps `future`. If the wrapper is dropped early, `future` continues in a task that `tasks` tracks.
     pub(super) fn new(
         future: impl Future<Output = T> + Send + 'static,
         tasks: TaskTracker,
@@ -33,7 +33,10 @@ impl<T> Future for Detached<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        let future = self.future.as_mut().expect("not polled after its end");
+        let future = self
+            .future
+            .as_mut()
+            .expect("a completed future is not polled again");
         let polled = future.as_mut().poll(cx);
         if polled.is_ready() {
             self.future = None;
@@ -44,7 +47,8 @@ impl<T> Future for Detached<T> {
 
 impl<T> Drop for Detached<T> {
     fn drop(&mut self) {
-        // Without a runtime the future cannot continue. It is dropped with its permit, which ends the claim.
+        // Without a runtime or during a panic, the future cannot continue. It is dropped together with its permit,
+        // which ends the claim on the idempotency key.
         if let Some(future) = self.future.take()
             && Handle::try_current().is_ok()
             && !std::thread::panicking()

@@ -1,7 +1,7 @@
-//! Execution of a request with a key, from the claim to the stored record.
+//! Execution of a request with an idempotency key, from the claim on the key to the stored record.
 //!
-//! The execution is independent of the connection. The response is sent to the client after it was stored, and only
-//! then does it matter whether the client is still connected.
+//! The execution is independent of the connection of the client. The response is stored before it is sent to the
+//! client, so a client that disconnects does not affect the stored response.
 
 use std::sync::Arc;
 
@@ -22,19 +22,19 @@ use crate::failpoint::failpoint;
 use crate::problem::Problem;
 use crate::respond::is_rate_limit_field;
 
-/// Execution of a request that has claimed its key.
+/// Execution of a request that has claimed its idempotency key.
 pub(super) struct Execution<S> {
     pub(super) stage: Arc<StageState<S>>,
     pub(super) client: ClientId,
     pub(super) keys: Arc<RouteKeys>,
-    /// Notes for the access log, if the request is logged.
+    /// Notes for the access log; `None` if the request is not logged.
     pub(super) notes: Option<Arc<AccessLogNotes>>,
-    /// Permit that counts against the maximum number of executions in flight.
+    /// Semaphore permit. It is returned when the execution is dropped, which allows another execution.
     pub(super) _slot: OwnedSemaphorePermit,
 }
 
 impl<S: Records> Execution<S> {
-    /// Executes `request`, stores the outcome, and returns the response or problem for the caller.
+    /// Executes `request`, stores its outcome, and returns the response or problem for the client.
     pub(super) async fn run<F, Fut>(
         self,
         mut permit: Permit,
@@ -47,7 +47,7 @@ impl<S: Records> Execution<S> {
     {
         failpoint!("after-claim");
         if permit.is_lease_over(self.stage.clock.now()) {
-            // The request was not sent, so dropping the permit releases the key.
+            // Dropping the permit here releases the idempotency key, because the request was not sent.
             return Err(IdempotencyError::StoreUnavailable.into());
         }
         permit.mark_sent();
@@ -63,12 +63,13 @@ impl<S: Records> Execution<S> {
         failpoint!("after-upstream");
         let stored = self.store_outcome(permit, outcome).await;
         failpoint!("after-commit");
-        // A response whose outcome could not be stored is not sent to the client.
+        // A response whose outcome could not be stored is not sent to the client, because a retry would not get the
+        // same response.
         stored?;
         result
     }
 
-    /// Returns the outcome of a request that failed without a response.
+    /// Returns the outcome of a request to which the upstream sent no response.
     fn outcome_of_failure(&self, failed: &FailedRequest) -> ExecutionOutcome {
         if failed.delivery == Delivery::PossiblySent && self.keys.holds_unknown() {
             ExecutionOutcome::Unknown
@@ -77,8 +78,9 @@ impl<S: Records> Execution<S> {
         }
     }
 
-    /// Returns the outcome for `response`, and the response or problem for the caller. A body that is stored stays
-    /// charged until it is sent to the caller. A body that exceeds a bound is streamed and not stored.
+    /// Returns the outcome for `response`, and the response or problem for the client. A stored body counts against
+    /// `max_buffered` until it is sent to the client. A body that exceeds a bound is streamed to the client and not
+    /// stored.
     async fn outcome_of_response(
         &self,
         mut response: Response<ResponseBody>,
@@ -96,8 +98,8 @@ impl<S: Records> Execution<S> {
         let outcome = match read_body(response.body_mut(), rule.max_response, &mut charge).await {
             Ok(ReadBody::Whole(body)) => {
                 remove_trailer_header(response.headers_mut());
-                // A stored response has no RateLimit headers, because they would be outdated in a replay. After a
-                // release, waiters get the response immediately, so it contains them.
+                // A stored response has no `RateLimit` headers, because they would be outdated in a replay. A released
+                // response keeps them, because waiting requests get it immediately.
                 let exclude = |name: &HeaderName| {
                     rule.exclude_headers.contains(name)
                         || (!is_released && is_rate_limit_field(name))
@@ -105,7 +107,7 @@ impl<S: Records> Execution<S> {
                 let (status, headers) = (response.status(), response.headers());
                 let stored = StoredResponse::copy_without(exclude, status, headers, &body);
                 let stored = Arc::new(stored);
-                // The caller gets the stored copy, so that the bytes are in memory only once.
+                // The client gets the stored copy of the body, so that the bytes are in memory only once.
                 *response.body_mut() = charge.hold(stored.body()).into();
                 if is_released {
                     ExecutionOutcome::Released(Some(Ok(stored)))
@@ -129,15 +131,15 @@ impl<S: Records> Execution<S> {
         (outcome, Ok(response))
     }
 
-    /// Returns the outcome for a response whose body ends early or is malformed, and the problem for the caller. With
-    /// `not_executed`, the status of the response means that the request was not executed. Its key is then released,
-    /// because the status is valid without the body.
+    /// Returns the outcome for a response whose body ends early or is malformed, and the problem for the client.
+    /// `not_executed` means that the status of the response rules out an execution. The idempotency key is then
+    /// released, because the status is valid without the body.
     fn outcome_of_truncated(
         &self,
         error: &BodyError,
         not_executed: bool,
     ) -> (ExecutionOutcome, Problem) {
-        tracing::warn!(%error, not_executed, "incomplete upstream response to request with idempotency key");
+        tracing::warn!(%error, not_executed, "incomplete or invalid upstream response to request with idempotency key");
         let timeout = error.timeout();
         let failure = match timeout {
             Some(_) => "The upstream did not send the complete response in time.",
@@ -152,7 +154,7 @@ impl<S: Records> Execution<S> {
         } else if is_held {
             ""
         } else {
-            " The request may have been executed. Retry it with the same key, which the upstream handles."
+            " The request may have been executed. Retry it with the same key. The upstream must detect the duplicate."
         };
         let detail = format!("{failure}{remedy}");
         let problem = match timeout {
@@ -167,7 +169,7 @@ impl<S: Records> Execution<S> {
         (outcome, problem)
     }
 
-    /// Stores the outcome of an execution. Returns a problem for the caller if the request was executed and its outcome
+    /// Stores the outcome of an execution. Returns a problem for the client if the request was executed and its outcome
     /// could not be stored.
     async fn store_outcome(
         &self,
@@ -198,8 +200,8 @@ impl<S: Records> Execution<S> {
                 (&metrics.released, "release")
             };
             count.inc();
-            // If this outcome is not stored, the key is unknown and not executed again. So the caller gets its
-            // response.
+            // The client gets its response even if this outcome could not be stored. The outcome of the key is then
+            // unknown, which prevents a second execution.
             if let Err(error) = ended {
                 store_failed(step, &error, metrics);
             }

@@ -1,4 +1,4 @@
-//! Finds the key of a request in its header or in its body.
+//! Finds the idempotency key of a request in its header or in its JSON body.
 
 use std::sync::Arc;
 
@@ -9,18 +9,18 @@ use super::super::{IdempotencyError, IdempotencyKey, Requirement};
 use super::RouteKeys;
 use crate::intake::headers::asks_for_upgrade;
 
-/// Request that has a key in its header, or whose body can contain one.
+/// Request that has an idempotency key in its header, or whose body can contain one.
 #[derive(Debug)]
 pub(crate) struct KeyedRequest {
-    /// Key in the header. If it is `None`, `search` sets it to the key in the body.
+    /// Idempotency key in the header. If there is none, `search` sets this field to the key in the body.
     pub(super) key: Option<IdempotencyKey<'static>>,
-    /// Whether the body can contain a key: it is JSON, and the route has a `body_field`.
+    /// Whether the body can contain an idempotency key, because it is JSON and the route has a `body_field`.
     is_searched: bool,
 }
 
 impl RouteKeys {
-    /// Inspects the head of a request. Returns `None` if the request has no key, its body cannot contain one, and the
-    /// route does not require one.
+    /// Inspects the head of a request for an idempotency key. Returns `None` if the request has no key, its body cannot
+    /// contain one, and the route does not require one.
     pub(crate) fn inspect<B>(
         &self,
         request: &Request<B>,
@@ -46,8 +46,8 @@ impl RouteKeys {
         Ok(Some(KeyedRequest { key, is_searched }))
     }
 
-    /// Searches the body of a request for its key. Rejects the request if the key in the body is invalid or differs
-    /// from the key in the header. Also rejects it if the route requires a key and there is none.
+    /// Searches the body of a request for its idempotency key. Rejects the request if the key in the body is invalid or
+    /// differs from the key in the header. Also rejects the request if the route requires a key and there is none.
     pub(super) fn search<B>(
         &self,
         keyed: &mut KeyedRequest,
@@ -83,7 +83,7 @@ impl RouteKeys {
     }
 }
 
-/// Returns whether a request upgrades the connection to another protocol, which only HTTP/1.1 supports.
+/// Returns whether a request upgrades the connection to another protocol. Only a request in HTTP/1.1 can do so.
 fn switches_protocols<B>(request: &Request<B>) -> bool {
     request.version() == Version::HTTP_11 && asks_for_upgrade(request.headers())
 }

@@ -1,4 +1,4 @@
-//! Duplicates that wait for an execution in flight.
+//! Responds to duplicate requests that wait for an execution in flight.
 
 use http::Response;
 use tokio::time::timeout;
@@ -10,7 +10,8 @@ use crate::context::RequestContext;
 use crate::idempotency::{ExecutionOutcome, IdempotencyError, InFlightPolicy, Waiter};
 use crate::problem::Problem;
 
-/// Responds to a duplicate request whose first request is in flight, according to the policy of the route.
+/// Responds to a duplicate request while the first request with the same idempotency key is in flight. The setting
+/// `in_flight` of the route decides whether the duplicate waits or gets 409.
 pub(super) async fn wait(
     waiter: Waiter,
     keys: &RouteKeys,

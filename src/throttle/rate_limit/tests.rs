@@ -24,7 +24,7 @@ fn limit(name: &str, count: u32, period: Duration, burst: u32) -> Arc<Limit> {
     })
 }
 
-/// Returns a limit of one per second with burst 3, and a limit of 100 per hour.
+/// Returns two limits: one request per second with burst 3, and 100 requests per hour.
 fn device_and_hourly() -> [Arc<Limit>; 2] {
     [
         limit("device", 1, Duration::from_secs(1), 3),
@@ -40,7 +40,7 @@ fn reading(remaining: u32, millis: u64) -> BucketReading {
     }
 }
 
-/// Returns the reading of a limit that rejected the request.
+/// Returns the state of the bucket of a limit that rejected the request.
 fn rejecting(remaining: u32, millis: u64) -> BucketReading {
     BucketReading {
         rejects: true,
@@ -48,7 +48,7 @@ fn rejecting(remaining: u32, millis: u64) -> BucketReading {
     }
 }
 
-/// Returns the written headers as sorted lines `name: value`.
+/// Returns the headers that the gateway writes, as sorted lines `name: value`.
 fn written(dialect: Dialect, limits: &[Arc<Limit>], decision: &Decision) -> Vec<String> {
     let mut headers = HeaderMap::new();
     let clock = Clock::real();
@@ -101,7 +101,7 @@ fn a_window_is_rounded_up_to_whole_seconds() {
     assert_eq!(of(10, Duration::from_secs(1), 0), 1);
     assert_eq!(of(2, Duration::from_secs(1), 2), 2);
     assert_eq!(of(3, Duration::from_secs(1), 3), 2);
-    // At the default burst, the window is the period of the rate.
+    // With the default burst (`count - 1`), the window equals the period of the rate.
     for (count, seconds) in [
         (3, 1),
         (30, 1),
@@ -149,7 +149,7 @@ fn legacy_and_x_show_the_tightest_limit() {
         );
     }
 
-    // Of two limits with equally many tokens, the limit with the later reset is tighter.
+    // Of two limits with equally many remaining tokens, the limit with the later reset is reported.
     decision.readings = smallvec![reading(1, 300), reading(1, 36_000)];
     assert!(written(Dialect::Legacy, &limits, &decision).contains(&"ratelimit-limit: 100".into()));
 }
@@ -162,7 +162,8 @@ fn legacy_and_x_show_the_rejecting_limit_on_a_rejection() {
             wait: Duration::from_millis(1_200),
             by: 0,
         },
-        // With a cost of several tokens, the rejecting limit can have more tokens than another limit.
+        // The first limit rejects the request although it has more tokens than the second, because a request can cost
+        // several tokens.
         readings: smallvec![rejecting(2, 1_200), reading(1, 900)],
     };
     let lines = written(Dialect::X, &limits, &decision);

@@ -1,11 +1,13 @@
-//! Merges the `RateLimit` headers that upstream sends with those of the gateway.
+//! Merges the `RateLimit` headers that an upstream sends with those of the gateway.
 //!
-//! The members of upstream are copied byte for byte, including unknown parameters. A header is replaced if it does not
-//! parse as a list of names with parameters (draft 11) or as numbers (`legacy` and `x`). A client could not parse it
-//! either after the gateway has appended its members.
+//! The list members that the upstream sent are copied byte for byte, including unknown parameters. A header of the
+//! upstream is dropped if it does not parse. In draft 11 it must be a list of names with parameters, and in `legacy`
+//! and `x` a number. If the gateway appended its members to a malformed header, clients could not parse the gateway's
+//! members either.
 //!
-//! The work is linear in the size of the header, which the maximum size of a response head bounds. The parser copies
-//! only names that can equal a name of the gateway. So most members of a header with 10,000 members need no allocation.
+//! The parsing time is linear in the size of the header, which is bounded by the maximum size of a response head. The
+//! parser copies only names that can equal a limit name of the gateway. So most members of a header with 10,000 members
+//! need no allocation.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -26,37 +28,38 @@ use super::super::Limit;
 use super::super::decision::USUAL_LIMITS;
 use crate::clock::Clock;
 
-/// Prefix that is added to the name of a limit if upstream uses the same name.
+/// Prefix that the gateway adds to the name of its rate limit if the upstream uses the same name.
 const PREFIX: &str = "tidegate.";
 
-/// Maximum reset that is read as seconds from now (31 years). A larger value is a Unix time.
+/// Maximum reset value that is read as seconds from now (31 years). A larger value is read as a Unix time.
 const LONGEST_DELTA: u64 = 1_000_000_000;
 
-/// Maximum reset that the gateway writes, in seconds, as in `Retry-After`.
+/// Maximum reset value that the gateway writes, in seconds. `Retry-After` has the same maximum.
 const LONGEST_RESET: u64 = i32::MAX as u64;
 
-/// Members that upstream sent in `RateLimit` or `RateLimit-Policy`.
+/// List members that the upstream sent in `RateLimit` or `RateLimit-Policy`.
 #[derive(Debug, Default)]
 pub(super) struct RateLimitField {
-    /// All lines joined with commas; empty if upstream sent no line, or a line that does not parse.
+    /// All lines of the header, joined with commas. It is empty if the upstream sent no line, or a line that does not
+    /// parse.
     pub(super) line: BytesMut,
-    /// Names of members that end with the name of a limit.
+    /// Names of the members that end with the name of a rate limit of the gateway, and so can collide with it.
     names: BTreeSet<String>,
 }
 
-/// Error of a member that is not a quoted string, and therefore has no name.
+/// Error of a list member that is not a quoted string, and therefore has no name.
 #[derive(Debug, Error)]
-#[error("list member is not a quoted string")]
+#[error("a member of the upstream's `RateLimit` header is not a quoted string")]
 struct MemberWithoutName;
 
-/// Collects the names in a list that end with the name of a limit.
+/// Visitor that collects the names in a list that end with the name of a rate limit of the gateway.
 struct NameCollector<'a> {
     limits: &'a [Arc<Limit>],
     found: &'a mut BTreeSet<String>,
 }
 
 impl RateLimitField {
-    /// Joins the lines of a header. Returns no members if a line does not parse.
+    /// Parses and joins the lines of a header that the upstream sent. Returns an empty field if a line does not parse.
     pub(super) fn parse(lines: &[HeaderValue], limits: &[Arc<Limit>]) -> Self {
         let mut field = Self::default();
         for line in lines.iter().filter(|line| !line.is_empty()) {
@@ -122,8 +125,9 @@ impl<'de> ItemVisitor<'de> for &mut NameCollector<'_> {
     }
 }
 
-/// Returns a name for each limit that differs from all names in `fields` and from the other limits. A name that is
-/// already used gets [`PREFIX`], several times if upstream is a gateway that prefixed its own names.
+/// Returns a distinct name for each rate limit of the gateway. The name differs from all names in `fields`, which the
+/// upstream sent, and from the names of the other limits. A name that is already used gets [`PREFIX`]. It gets the
+/// prefix several times if the upstream is a gateway that prefixed its own names.
 pub(super) fn distinct_names<'a>(
     limits: &'a [Arc<Limit>],
     fields: &[&RateLimitField; 2],
@@ -142,21 +146,21 @@ pub(super) fn distinct_names<'a>(
     names
 }
 
-/// Limit that upstream sent in a dialect with one header each for limit, remaining and reset.
+/// Rate limit that the upstream sent in a dialect with one header each for limit, remaining and reset.
 #[derive(Debug)]
 pub(super) struct UpstreamLimit {
     remaining: u64,
-    /// Time until the reset, in seconds from now.
+    /// How long until the reset, in seconds; `None` if the upstream sent no reset header.
     reset: Option<u64>,
 }
 
 impl UpstreamLimit {
-    /// Parses the lines of the three headers. Returns `None` if one does not parse or `remaining` is absent.
+    /// Parses the lines of the three headers. Returns `None` if a header does not parse or `remaining` is absent.
     pub(super) fn parse(
         [limit, remaining, reset]: &[Vec<HeaderValue>; 3],
         clock: &Clock,
     ) -> Option<Self> {
-        // The limit can be followed by policies: `100, 100;w=60`.
+        // Only the first number of the limit header is checked, because policies can follow it: `100, 100;w=60`.
         if let Some(limit) = limit.first() {
             let number = limit.to_str().ok()?.split([',', ';']).next()?;
             parse_digits(number.trim())?;
@@ -175,15 +179,15 @@ impl UpstreamLimit {
         })
     }
 
-    /// Returns whether the limit of upstream leaves fewer requests than the gateway's, or equally many until a later
-    /// reset.
+    /// Returns whether the rate limit of the upstream leaves fewer requests than that of the gateway, or equally many
+    /// until a later reset.
     pub(super) fn is_tighter_than(&self, remaining: u64, reset: u64) -> bool {
         let tightness = (self.remaining, Reverse(self.reset.unwrap_or_default()));
         tightness < (remaining, Reverse(reset))
     }
 
-    /// Writes the three headers as upstream sent them, with the reset in seconds from now. Removes a header that
-    /// upstream did not send, because the gateway's value belongs to another limit.
+    /// Writes the three headers as the upstream sent them, but with the reset in seconds from now. Removes a header
+    /// that the upstream did not send, because the gateway's value belongs to another limit.
     pub(super) fn write(
         &self,
         headers: &mut HeaderMap,
@@ -205,7 +209,8 @@ fn parse_digits(text: &str) -> Option<u64> {
     text.parse().ok().filter(|_| digits)
 }
 
-/// Parses a reset, in seconds from now or as a Unix time, and rounds a fraction up. Returns seconds from now.
+/// Parses a reset value, which is in seconds from now or a Unix time. Returns seconds from now, and rounds a fraction
+/// up.
 fn parse_reset(text: &str, clock: &Clock) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let is_late = parse_digits(fraction)? > 0;

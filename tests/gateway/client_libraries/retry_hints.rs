@@ -91,13 +91,19 @@ async fn assert_retries_after_retry_after_ms(client: &str) -> Value {
 #[tokio::test]
 async fn openai_waits_as_long_as_retry_after_ms_and_shows_the_problem() {
     let result = assert_retries_after_retry_after_ms("openai").await;
-    assert_contains(&result["error"], "Too many requests: The limit 'device'");
+    assert_contains(
+        &result["error"],
+        "Too many requests: The rate limit 'device'",
+    );
 }
 
 #[tokio::test]
 async fn anthropic_waits_as_long_as_retry_after_ms_and_shows_the_problem() {
     let result = assert_retries_after_retry_after_ms("anthropic").await;
-    assert_contains(&result["error"], "Too many requests: The limit 'device'");
+    assert_contains(
+        &result["error"],
+        "Too many requests: The rate limit 'device'",
+    );
 }
 
 #[tokio::test]
@@ -151,7 +157,7 @@ async fn stripe_for_python_follows_stripe_should_retry_and_shows_the_problem() {
     // Without the header `Stripe-Should-Retry` the client does not retry a 429.
     assert_eq!(result["rejected"]["error"], "RateLimitError", "{result}");
     let message = &result["rejected"]["message"];
-    assert_contains(message, "Too many requests: The limit 'device'");
+    assert_contains(message, "Too many requests: The rate limit 'device'");
     assert!((rejected.metric(rejections).await - 1.0).abs() < 0.1);
 }
 
@@ -192,7 +198,7 @@ async fn stripe_for_node_throws_on_rejections_and_shows_the_problem() {
             429,
             "StripeRateLimitError",
             "rate-limited",
-            "Too many requests: The limit 'device'",
+            "Too many requests: The rate limit 'device'",
         ),
         (
             &result["coupon"][0],

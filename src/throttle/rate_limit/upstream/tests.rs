@@ -15,7 +15,7 @@ fn limits(names: &[&str]) -> Vec<Arc<Limit>> {
     names.iter().map(limit).collect()
 }
 
-/// Returns the two fields after the gateway has added the members of `limits`.
+/// Returns `RateLimit-Policy` and `RateLimit` after the gateway has merged the members of `limits` into them.
 fn merge(limits: &[Arc<Limit>], policies: &[String], states: &[String]) -> [String; 2] {
     let mut headers = HeaderMap::new();
     for (name, lines) in [(RATE_LIMIT_POLICY, policies), (RATE_LIMIT, states)] {
@@ -49,7 +49,7 @@ fn merge(limits: &[Arc<Limit>], policies: &[String], states: &[String]) -> [Stri
     })
 }
 
-/// Parses a field and returns the names of its members.
+/// Parses the value of a `RateLimit` header and returns the names of its members.
 fn names(field: &str) -> Vec<String> {
     let list: sfv::List = sfv::Parser::new(field).parse().unwrap();
     let name = |entry: &sfv::ListEntry| match entry {
@@ -59,7 +59,7 @@ fn names(field: &str) -> Vec<String> {
     list.iter().map(name).collect()
 }
 
-/// Generates a member of upstream, whose name is often the name of a limit.
+/// Generates a list member that the upstream sends. Its name is often the name of a rate limit of the gateway.
 fn member() -> impl Strategy<Value = String> {
     let name = prop_oneof![
         "(tidegate\\.){0,3}(device|hourly)",
@@ -70,7 +70,7 @@ fn member() -> impl Strategy<Value = String> {
     (name, parameters).prop_map(|(name, parameters)| format!("\"{name}\"{parameters}"))
 }
 
-/// Generates a line of a field: mostly valid members, sometimes empty, sometimes random text.
+/// Generates a header line: mostly valid members, sometimes an empty line, sometimes random text.
 fn line() -> impl Strategy<Value = String> {
     prop_oneof![
         6 => prop::collection::vec(member(), 1..4).prop_map(|members| members.join(",\t")),
@@ -94,14 +94,14 @@ proptest! {
                 &lines.iter().map(|line| line.parse().unwrap()).collect::<Vec<_>>(),
                 &limits,
             );
-            // The field starts with the bytes of upstream, followed by the members of the gateway.
+            // The merged header starts with the bytes of the upstream, followed by the members of the gateway.
             let sent = str::from_utf8(&sent.line).unwrap();
             prop_assert!(field.starts_with(sent));
             let mut names = names(field);
             own.push(names.split_off(names.len() - limits.len()));
             from_upstream.extend(names);
         }
-        // Both fields use the same names, and none of them is used twice.
+        // The gateway uses the same limit names in both headers, and each name only once.
         prop_assert_eq!(&own[0], &own[1]);
         for (index, name) in own[0].iter().enumerate() {
             prop_assert!(!from_upstream.contains(name) && !own[0][..index].contains(name));
@@ -147,7 +147,8 @@ fn a_reset_is_rounded_up_and_bounded() {
     }
 }
 
-/// The names of upstream are compared with those of the gateway, and each prefixed name again with those of upstream.
+/// The merge must not take quadratic time. Each name of the upstream is compared with all limit names of the gateway,
+/// and each prefixed name again with the names of the upstream.
 #[test]
 fn a_field_of_64_kib_is_merged_within_100_ms() {
     let limits = limits(&["a", "b", "c", "d", "e", "f", "g", "h"]);
