@@ -1,4 +1,4 @@
-//! Decisions of a limit, without a gateway: one client with a limit of 1 request per second and a burst of 3.
+//! Calls the rate limiter without a gateway: one client with a rate limit of 1 request per second and a burst of 3.
 //!
 //! Run with:
 //!
@@ -28,7 +28,7 @@ use std::time::Duration;
 use tidegate::clock::Moment;
 use tidegate::throttle::{BucketKey, Charge, ChargeOutcome, Limit, Quota, decide};
 
-/// Times of the requests, in milliseconds.
+/// When the client sends each request, in milliseconds since the start.
 const REQUESTS: [u64; 9] = [0, 300, 600, 900, 1_200, 1_400, 1_600, 1_800, 2_100];
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -39,7 +39,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         bucket: BucketKey { high: 0, low: 0 },
         cost: NonZeroU32::MIN,
     };
-    // The state of a bucket is the time at which it is full.
+    // The state of the client's bucket is the time at which it will be full again. It starts full.
     let mut full_at = [Moment::default()];
 
     println!("seconds  status  tokens left  wait     retry-after");
@@ -55,7 +55,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                 format!("{wait:?}"),
                 wait.as_secs_f64().ceil()
             ),
-            ChargeOutcome::Unavailable => unreachable!("only a store can be unavailable"),
+            ChargeOutcome::Unavailable => unreachable!("only a Redis store can be unavailable"),
         }
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Throttling and idempotency as layers of an axum application, without the proxy.
+//! Rate limits and idempotency keys as layers of an axum application, without the gateway as a proxy.
 //!
 //! Run with:
 //!
@@ -6,7 +6,7 @@
 //! cargo run --example embed_in_axum
 //! ```
 //!
-//! and in another terminal:
+//! Then run these commands in another terminal:
 //!
 //! ```text
 //! for i in 1 2; do curl -s -i -X POST -H 'Idempotency-Key: order-17' http://127.0.0.1:3000/payments; done
@@ -14,7 +14,7 @@
 //! curl -i http://127.0.0.1:3000/health
 //! ```
 //!
-//! Expected output: `payment 1` twice, the second time with
+//! Expected output of the first line: `payment 1` twice. The second response is a replay and contains these headers:
 //!
 //! ```text
 //! idempotent-replayed: true
@@ -22,7 +22,8 @@
 //! ratelimit: "device";r=2;t=1
 //! ```
 //!
-//! then 200, 200 and 429, because limits also count a replay, and finally a 200 from a route without layers.
+//! Expected output of the second line: 200, 200 and 429, because a replay also takes a token of the rate limit. The
+//! last command gets a 200, because its route has no layers.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -41,7 +42,7 @@ use tokio::net::TcpListener;
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
-    // 1 request per second for each client, with a burst of 3.
+    // The rate limit is 1 request per second for each client, with a burst of 3.
     let quota = Quota::new(NonZeroU32::MIN, Duration::from_secs(1), 3)?;
     let embedded = Embedded::new(
         vec![Limit::per_client("device", quota)],
@@ -51,7 +52,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let payments = Router::new()
         .route("/payments", post(pay))
         .with_state(Arc::default())
-        // A request passes the layers from bottom to top: client identity, limits, idempotency key.
+        // A request passes these layers from bottom to top: client identity, rate limit, idempotency key.
         .layer(embedded.idempotency())
         .layer(embedded.throttle())
         .layer(embedded.identify());
@@ -62,12 +63,13 @@ async fn main() -> Result<(), Box<dyn Error>> {
     axum::serve(listener, service)
         .with_graceful_shutdown(async { drop(tokio::signal::ctrl_c().await) })
         .await?;
-    // Waits for payments whose clients have disconnected. They are executed to the end.
+    // Waits for payments in progress whose clients have disconnected, because these payments are not cancelled.
     embedded.finish().await;
     Ok(())
 }
 
-/// Makes a payment and returns its number. A replayed request does not call this function.
+/// Makes a payment and returns its number. For a request with a known idempotency key, the stored response is replayed
+/// and this function is not called.
 async fn pay(State(made): State<Arc<AtomicU32>>) -> String {
     let number = made.fetch_add(1, Ordering::Relaxed) + 1;
     format!("payment {number}\n")

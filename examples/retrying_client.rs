@@ -1,5 +1,5 @@
 //! A client with the retry policy of the authorization API, in four cases: temporary 429s, a 429 with `Retry-After`,
-//! permanent 429s, and a real limit.
+//! permanent 429s, and a real rate limit.
 //!
 //! Run these commands in two terminals:
 //!
@@ -8,8 +8,8 @@
 //! cargo run --example retrying_client
 //! ```
 //!
-//! The example takes about 35 seconds. An argument replaces the address of the demo, 127.0.0.1:8080. Expected output;
-//! delays without `Retry-After` vary by ±25 %:
+//! The example takes about 35 seconds. The first argument sets the address of the demo gateway (default:
+//! 127.0.0.1:8080). This is the expected output, but delays without `Retry-After` vary by ±25 %:
 //!
 //! ```text
 //! Three 429s, then a 200
@@ -52,7 +52,7 @@ use tidegate::retry::events::Console;
 use tidegate::retry::{ErrorResponse, Failure, GaveUp, RetryAfter, RetryableError, Retrying};
 use tokio::net::TcpStream;
 
-/// Error of a call.
+/// Error of one attempt to call the API.
 #[derive(Debug, Error)]
 enum CallError {
     #[error(transparent)]
@@ -85,12 +85,13 @@ impl RetryableError for CallError {
 async fn main() -> Result<(), Box<dyn Error>> {
     let server = std::env::args().nth(1);
     let server = server.as_deref().unwrap_or("127.0.0.1:8080");
-    // The recommended five attempts, unless the environment sets another number.
+    // The client makes five attempts, as the document of the API recommends, unless `HTTP_RETRY_ATTEMPTS` is set.
     let settings = Settings::authorization_api(|name| {
         let recommended = (name == "HTTP_RETRY_ATTEMPTS").then(|| "5".to_owned());
         environment::of_process(name).or(recommended)
     })?;
-    // A unique query, so that the demo starts each scripted response sequence from its beginning.
+    // The query is different in each run, so that the demo starts each scripted sequence of responses from its
+    // beginning.
     let run = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis();
 
     println!("Three 429s, then a 200");
@@ -111,7 +112,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Calls `path` with retries and prints the result.
+/// Sends a GET request for `path` with retries, and prints the result.
 async fn call_with_retries(server: &str, path: &str, settings: Settings) {
     let began = Instant::now();
     let result: Result<StatusCode, GaveUp<CallError>> = Retrying::from(settings)
@@ -125,7 +126,7 @@ async fn call_with_retries(server: &str, path: &str, settings: Settings) {
     }
 }
 
-/// Makes one attempt on a new connection.
+/// Sends one GET request on a new connection. A status of 400 or above is an error.
 async fn call(server: &str, path: &str) -> Result<StatusCode, CallError> {
     let stream = TcpStream::connect(server).await?;
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;

@@ -7,15 +7,16 @@
 //! ```
 //!
 //! `balance` chooses a server whose circuit breaker admits requests. `attempt` sends the request to that server, and
-//! `attempts` decides whether another attempt follows. A request is sent again if provably no byte of it was sent.
-//! Otherwise a further attempt is a retry: retries must be configured, the request must be safe to repeat, and the
-//! retry budget must allow it. All workers share the `state` of the servers.
+//! `attempts` decides whether another attempt follows. If provably no byte of the request was sent, another server gets
+//! the request. Any other further attempt is a retry: retries must be configured, the request must be safe to repeat,
+//! and the retry budget must allow the retry. All workers share the circuit breakers and counters of the servers.
 //!
-//! Bodies stream in both directions. The gateway reads no faster than the other side accepts the bytes.
+//! Bodies stream in both directions. The gateway reads from the client no faster than the server accepts the bytes, and
+//! vice versa.
 //!
 //! Connections use HTTP/1.1 and are kept alive in one pool per worker and server. The pooled client of hyper-util is
-//! not used, because it resends a request on its own when a connection fails. The gateway has to decide whether a
-//! request may be sent twice.
+//! not used, because it resends a request on its own when a connection fails. The gateway itself must decide whether to
+//! send a request twice.
 
 mod attempt;
 mod attempts;
@@ -62,34 +63,34 @@ use std::time::Duration;
 use http::HeaderValue;
 use http::uri::Authority;
 
-/// Index of an upstream in the policy.
+/// Index of an upstream in the list of all configured upstreams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct UpstreamId(pub usize);
 
-/// One `[upstream.NAME]` of the configuration.
+/// Settings of one `[upstream.NAME]` section of the configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct Upstream {
-    /// Index of the upstream in the policy.
+    /// Index of the upstream in the list of all configured upstreams.
     pub id: UpstreamId,
-    /// The `NAME` of the section, also used in logs and metrics.
+    /// The `NAME` of the configuration section. Logs and metrics contain this name.
     pub name: Arc<str>,
-    /// The servers that share the load. Never empty.
+    /// The servers that share the load. The list is never empty.
     pub servers: Vec<Server>,
-    /// The `Host` header sent to the servers.
+    /// Which `Host` header the gateway sends to the servers.
     pub host: HostHeader,
-    /// Timeouts of each phase of an exchange.
+    /// Timeouts of the phases of a request: connect, response head, body, and total.
     pub timeouts: Timeouts,
-    /// Retry settings. `None` disables retries; failover of an unsent request remains possible.
+    /// Retry settings. `None` disables retries, but a request that was not sent still fails over to another server.
     pub retry: Option<RetrySettings>,
-    /// Circuit breaker settings of each server.
+    /// Settings of the circuit breakers. Each server has its own circuit breaker.
     pub breaker: BreakerSettings,
-    /// Settings of active health checks. `None` disables them.
+    /// Settings of active health checks. `None` disables health checks.
     pub health: Option<HealthSettings>,
-    /// Time in which the weight of a recovered server rises to its full value.
+    /// How long the load balancing weight of a recovered server takes to rise to its configured value.
     pub slow_start: Duration,
-    /// Bounds of the adaptive concurrency limit. `None` disables the limit.
+    /// Minimum, maximum and initial value of the adaptive concurrency limit. `None` disables the limit.
     pub concurrency: Option<ConcurrencySettings>,
-    /// PEM file of the root certificates that replace those of the system.
+    /// PEM file with root certificates, which replace those of the system. `None` uses those of the system.
     pub ca_file: Option<PathBuf>,
 }
 
@@ -98,33 +99,33 @@ pub(crate) struct Upstream {
 pub(crate) struct Server {
     /// Whether connections to the server use TLS.
     pub tls: bool,
-    /// Host and port. The port can be absent if it is the default of the scheme.
+    /// Host and port of the server. Without a port, the port is 443 with TLS and 80 without TLS.
     pub authority: Authority,
-    /// Weight of the server in load balancing, relative to the other servers.
+    /// Share of the requests that the server receives, relative to the weights of the other servers.
     pub weight: NonZeroU32,
 }
 
-/// The `Host` header sent to a server.
+/// Source of the `Host` header that the gateway sends to a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum HostHeader {
-    /// The host that the client sent.
+    /// The host in the request of the client.
     Preserve,
-    /// The authority of the server.
+    /// The host and port of the server, as configured.
     Server,
-    /// A configured value.
+    /// A fixed value from the configuration.
     Literal(HeaderValue),
 }
 
-/// Timeouts of each phase of an exchange with a server.
+/// Timeouts of the phases of a request to an upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Timeouts {
-    /// `connect_timeout`: from the start of a connection attempt to an established connection, including TLS.
+    /// `connect_timeout`: maximum time to establish a connection, including the TLS handshake.
     pub connect: Duration,
-    /// `first_byte_timeout`: from the last byte of the request to the head of the response.
+    /// `first_byte_timeout`: maximum time from the last byte of the request to the head of the response.
     pub first_byte: Duration,
-    /// `idle_timeout`: between two parts of a body.
+    /// `idle_timeout`: maximum time between two parts of a request or response body.
     pub idle: Duration,
-    /// `timeout`: the complete exchange, including all attempts. `None` means no bound.
+    /// `timeout`: maximum time from the start of the first attempt to the end of the response. `None` means no maximum.
     pub total: Option<Duration>,
 }
 

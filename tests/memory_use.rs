@@ -1,8 +1,9 @@
-//! Memory test: ten million distinct clients with `max_clients` of one million.
+//! Test of the memory use of rate limits: ten million clients with `max_clients` of one million.
 //!
-//! Memory must grow by at most 110 bytes per client of `max_clients`. A client that exceeded its limit before the flood
-//! must still be throttled after it. Other clients must be served. The test measures the resident memory of this
-//! process. This file therefore contains a single test and uses the allocator of the gateway.
+//! The resident memory of the process must grow by at most 110 bytes per client of `max_clients`. A client that
+//! exceeded its rate limit before the other clients arrive must still be throttled afterwards. Other clients must be
+//! served. The memory is measured for the whole process, so this file contains a single test and uses the allocator of
+//! the gateway.
 
 #![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
@@ -29,16 +30,18 @@ const BYTES_PER_CLIENT: usize = 110;
 fn ten_million_clients_neither_exhaust_memory_nor_reset_the_bucket_of_an_abuser() {
     let flood = Flood::new();
 
-    // Buckets take minutes to refill, so none is evicted after the first million clients.
+    // Each bucket takes minutes to refill. Only full buckets are evicted, so the first million clients keep their
+    // buckets.
     let slow = limit(0, Duration::from_mins(1));
     let served = flood.run("slow refill", &slow, 10_000_000, Duration::ZERO);
     assert_eq!(flood.buckets.tracked(), MAX_CLIENTS);
-    // All further clients share 65,536 overflow buckets, which admit the quota of as many clients.
+    // All further clients share 65,536 overflow buckets. Together they get no more requests than 65,536 clients.
     let shared = 65_536 * u64::from(slow.quota.capacity().get());
     assert!(served >= MAX_CLIENTS as u64 + shared * 9 / 10);
     assert!(served <= MAX_CLIENTS as u64 + shared);
 
-    // At any time 90 % of the buckets are in use. Refilled buckets are evicted, so every client gets a bucket.
+    // A bucket is full again after 0.9 s, and one million clients arrive per second. Thus at most 90 % of the table is
+    // in use. Full buckets are evicted, so every client gets its own bucket.
     flood.clock.advance(Duration::from_hours(1));
     let fast = limit(1, Duration::from_millis(900));
     let served = flood.run("fast refill", &fast, 3_000_000, Duration::from_micros(1));
@@ -64,8 +67,8 @@ impl Flood {
         }
     }
 
-    /// Sends one request from each of `clients` clients, `step` apart, and continuous requests from an abuser. Returns
-    /// how many requests of the other clients were admitted.
+    /// Sends one request from each of `clients` clients, with `step` of virtual time in between. Meanwhile an abuser
+    /// sends as many requests as it can. Returns how many requests of the other clients were admitted.
     fn run(&self, phase: &str, limit: &Limit, clients: u32, step: Duration) -> u64 {
         let started = Instant::now();
         let mut served = 0;
@@ -95,7 +98,7 @@ impl Flood {
         served
     }
 
-    /// Sends requests from the abuser until one is rejected. Returns the number of admitted requests.
+    /// Sends requests from the abuser's address until one is rejected. Returns the number of admitted requests.
     fn drain(&self, limit: &Limit) -> u128 {
         let abuser = IpAddr::V4(Ipv4Addr::BROADCAST);
         let mut taken = 0;
@@ -123,7 +126,7 @@ impl Flood {
     }
 }
 
-/// Returns a limit of one request per `interval`, with a burst of three.
+/// Returns a rate limit of one request per `interval`, with a burst of three.
 fn limit(id: u16, interval: Duration) -> Limit {
     Limit {
         id: LimitId(id),

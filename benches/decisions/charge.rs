@@ -1,4 +1,4 @@
-//! Charging the limits of a request, with few and many clients and with one or several threads.
+//! Cost of charging a request to its rate limits, with few and many clients, and with one or several threads.
 
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};
@@ -18,7 +18,8 @@ use tidegate::throttle::{
     OnStoreError, Quota, RetryAfterForm,
 };
 
-/// Capacity for a million clients per limit. It is 25 % larger, because clients are not distributed evenly over shards.
+/// Number of clients per rate limit that the table can track. It is 25 % above the million clients of the benchmark,
+/// because clients are not distributed evenly over the shards of the table.
 const CAPACITY: usize = 1_250_000;
 
 const MANY: u32 = 1_000_000;
@@ -27,8 +28,8 @@ const FEW: u32 = 1_000;
 pub(crate) fn bench(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("charge");
     for limits in [1, 3] {
-        // The quota of the single client is never used up. The buckets of many clients do not refill during the
-        // measurement, because full buckets would be evicted.
+        // The rate of the single client is so high that no request is rejected. The rate of few and many clients is
+        // low, so that no bucket refills during the measurement. A full bucket would be evicted.
         let hot = Throttle::new(limits, quota(1_000_000_000, 1, 0));
         let few = Throttle::new(limits, quota(1, 60, 500_000)).tracking(FEW);
         let many = Throttle::new(limits, quota(1, 60, 500_000)).tracking(MANY);
@@ -48,7 +49,8 @@ pub(crate) fn bench(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Returns one of `count` clients. The distribution is skewed: of a million clients, the busiest sends 3 % of requests.
+/// Returns a random client of `count` clients. The distribution is skewed: of a million clients, the busiest sends 3 %
+/// of the requests.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -80,7 +82,7 @@ fn quota(count: u32, seconds: u64, burst: u32) -> Quota {
     Quota::new(count, Duration::from_secs(seconds), burst).expect("a quota in bounds")
 }
 
-/// Buckets, and the limits of a request.
+/// A table of buckets, and the rate limits of each request.
 struct Throttle {
     buckets: MemoryBuckets,
     limits: Vec<Arc<Limit>>,
@@ -113,7 +115,7 @@ impl Throttle {
         }
     }
 
-    /// Charges each of `clients` once, so that all are tracked.
+    /// Charges one request of each of `clients` clients, so that the table tracks all of them.
     fn tracking(self, clients: u32) -> Self {
         for client in 0..clients {
             let decision = self.charge(client);
@@ -139,7 +141,7 @@ impl Throttle {
         self.buckets.charge_now(&charges)
     }
 
-    /// Returns the time in which `threads` concurrent threads make `times` charges each.
+    /// Returns how long `threads` concurrent threads take to make `times` charges each.
     fn time(
         &self,
         threads: usize,

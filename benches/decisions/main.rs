@@ -1,11 +1,11 @@
-//! Cost of each decision on a request, and its growth with routes, clients and threads.
+//! Cost of parsing, routing and rate limiting a request, and its growth with the number of routes, clients and threads.
 //!
-//! Run with `make bench`. After the report of criterion, the ratios that the project bounds are printed: a million
-//! clients compared with a thousand, and a thousand routes compared with ten.
+//! Run with `make bench`. After the report of criterion, ratios with their maximum are printed: a million clients
+//! compared with a thousand, and a thousand routes compared with ten.
 //!
-//! A charge is measured from the address of the client to the decision, with a table that tracks every client. With
-//! several threads, each thread makes the number of charges that criterion sets, and the result is the time per charge
-//! of one thread. It equals the result for one thread if the threads do not block each other.
+//! The measurement of a charge includes everything from the address of the client to the decision. The table tracks
+//! every client. With several threads, each thread makes the number of charges that criterion sets, and the result is
+//! the time per charge of one thread. This time equals that of a single thread if the threads do not block each other.
 
 mod charge;
 mod ratios;
@@ -16,7 +16,8 @@ use std::time::{Duration, SystemTime};
 
 use criterion::Criterion;
 
-/// The allocator of the gateway. The memory pages of a table affect the cost of a million clients.
+/// The benchmark uses the allocator of the gateway, because the memory pages of a table affect the cost of a million
+/// clients.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

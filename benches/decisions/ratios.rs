@@ -1,11 +1,12 @@
-//! Growth of costs, from the estimates in the output files of criterion.
+//! Prints by which factor costs grow, from the estimates in the output files of criterion.
 
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use serde_json::Value;
 
-/// Bounds of ratios: title, benchmark with the larger number, benchmark with the smaller number, maximum ratio.
+/// The compared benchmarks. Each row: title, benchmark with more clients or routes, benchmark with fewer, maximum ratio
+/// of their times.
 const BOUNDS: [(&str, &str, &str, f64); 5] = [
     (
         "charge, 1 M / 1 k clients",
@@ -39,7 +40,8 @@ const BOUNDS: [(&str, &str, &str, f64); 5] = [
     ),
 ];
 
-/// Prints the ratios of benchmarks that were measured after `since`.
+/// Prints the ratio of each pair of benchmarks. Results from before `since` are ignored, because they belong to an
+/// earlier run.
 pub(crate) fn print(since: SystemTime) {
     println!("\nGrowth of costs");
     for (title, large, small, bound) in BOUNDS {
@@ -55,7 +57,7 @@ pub(crate) fn print(since: SystemTime) {
     }
 }
 
-/// Returns the median of a benchmark in nanoseconds, if it was measured after `since`.
+/// Returns the median time of a benchmark in nanoseconds. `None` if it was not measured after `since`.
 fn estimate(benchmark: &str, since: SystemTime) -> Option<f64> {
     let file = directory().join(benchmark).join("new/estimates.json");
     let written = file.metadata().and_then(|file| file.modified()).ok()?;
@@ -66,7 +68,7 @@ fn estimate(benchmark: &str, since: SystemTime) -> Option<f64> {
     estimates["median"]["point_estimate"].as_f64()
 }
 
-/// Returns the output directory of criterion.
+/// Returns the output directory of criterion: `CRITERION_HOME`, or `criterion` in the build directory.
 fn directory() -> PathBuf {
     match std::env::var_os("CRITERION_HOME") {
         Some(home) => home.into(),

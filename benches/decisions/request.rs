@@ -1,4 +1,4 @@
-//! Parsing of a request head, identification of the client, and normalisation of the path.
+//! Cost of parsing a request head, identifying the client, and normalising the path.
 
 use std::hint::black_box;
 use std::net::{IpAddr, Ipv4Addr};

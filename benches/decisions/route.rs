@@ -1,4 +1,4 @@
-//! Finding the route of a request among 1, 10 and 1,000 routes.
+//! Cost of finding the route of a request among 1, 10 and 1,000 routes.
 
 use std::hint::black_box;
 
@@ -8,7 +8,7 @@ use http::Method;
 use tidegate::config::{self, Environment, Overrides};
 use tidegate::internals::{self, Matcher, RouteMatch};
 
-/// A path for each pattern of the sample configuration, in its order.
+/// One matching path for each route pattern of the sample configuration, in the order of the configuration.
 const DOCUMENTED: [&str; 21] = [
     "/o/client/register",
     "/o/client/token",
@@ -53,7 +53,8 @@ pub(crate) fn bench(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Measures lookups of the paths in random order, which a branch predictor cannot learn.
+/// Measures how long the lookup of a path takes. The paths are in random order, so that the branch predictor of the CPU
+/// cannot learn it.
 fn find(
     group: &mut BenchmarkGroup<'_, WallTime>,
     kind: &str,

@@ -1,4 +1,4 @@
-//! Durable requests through a gateway process.
+//! Throughput of requests with idempotency keys through a gateway process with a disk store.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -19,18 +19,18 @@ const CLIENTS: u64 = 64;
 const WARM_UP: Duration = Duration::from_secs(1);
 const MEASURED: Duration = Duration::from_secs(10);
 
-/// The response of the upstream to every request.
+/// The response that the upstream sends to every request.
 const RESPONSE: &[u8] =
     b"HTTP/1.1 201 Created\r\ncontent-type: application/json\r\ncontent-length: 28\r\n\r\n\
     {\"id\":4711,\"state\":\"done\"}\r\n";
 
-/// A gateway process. It is killed when dropped.
+/// A running gateway process. Dropping this value kills the process.
 struct Gateway {
     child: Child,
     address: SocketAddr,
 }
 
-/// Returns the number of requests per second that 64 clients get, with a new key for each request.
+/// Returns the number of requests per second of 64 clients, with a new idempotency key for each request.
 pub(crate) fn rate(dir: &Path) -> BenchResult<f64> {
     let upstream = upstream()?;
     let gateway = Gateway::start(dir, upstream)?;
@@ -50,7 +50,7 @@ pub(crate) fn rate(dir: &Path) -> BenchResult<f64> {
     Ok((after - before) as f64 / took.as_secs_f64())
 }
 
-/// Starts an upstream that sends the same response to each request head.
+/// Starts an upstream that sends [`RESPONSE`] to each request. Returns its address.
 fn upstream() -> BenchResult<SocketAddr> {
     let socket = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     socket.set_nonblocking(true)?;
@@ -103,7 +103,8 @@ fn send_until(
     })
 }
 
-/// Sends one request after the other on one connection, each with a new key.
+/// Sends requests one after another on one connection until `over` is set. Each has a new idempotency key. `done`
+/// counts the responses.
 async fn send_all(
     gateway: SocketAddr,
     client: u64,
@@ -124,7 +125,9 @@ async fn send_all(
         response.clear();
         while !response.ends_with(b"}\r\n") {
             if stream.read_buf(&mut response).await? == 0 {
-                return Err("the gateway closed the connection".into());
+                return Err(
+                    "the gateway closed the connection before the end of a response".into(),
+                );
             }
         }
         if !response.starts_with(b"HTTP/1.1 201 ") {
@@ -138,7 +141,7 @@ async fn send_all(
 impl Gateway {
     fn start(dir: &Path, upstream: SocketAddr) -> BenchResult<Self> {
         let binary = std::env::var_os("DISK_TIDEGATE")
-            .ok_or("set DISK_TIDEGATE to the binary of the gateway")?;
+            .ok_or("DISK_TIDEGATE is not set; set it to the path of the gateway binary")?;
         let config = dir.join("tidegate.toml");
         let store = dir.join("gateway");
         let text = format!(
@@ -196,7 +199,7 @@ impl Gateway {
     }
 }
 
-/// Returns the address in the log line of the listener, or `None` for other lines.
+/// Parses the listener address in a log line of the gateway. Returns `None` for log lines of other events.
 fn address_in(line: &str) -> Option<SocketAddr> {
     let (_, rest) = line
         .split_once("http://")
@@ -207,7 +210,7 @@ fn address_in(line: &str) -> Option<SocketAddr> {
 
 impl Drop for Gateway {
     fn drop(&mut self) {
-        // An error means that the process has already ended.
+        // Errors are ignored, because they mean that the process has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

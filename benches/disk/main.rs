@@ -1,11 +1,12 @@
-//! Cost of the disk store: opening, lookups, and durable requests through the gateway.
+//! Cost of the disk store for idempotency records: opening it, looking up records, and requests through the gateway.
 //!
-//! Run with `make disk`. It fills a store with a thousand records and one with a million. For each store, a separate
-//! process opens it and looks up records twice: first from disk (cold, except for the page cache of the system) and
-//! then from memory (hot). Finally, 64 clients send requests with new keys through the release build of the gateway to
-//! an upstream on the same machine. The sync time of the disk is measured in the same run on the same file system.
+//! Run with `make disk`. The benchmark fills one store with a thousand records and one with a million. For each store,
+//! a separate process opens the store and looks up records twice: first from disk ("cold", but possibly from the page
+//! cache of the system) and then from memory ("hot"). Finally, 64 clients send requests with new idempotency keys
+//! through the release build of the gateway to an upstream on the same machine. The duration of `fdatasync` is measured
+//! in the same run on the same file system.
 //!
-//! `DISK_TIDEGATE` sets the binary of the gateway, and `TMPDIR` the file system.
+//! The environment variable `DISK_TIDEGATE` sets the binary of the gateway. `TMPDIR` sets the directory of the stores.
 
 #![expect(
     clippy::cast_precision_loss,
@@ -27,7 +28,7 @@ use tempfile::TempDir;
 
 use self::probe::Probe;
 
-/// The allocator of the gateway.
+/// The benchmark uses the allocator of the gateway.
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
@@ -36,16 +37,16 @@ type BenchResult<T> = Result<T, Box<dyn Error + Send + Sync>>;
 const FEW: u32 = 1_000;
 const MANY: u32 = 1_000_000;
 
-/// Upper bound of the time to open a store of a million records.
+/// Maximum time to open a store with a million records.
 const MAX_OPENING: Duration = Duration::from_secs(2);
 
-/// Upper bound of the ratio of the lookup times in the large and in the small store.
+/// Maximum ratio of the lookup time in the large store to that in the small store.
 const MAX_RATIO: f64 = 2.0;
 
-/// Required requests per second. A slow disk lowers the requirement.
+/// Required number of requests per second. On a slow disk, fewer are required.
 const TARGET_RATE: f64 = 5_000.0;
 
-/// Requests per sync with 64 clients, each of which writes a claim and a response.
+/// Number of requests per `fdatasync` with 64 clients: each request writes twice, a claim and a response.
 const REQUESTS_PER_SYNC: f64 = 32.0;
 
 fn main() -> BenchResult<()> {
@@ -115,7 +116,7 @@ fn main() -> BenchResult<()> {
     Ok(())
 }
 
-/// Fills a store and measures it in a separate process.
+/// Creates a store with this many records in `path`, and measures it in a separate process.
 fn measure(path: &Path, records: u32) -> BenchResult<Probe> {
     let started = Instant::now();
     store::fill(path, records)?;
@@ -127,7 +128,7 @@ fn measure(path: &Path, records: u32) -> BenchResult<Probe> {
     Probe::of(path, records)
 }
 
-/// Returns the median time of `fdatasync` after a write of 4 KiB.
+/// Returns the median duration of 500 calls of `fdatasync`, each after a write of 4 KiB.
 fn median_sync(dir: &Path) -> BenchResult<Duration> {
     let mut file = File::create(dir.join("sync"))?;
     let mut times = Vec::new();

@@ -1,4 +1,4 @@
-//! A separate process that opens a store, looks up records, and prints the times.
+//! Opens a disk store, looks up records and measures the times, in a separate process.
 
 use std::fs;
 use std::path::Path;
@@ -10,23 +10,23 @@ use tidegate::internals::DiskRecords;
 
 use crate::{BenchResult, median, store};
 
-/// Upper bound of the records that are looked up.
+/// Maximum number of records that are looked up.
 const LOOKUPS: u32 = 20_000;
 
-/// Result of the process.
+/// Measurements of the separate process.
 pub(crate) struct Probe {
-    /// Time to open the store.
+    /// How long it took to open the store.
     pub(crate) opening: Duration,
-    /// Growth of the resident memory by opening the store and the lookups, in bytes.
+    /// How much the resident memory grew while the store was opened and records were looked up, in bytes.
     pub(crate) resident: u64,
-    /// Median time of a lookup that reads from disk.
+    /// Median time of the first lookup of a record, which reads from disk.
     pub(crate) cold: Duration,
-    /// Median time of a lookup in memory.
+    /// Median time of the second lookup of a record, which reads from memory.
     pub(crate) hot: Duration,
 }
 
 impl Probe {
-    /// Runs the process for the store in the directory `path`.
+    /// Starts the process that measures the store in the directory `path`, and returns its measurements.
     pub(crate) fn of(path: &Path, records: u32) -> BenchResult<Self> {
         let output = Command::new(std::env::current_exe()?)
             .arg("probe")
@@ -48,7 +48,7 @@ impl Probe {
     }
 }
 
-/// Measures the store in `path` and prints the result. Called in the separate process.
+/// Measures the store in the directory `path` and prints the result. Runs in the separate process.
 pub(crate) fn run(path: &Path, records: u32) -> BenchResult<()> {
     let before = resident()?;
     let started = Instant::now();
@@ -74,7 +74,7 @@ pub(crate) fn run(path: &Path, records: u32) -> BenchResult<()> {
     Ok(())
 }
 
-/// Returns the median time of a lookup of these records.
+/// Looks up the records with these numbers and returns the median time of a lookup.
 async fn look_up(store: &DiskRecords, numbers: &[u32]) -> BenchResult<Duration> {
     let mut times = Vec::with_capacity(numbers.len());
     for &number in numbers {
@@ -83,7 +83,10 @@ async fn look_up(store: &DiskRecords, numbers: &[u32]) -> BenchResult<Duration> 
         let claim = store.claim(&claim_request).await?;
         times.push(started.elapsed());
         if !matches!(claim, Claim::Replay(_)) {
-            return Err(format!("the key {number} is {claim:?}").into());
+            return Err(format!(
+                "idempotency key {number} should have a stored response, but is {claim:?}"
+            )
+            .into());
         }
     }
     Ok(median(&mut times))
@@ -94,6 +97,9 @@ fn resident() -> BenchResult<u64> {
     let status = fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kibibytes = line.and_then(|line| line.trim().strip_suffix("kB"));
-    let kibibytes: u64 = kibibytes.ok_or("no VmRSS")?.trim().parse()?;
+    let kibibytes: u64 = kibibytes
+        .ok_or("/proc/self/status has no VmRSS line")?
+        .trim()
+        .parse()?;
     Ok(kibibytes << 10)
 }

@@ -1,4 +1,4 @@
-//! Creates stores with a given number of records.
+//! Creates disk stores with a given number of idempotency records.
 
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -18,13 +18,13 @@ use tokio::task::JoinSet;
 
 use crate::BenchResult;
 
-/// Number of concurrent writers that fill a store.
+/// Number of concurrent tasks that fill a store.
 const WRITERS: usize = 512;
 
-/// Number of keys per scope.
+/// Number of idempotency keys per scope.
 const KEYS_PER_SCOPE: u32 = 1_000;
 
-/// Opens the store in a directory.
+/// Opens the disk store in the directory `path`.
 pub(crate) fn open(path: &Path) -> BenchResult<DiskRecords> {
     let capacity = StoreCapacity {
         max_keys: 2_000_000,
@@ -33,7 +33,7 @@ pub(crate) fn open(path: &Path) -> BenchResult<DiskRecords> {
     Ok(DiskRecords::open(path, capacity, Clock::real())?)
 }
 
-/// Returns a claim of the key with this number. Keys and scopes are hashes.
+/// Returns the claim of the idempotency key with this number. Key and scope are hashes of numbers.
 pub(crate) fn claim_request(number: u32) -> ClaimRequest {
     let hash = |text: &str, number: u32| {
         let hash = blake3::keyed_hash(
@@ -74,7 +74,7 @@ fn response(number: u32) -> Arc<StoredResponse> {
     ))
 }
 
-/// Creates a store with `records` records in a directory.
+/// Creates a disk store with `records` records in the directory `path`.
 pub(crate) fn fill(path: &Path, records: u32) -> BenchResult<()> {
     let store = open(path)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -107,6 +107,6 @@ async fn write(store: &DiskRecords, number: u32) -> BenchResult<()> {
                 .end(permit, ExecutionOutcome::Completed(response(number)))
                 .await?)
         }
-        other => Err(format!("the key {number} is {other:?}").into()),
+        other => Err(format!("idempotency key {number} should be new, but is {other:?}").into()),
     }
 }

@@ -1,8 +1,9 @@
 //! Compares the CPU time per request of a gateway that tracks a thousand clients and of one that tracks a million.
 //!
-//! Both gateways have the same configuration. Requests with different `X-Forwarded-For` from a trusted proxy make them
-//! track their clients. Then both are loaded in turns with requests of random clients. A bucket gets one token in ten
-//! minutes, so no bucket is full and evicted before all clients are tracked.
+//! Both gateways have the same configuration. First, each gateway gets one request per client, with the client's
+//! address in `X-Forwarded-For`, so that it tracks a bucket for each client. Then both are loaded in turns with
+//! requests of random clients. A bucket gets one token in ten minutes. Thus no bucket becomes full, which would evict
+//! it, before all clients are tracked.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -19,20 +20,20 @@ use crate::table::{median, print_result, range};
 const FEW: u32 = 1_000;
 const MANY: u32 = 1_000_000;
 
-/// Number of addresses in 10.0.0.0/8. The clients are spread over it, so that both loads have addresses of similar
-/// length.
+/// Number of addresses in 10.0.0.0/8. The clients are spread over this network, so that both loads have addresses of
+/// similar length as text.
 const ADDRESSES: u32 = 1 << 24;
 
 /// Number of connections that send the first request of each client.
 const CONNECTIONS: u32 = 8;
 
-/// Number of requests that a connection sends before it reads the responses.
+/// Number of requests that are sent on a connection before the responses are read.
 const PIPELINED: u32 = 50;
 
-/// Upper bound of the ratio of CPU time per request: a million clients to a thousand.
+/// Maximum ratio of the CPU time per request with a million clients to that with a thousand.
 const BOUND: f64 = 1.1;
 
-/// A gateway and the number of clients that it tracks.
+/// A running gateway and the number of clients that it tracks.
 struct MeasuredGateway {
     clients: u32,
     running: Running,
@@ -40,7 +41,7 @@ struct MeasuredGateway {
     samples: Vec<Sample>,
 }
 
-/// Measures and prints the comparison.
+/// Measures both gateways and prints the comparison.
 pub(crate) fn compare(setup: &Setup, load: &Load) -> BenchResult<()> {
     let mut gateways = [
         MeasuredGateway::start(setup, FEW)?,
@@ -104,7 +105,9 @@ impl MeasuredGateway {
             .unwrap_or("an unknown number of");
         println!("{clients} clients sent a request, the gateway tracks {tracked} buckets");
         if tracked.trim() != clients.to_string() {
-            return Err(format!("expected {clients} tracked buckets, got {tracked}").into());
+            return Err(
+                format!("the gateway tracks {tracked} buckets instead of {clients}").into(),
+            );
         }
         Ok(Self {
             clients,
@@ -190,7 +193,7 @@ fn send_batch(
         )?;
     }
     stream.write_all(&requests)?;
-    // Each response contains one opening brace, in its body.
+    // Responses are counted by their opening braces, because each response contains exactly one, in its body.
     let mut responses = 0;
     let mut buffer = [0; 16 * 1024];
     while responses < batch.len() {

@@ -1,9 +1,11 @@
-//! Cost of limits in Redis, compared with Redis alone and with limits in memory.
+//! Cost of rate limits in Redis, compared with Redis alone and with rate limits in memory.
 //!
-//! First, `redis-benchmark` calls the charge script on 32 connections, one call at a time on each. Then the gateway
-//! gets load on the same number of connections, and charges and forwards every request. The additional latency compared
-//! with limits in memory is measured on one connection, where no request waits for another. It is compared with one
-//! call of the script on one connection.
+//! The first comparison is throughput. `redis-benchmark` calls the script that charges rate limits on 32 connections,
+//! one call at a time on each. Then the gateway gets requests on the same number of connections, and calls the script
+//! for every request.
+//!
+//! The second comparison is latency on one connection, where no request waits for another. The latency that Redis adds
+//! to a request, compared with rate limits in memory, is compared with the latency of one script call.
 
 use std::path::Path;
 use std::process::Command;
@@ -14,37 +16,37 @@ use crate::load::{Load, wrk};
 use crate::redis::RedisServer;
 use crate::setup::{Setup, free_address, until_listening};
 
-/// The script that charges the buckets of a request.
+/// The Lua script that charges the rate limits of a request in Redis.
 const CHARGE: &str = include_str!("../../src/store/redis/lua/charge.lua");
 
-/// Arguments of the script: the quota of the limit in the configuration below, which rejects no request.
+/// Arguments of the script: the quota of the rate limit in [`start`], which is so high that no request is rejected.
 const QUOTA: [&str; 5] = ["1", "1", "1000", "0", "1000"];
 
-/// Number of calls by `redis-benchmark`, on all connections and on one.
+/// Number of script calls by `redis-benchmark`: on all connections, and on one connection.
 const CALLS: [&str; 2] = ["200000", "20000"];
 
-/// Lower bound of the gateway's requests per second, as a share of the calls per second of Redis alone.
+/// Minimum of the gateway's requests per second, as a fraction of the script calls per second of Redis alone.
 const MIN_SHARE: f64 = 0.4;
 
-/// Upper bound of the additional latency of a request, in script calls on one connection.
+/// Maximum latency that Redis adds to a request, as a multiple of the latency of a script call on one connection.
 const MAX_ADDED_CALLS: f64 = 2.0;
 
-/// Results of one round.
+/// Measurements of one round: Redis alone, and the gateway with and without Redis.
 #[derive(Debug)]
 struct Round {
-    /// Script calls per second, without the gateway.
+    /// Calls of the charge script per second by `redis-benchmark`, without the gateway.
     calls: f64,
-    /// Requests per second through the gateway.
+    /// Requests per second through the gateway with its rate limit in Redis.
     requests: f64,
     /// Median latency of a script call on one connection, in µs.
     call: f64,
-    /// Median latency of a request with its limit in memory, in µs.
+    /// Median latency of a request with its rate limit in memory, in µs.
     in_memory: f64,
-    /// Median latency of a request with its limit in Redis, in µs.
+    /// Median latency of a request with its rate limit in Redis, in µs.
     in_redis: f64,
 }
 
-/// Measures and prints both comparisons.
+/// Measures throughput and latency, and prints both comparisons.
 pub(crate) fn compare(setup: &Setup, load: &Load) -> BenchResult<()> {
     println!(
         "{} rounds of {} s, {} connections and 1, after 1 s of warm-up each",
@@ -102,7 +104,7 @@ fn measure(setup: &Setup, load: &Load, server: &RedisServer, hash: &str) -> Benc
     })
 }
 
-/// Starts a gateway with its limits in `server`, or in memory if `None`.
+/// Starts a gateway with its rate limits in the Redis `server`, or in memory if `server` is `None`.
 fn start(setup: &Setup, server: Option<&RedisServer>) -> BenchResult<Running> {
     let (address, admin) = (free_address()?, free_address()?);
     let store = server.map_or_else(String::new, |server| {
@@ -133,29 +135,33 @@ fn start(setup: &Setup, server: Option<&RedisServer>) -> BenchResult<Running> {
     })
 }
 
-/// Returns the report of wrk for a gateway after a warm-up. Fails if a request fails.
+/// Loads a gateway with wrk after a warm-up, and returns the report of wrk. Fails if a request fails.
 fn loaded(running: &Running, load: &Load) -> BenchResult<String> {
     wrk(running.address, "/api/items", load, 1, None)?;
     let report = wrk(running.address, "/api/items", load, load.seconds, None)?;
     if report.contains("Non-2xx") || report.contains("Socket errors") {
-        return Err(format!("some requests failed:\n{report}").into());
+        return Err(format!(
+            "some requests to the gateway failed, see the report of wrk:\n{report}"
+        )
+        .into());
     }
     Ok(report)
 }
 
 fn throughput(report: &str) -> BenchResult<f64> {
-    let figure = after(report, "Requests/sec:").ok_or("the report of wrk has no throughput")?;
+    let figure =
+        after(report, "Requests/sec:").ok_or("the report of wrk has no line Requests/sec")?;
     Ok(figure.parse()?)
 }
 
-/// Returns the median latency, in µs.
+/// Returns the median latency in the report of wrk, in µs.
 fn median_latency(report: &str) -> BenchResult<f64> {
-    let figure = after(report, "50%").ok_or("the report of wrk has no median")?;
+    let figure = after(report, "50%").ok_or("the report of wrk has no line 50%")?;
     let (number, unit) = figure.split_at(figure.len() - 2);
     match unit {
         "us" => Ok(number.parse()?),
         "ms" => Ok(number.parse::<f64>()? * 1e3),
-        _ => Err(format!("cannot parse the latency {figure}").into()),
+        _ => Err(format!("cannot parse the latency {figure} in the report of wrk").into()),
     }
 }
 
@@ -164,7 +170,7 @@ fn after<'a>(report: &'a str, label: &str) -> Option<&'a str> {
     lines.find_map(|line| Some(line.trim().strip_prefix(label)?.trim()))
 }
 
-/// Returns the script calls per second, and the median latency of a call in µs.
+/// Runs `redis-benchmark`. Returns the script calls per second and the median latency of a call in µs.
 fn benchmark(
     server: &RedisServer,
     connections: usize,
@@ -187,7 +193,7 @@ fn benchmark(
         .last()
         .ok_or("redis-benchmark printed nothing")?;
     let figures: Vec<&str> = row.rsplit("\",\"").collect();
-    // From the end: maximum, p99, p95, p50, minimum, average, calls per second.
+    // The figures are in reverse order: maximum, p99, p95, p50, minimum, average, calls per second.
     let [_, _, _, median, _, _, rate, ..] = &figures[..] else {
         return Err(format!("cannot parse the report of redis-benchmark:\n{report}").into());
     };

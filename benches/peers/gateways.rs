@@ -1,8 +1,8 @@
-//! The compared gateways, with equivalent configurations.
+//! Starts the gateways that are compared, with equivalent configurations.
 //!
-//! Each gateway has two workers, keeps upstream connections open, forwards the address of the client and the host,
-//! limits by client address, and writes no access log. Under `/api/` the limit is far above the load. Under
-//! `/rejected/` the first request uses up the limit.
+//! Each gateway has two workers and a rate limit per client address. It keeps upstream connections open, forwards the
+//! client address and the host, and writes no access log. Under `/api/` the rate limit is far above the load. Under
+//! `/rejected/` the first request uses up the rate limit.
 
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
@@ -11,7 +11,7 @@ use crate::BenchResult;
 use crate::process::Process;
 use crate::setup::{Setup, free_address, nginx, until_listening};
 
-/// A compared program.
+/// A gateway program that is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gateway {
     Nginx,
@@ -19,7 +19,7 @@ pub(crate) enum Gateway {
     Haproxy,
 }
 
-/// A running gateway.
+/// A running gateway process and the address on which it listens.
 pub(crate) struct Running {
     pub(crate) gateway: Gateway,
     pub(crate) process: Process,
@@ -27,7 +27,8 @@ pub(crate) struct Running {
 }
 
 impl Gateway {
-    /// Returns the gateways to compare. HAProxy is optional. nginx is required, as the reference of the ratios.
+    /// Returns the gateways to compare. HAProxy is included if it is installed. nginx is required, because the results
+    /// are ratios to those of nginx.
     pub(crate) fn installed() -> Vec<Self> {
         let haproxy = Command::new("haproxy")
             .arg("-v")
@@ -49,7 +50,7 @@ impl Gateway {
         }
     }
 
-    /// Starts the gateway with the upstream of `setup`.
+    /// Starts the gateway with the upstream of `setup`, and waits until it listens.
     pub(crate) fn start(self, setup: &Setup) -> BenchResult<Running> {
         let address = free_address()?;
         let mut process = match self {
@@ -124,7 +125,7 @@ fn tidegate_config(listen: SocketAddr, admin: SocketAddr, upstream: SocketAddr) 
     )
 }
 
-/// Starts the gateway under test with a configuration.
+/// Starts Tidegate with this configuration. `name` is the name of its configuration and log file.
 pub(crate) fn tidegate(setup: &Setup, name: &str, config: &str) -> BenchResult<Process> {
     let config = setup.file(&format!("{name}.toml"), config)?;
     let mut command = Command::new(&setup.tidegate);

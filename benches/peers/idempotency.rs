@@ -1,8 +1,10 @@
-//! Cost of an idempotency key: a replay compared with the nginx cache, and a first request with and without a key.
+//! CPU time of requests with an idempotency key: a replay compared with the nginx cache, and a first request with and
+//! without a key.
 //!
 //! nginx has no idempotency keys. Its closest feature is a cache of POST responses by the value of a header. A replay
-//! is compared with it: same response, same thousand keys, same limit. The first request with a key is compared with
-//! the same request through the same gateway, with the key in a header that is ignored. All stores are in memory.
+//! is compared with this cache: same response, same thousand keys, same rate limit. The first request with an
+//! idempotency key is compared with a request to the same gateway that has the key in an ignored header. All stores are
+//! in memory.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -14,12 +16,12 @@ use crate::load::{Load, Sample, loaded, wrk};
 use crate::setup::{Setup, free_address, nginx, until_listening};
 use crate::table::{median, print_result, range};
 
-/// Number of keys that are replayed in turn.
+/// Number of idempotency keys whose responses are replayed in turn.
 const KEYS: u32 = 1_000;
 
 const BODY: &str = r#"{"amount":100}"#;
 
-/// A measured case.
+/// A measured kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Case {
     Cached,
@@ -47,7 +49,7 @@ impl Case {
         }
     }
 
-    /// Returns the wrk script: the same [`KEYS`] keys in turn, or a new key for each request.
+    /// Returns the wrk script of the case. It sends the same [`KEYS`] keys in turn, or a new key with each request.
     fn script(self) -> String {
         let header = match self {
             Self::Unkeyed => "X-Ignored",
@@ -93,7 +95,7 @@ impl Case {
         let running = self.start(setup)?;
         let script = setup.file("keyed.lua", &self.script())?;
         let script = Some(script.as_os_str());
-        // After the warm-up, all keys have a record.
+        // The warm-up sends all keys, so that every later request of the case `Replayed` is a replay.
         wrk(running.address, "/api/items", load, 1, script)?;
         let mut run = loaded(&running, "/api/items", load, script)?;
         if run.bad > 0 || run.requests == 0 {
@@ -118,7 +120,7 @@ impl Case {
     }
 }
 
-/// Measures and prints both comparisons.
+/// Measures all cases and prints both comparisons.
 pub(crate) fn compare(setup: &Setup, load: &Load) -> BenchResult<()> {
     println!(
         "{} rounds of {} s, {} connections, after 1 s of warm-up each",
@@ -161,7 +163,7 @@ pub(crate) fn compare(setup: &Setup, load: &Load) -> BenchResult<()> {
     Ok(())
 }
 
-/// Sends a POST with a key on a new connection. Returns the complete response as text.
+/// Sends a POST request with an idempotency key on a new connection. Returns the complete response as text.
 fn post(address: SocketAddr, key: &str) -> BenchResult<String> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;

@@ -1,9 +1,9 @@
-//! User-space instructions per request, for proxied, rejected and replayed requests.
+//! Number of user-space CPU instructions per request, for proxied, rejected and replayed requests.
 //!
 //! A gateway with one worker runs under callgrind and serves requests one after another on one connection. The
-//! instructions of a run with only the warm-up are subtracted, so start and shutdown do not count. The result hardly
-//! depends on the load of the machine, so it is suitable for comparing two versions. If `INSTRUCTIONS_BASE` is set to
-//! another binary, the difference is printed.
+//! instructions of a run with only the warm-up are subtracted, so that start and shutdown do not count. The result
+//! hardly depends on the load of the machine. It is therefore suitable for comparing two versions of the gateway. If
+//! `INSTRUCTIONS_BASE` is the path of another gateway binary, the difference is printed.
 
 use std::ffi::OsString;
 use std::fs;
@@ -18,19 +18,19 @@ use crate::BenchResult;
 use crate::process::Process;
 use crate::setup::{Setup, free_address, until_listening};
 
-/// Number of counted requests per run.
+/// Number of requests per run whose instructions are counted.
 const REQUESTS: u64 = 2_000;
 
-/// Number of warm-up requests per run, which fill caches and pools.
+/// Number of requests before the counted ones. They fill caches and connection pools.
 const WARM_UP: u64 = 200;
 
-/// Number of runs per case. The result is their median.
+/// Number of runs per case. The printed result is the median of the runs.
 const RUNS: usize = 5;
 
-/// Timeout of a request under callgrind.
+/// Timeout of a request. It is long, because callgrind slows the gateway down.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Treatment of a request by the gateway.
+/// What the gateway does with the requests.
 #[derive(Clone, Copy, Debug)]
 enum Case {
     Proxied,
@@ -59,7 +59,7 @@ impl Case {
         }
     }
 
-    /// Upper bound of the growth of instructions per request, in percent.
+    /// Maximum growth of the instructions per request compared with `INSTRUCTIONS_BASE`, in percent.
     fn bound(self) -> f64 {
         match self {
             Self::Proxied | Self::Replayed => 3.0,
@@ -68,7 +68,8 @@ impl Case {
     }
 }
 
-/// Measures the gateway under test, and the binary in `INSTRUCTIONS_BASE` if it is set.
+/// Measures Tidegate and prints the instructions per request. If `INSTRUCTIONS_BASE` is set, also measures that binary
+/// and prints the difference.
 pub(crate) fn measure(setup: &Setup) -> BenchResult<()> {
     let base = std::env::var_os("INSTRUCTIONS_BASE")
         .map(copy_of(setup))
@@ -98,7 +99,7 @@ pub(crate) fn measure(setup: &Setup) -> BenchResult<()> {
     Ok(())
 }
 
-/// Copies a binary, so that a build cannot replace it between two runs.
+/// Returns a function that copies a gateway binary, so that a build cannot replace it between two runs.
 fn copy_of(setup: &Setup) -> impl Fn(OsString) -> BenchResult<std::path::PathBuf> {
     let copy = setup.path().join("base");
     move |binary| {
@@ -118,7 +119,7 @@ fn median(setup: &Setup, binary: &Path, case: Case) -> BenchResult<u32> {
     Ok(results[RUNS / 2])
 }
 
-/// Returns the instructions of a gateway that serves this many requests.
+/// Runs a gateway that serves this many requests. Returns the number of its instructions, including start and shutdown.
 fn run(setup: &Setup, binary: &Path, case: Case, requests: u64) -> BenchResult<u64> {
     let address = free_address()?;
     let config = setup.file(
@@ -144,13 +145,17 @@ fn run(setup: &Setup, binary: &Path, case: Case, requests: u64) -> BenchResult<u
     let total = profile
         .lines()
         .find_map(|line| line.strip_prefix("totals: "));
-    Ok(total.ok_or("callgrind wrote no totals")?.trim().parse()?)
+    Ok(total
+        .ok_or("the output file of callgrind has no totals")?
+        .trim()
+        .parse()?)
 }
 
-/// Sends the first request. It uses up the limit that rejects the others, and records the response that is replayed.
+/// Sends the first request. It uses up the rate limit in the case `Rejected`, and stores the response in the case
+/// `Replayed`.
 ///
-/// The request is retried until it succeeds. The gateway first listens on a socket that only tests whether the port is
-/// free, and closes it before it accepts connections, which resets the connections in its queue.
+/// The request is retried until it succeeds, because the gateway resets early connections. At its start, the gateway
+/// listens on a socket only to test whether the port is free, and then closes this socket.
 fn first_exchange(address: SocketAddr, case: Case) -> BenchResult<()> {
     let deadline = Instant::now() + TIMEOUT;
     loop {
@@ -162,7 +167,7 @@ fn first_exchange(address: SocketAddr, case: Case) -> BenchResult<()> {
     }
 }
 
-/// Sends this many requests one after another on one connection, and returns the statuses of the responses.
+/// Sends this many requests of the case one after another on one connection. Returns the statuses of the responses.
 fn exchange(address: SocketAddr, case: Case, requests: u64) -> BenchResult<Vec<String>> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
@@ -177,12 +182,14 @@ fn exchange(address: SocketAddr, case: Case, requests: u64) -> BenchResult<Vec<S
     Ok(statuses)
 }
 
-/// Reads a response and returns its status.
+/// Reads a complete response and returns its status code as text.
 fn response(reader: &mut BufReader<TcpStream>) -> BenchResult<String> {
     let mut line = String::new();
     reader.read_line(&mut line)?;
     let status = line.split(' ').nth(1);
-    let status = status.ok_or("the response has no status")?.to_owned();
+    let status = status
+        .ok_or("the first line of the response has no status")?
+        .to_owned();
     let mut length = 0;
     while !line.trim_end().is_empty() {
         line.clear();

@@ -1,4 +1,4 @@
-//! Load by wrk, and the resources that a gateway uses under it.
+//! Loads a gateway with wrk and measures its CPU time and memory.
 
 use std::env;
 use std::ffi::OsStr;
@@ -13,7 +13,7 @@ use crate::gateways::Running;
 use crate::setup::{Setup, get};
 use crate::{BenchResult, Workload};
 
-/// wrk script that counts the statuses of all responses. Used only for the warm-up, because it slows wrk down.
+/// wrk script that counts the statuses of all responses. Only the warm-up uses it, because it slows wrk down.
 const COUNT_STATUSES: &str = "
 local threads = {}
 counts = {}
@@ -26,10 +26,10 @@ function done()
 end
 ";
 
-/// Time after the end of the load until wrk must exit.
+/// How long wrk can continue after the configured duration. After this time, the benchmark fails.
 const GRACE: Duration = Duration::from_secs(15);
 
-/// Parameters of the load.
+/// Parameters of the load: number of rounds, seconds per run, and number of connections.
 pub(crate) struct Load {
     pub(crate) rounds: usize,
     pub(crate) seconds: u64,
@@ -37,13 +37,17 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    /// Reads the parameters from the environment.
+    /// Reads the parameters from `PEERS_ROUNDS`, `PEERS_SECONDS` and `PEERS_CONNECTIONS`. Fails if a value is not a
+    /// positive integer.
     pub(crate) fn from_env() -> BenchResult<Self> {
         fn number(name: &str, default: u64) -> BenchResult<u64> {
             match env::var(name) {
                 Ok(text) => match text.parse() {
                     Ok(number) if number > 0 => Ok(number),
-                    _ => Err(format!("{name} must be a number above 0, not {text:?}").into()),
+                    _ => Err(format!(
+                        "environment variable {name} must be an integer above 0, not {text:?}"
+                    )
+                    .into()),
                 },
                 Err(_) => Ok(default),
             }
@@ -56,16 +60,16 @@ impl Load {
     }
 }
 
-/// Result of one run.
+/// Measurements of one run of wrk against a gateway.
 #[derive(Clone, Debug)]
 pub(crate) struct Sample {
     /// CPU time of the gateway per request, in µs.
     pub(crate) cpu: f64,
-    /// Requests per second.
+    /// Number of responses per second.
     pub(crate) throughput: f64,
-    /// 99th percentile of the latency, in ms.
+    /// 99th percentile of the request latency, in ms.
     pub(crate) p99: f64,
-    /// Memory of the gateway at the end, in MiB.
+    /// Memory of the gateway at the end of the run, in MiB.
     pub(crate) memory: f64,
     /// Descriptions of unexpected responses and connection errors.
     pub(crate) faults: Vec<String>,
@@ -84,14 +88,15 @@ impl Sample {
     }
 }
 
-/// Measures a gateway after a warm-up, and checks the statuses of its responses.
+/// Measures a gateway after a warm-up. A response without the expected status of `workload` becomes a fault of the
+/// sample.
 pub(crate) fn measure(
     setup: &Setup,
     running: &Running,
     workload: Workload,
     load: &Load,
 ) -> BenchResult<Sample> {
-    // With the workload `Rejected`, the first request uses up the limit.
+    // With the workload `Rejected`, this request uses up the rate limit, so that the gateway rejects all others.
     get(running.address, workload.path())?;
     let mut faults = Vec::new();
     let counts = setup.file("counts.lua", COUNT_STATUSES)?;
@@ -120,7 +125,7 @@ pub(crate) fn measure(
     }
     let (status, _) = get(running.address, workload.path())?;
     if status != workload.status() {
-        faults.push(format!("status {status} after the run"));
+        faults.push(format!("response with status {status} after the run"));
     }
     faults.append(&mut sample.sample.faults);
     Ok(Sample {
@@ -129,7 +134,7 @@ pub(crate) fn measure(
     })
 }
 
-/// Result of a run before its responses are checked.
+/// Result of a run whose statuses are not checked yet.
 pub(crate) struct Loaded {
     pub(crate) sample: Sample,
     pub(crate) requests: u64,
@@ -137,7 +142,7 @@ pub(crate) struct Loaded {
     pub(crate) bad: u64,
 }
 
-/// Runs wrk against a gateway and measures its CPU time and memory.
+/// Runs wrk against a gateway and measures the CPU time and memory of the gateway.
 pub(crate) fn loaded(
     running: &Running,
     path: &str,
@@ -174,7 +179,8 @@ pub(crate) fn loaded(
     })
 }
 
-/// Runs wrk and returns its report.
+/// Runs wrk for `seconds` and returns its report. Fails if wrk cannot be started or does not exit within [`GRACE`]
+/// afterwards.
 pub(crate) fn wrk(
     address: SocketAddr,
     path: &str,
@@ -201,7 +207,9 @@ pub(crate) fn wrk(
     let deadline = Instant::now() + Duration::from_secs(seconds) + GRACE;
     while child.0.try_wait()?.is_none() {
         if Instant::now() > deadline {
-            return Err(format!("wrk did not exit {GRACE:?} after the end of the load").into());
+            return Err(
+                format!("wrk did not exit within {GRACE:?} after the end of the load").into(),
+            );
         }
         sleep(Duration::from_millis(5));
     }
@@ -212,12 +220,12 @@ pub(crate) fn wrk(
     Ok(report)
 }
 
-/// The wrk process. It is killed when dropped.
+/// A running wrk process. Dropping this value kills the process.
 struct Generator(Child);
 
 impl Drop for Generator {
     fn drop(&mut self) {
-        // An error means that the process has already ended.
+        // Errors are ignored, because they mean that the process has already ended.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -1,18 +1,19 @@
-//! CPU time per request, compared with nginx and HAProxy.
+//! CPU time per request of Tidegate, compared with nginx and HAProxy.
 //!
 //! `make peers` runs this comparison. `make peers-clients` compares a thousand with a million tracked clients.
-//! `make peers-keyed` measures idempotency keys, `make peers-fleet` limits in Redis, and `make peers-upstream` retries,
-//! circuit breakers and health checks. `make instructions` counts instructions instead of CPU time.
+//! `make peers-keyed` measures idempotency keys. `make peers-fleet` measures rate limits in Redis.
+//! `make peers-upstream` measures retries, circuit breakers and health checks. `make instructions` counts instructions
+//! instead of CPU time.
 //!
-//! Load, gateways and upstream run on one machine over loopback, so throughput and latency depend on the machine as
-//! much as on the gateway. CPU time per request is comparable, and the project sets bounds for it.
+//! wrk, gateways and upstream run on one machine over loopback, so throughput and latency depend on the machine as much
+//! as on the gateway. CPU time per request is comparable, so only CPU time has a required maximum.
 //!
-//! Each round starts every gateway, one at a time, in front of the same upstream. It loads a gateway twice: once with
-//! requests that are all proxied, and once with requests that are all rejected. The gateways alternate, so a machine
-//! that slows down affects all of them. The results are medians over the rounds.
+//! Each round starts every gateway, one at a time, in front of the same upstream. Each gateway is loaded twice: once
+//! with requests that are all proxied, and once with requests that are all rejected. The gateways alternate, so a
+//! machine that slows down affects all of them. The results are medians over the rounds.
 //!
-//! `PEERS_ROUNDS` (5), `PEERS_SECONDS` (5) and `PEERS_CONNECTIONS` (32) set the load, and `PEERS_TIDEGATE` the binary
-//! of the gateway.
+//! The environment variables `PEERS_ROUNDS` (default: 5), `PEERS_SECONDS` (5) and `PEERS_CONNECTIONS` (32) set the
+//! load. `PEERS_TIDEGATE` sets the Tidegate binary.
 
 mod clients;
 mod fleet;
@@ -36,7 +37,7 @@ use setup::Setup;
 
 type BenchResult<T> = Result<T, Box<dyn Error>>;
 
-/// Treatment of all requests in a run.
+/// What the gateway does with all requests of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Workload {
     Proxied,
@@ -60,7 +61,7 @@ impl Workload {
         }
     }
 
-    /// Upper bound of the CPU time per request, as a multiple of that of nginx.
+    /// Maximum CPU time per request of Tidegate, as a multiple of that of nginx.
     fn bound(self) -> f64 {
         match self {
             Self::Proxied => 1.0,

@@ -1,7 +1,7 @@
 //! A child process with its descendants: CPU time, memory and termination.
 //!
-//! Dropping a [`Process`] ends it by its id, so that no process remains after a panic. Descendants that are still
-//! running are killed too.
+//! Dropping a [`Process`] ends the process by its id, so that no process remains after a panic. Descendants that are
+//! still running are killed too.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -13,26 +13,26 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::BenchResult;
 
-/// Clock ticks per second in `/proc`, on all supported architectures.
+/// Number of clock ticks per second in the times of `/proc`. It is the same on all supported architectures.
 const TICKS_PER_SECOND: u32 = 100;
 
-/// Time between SIGTERM and SIGKILL.
+/// How long a process gets to exit after SIGTERM, before it gets SIGKILL.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A running child process.
+/// A running child process. Dropping this value ends the process and its descendants.
 pub(crate) struct Process(Child);
 
-/// Fields of `/proc/PID/stat`.
+/// Some of the fields in `/proc/PID/stat`.
 struct Stat {
     parent: i32,
-    /// User and system time of all threads, in clock ticks.
+    /// CPU time of all threads of the process, user and system, in clock ticks.
     ticks: u64,
-    /// Start time, which distinguishes the process from a later one with the same id.
+    /// When the process started. This distinguishes it from a later process with the same id.
     started: u64,
 }
 
 impl Process {
-    /// Starts a program with its output in the file `log`.
+    /// Starts a program that writes its output to the file `log`.
     pub(crate) fn start(command: &mut Command, log: &Path) -> BenchResult<Self> {
         let log = File::create(log)?;
         let child = command
@@ -44,7 +44,7 @@ impl Process {
         Ok(Self(child))
     }
 
-    /// Returns the exit status if the process has ended.
+    /// Returns the exit status as text. `None` if the process is still running.
     pub(crate) fn ended(&mut self) -> Option<String> {
         let status = self.0.try_wait().ok()??;
         Some(status.to_string())
@@ -68,7 +68,7 @@ impl Process {
         i32::try_from(self.0.id()).expect("a process id is positive")
     }
 
-    /// Returns the process and its descendants.
+    /// Returns the ids and `/proc` fields of the process and its descendants.
     fn process_tree(&self) -> Vec<(i32, Stat)> {
         let all: Vec<_> = fs::read_dir("/proc")
             .into_iter()
@@ -102,21 +102,21 @@ impl Drop for Process {
                 signal(pid, Signal::KILL);
             }
         }
-        // An error means that the process was already waited for.
+        // The error is ignored, because it means that the process has already been waited for.
         let _ = self.0.wait();
     }
 }
 
 fn signal(pid: i32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(pid) {
-        // An error means that the process has already ended.
+        // The error is ignored, because it means that the process has already ended.
         let _ = kill_process(pid, signal);
     }
 }
 
 fn stat(pid: i32) -> Option<Stat> {
     let line = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses can contain any character. The fields after it are numbers.
+    // The fields are parsed from the last `)` on, because the process name in parentheses can contain any character.
     let (_, rest) = line.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_whitespace().collect();
     let number = |index: usize| fields.get(index)?.parse::<u64>().ok();
@@ -127,7 +127,8 @@ fn stat(pid: i32) -> Option<Stat> {
     })
 }
 
-/// Returns the proportional set size of a process in KiB, or its resident size if the kernel does not provide it.
+/// Returns the proportional set size of a process in KiB, or its resident set size if the kernel does not provide the
+/// former.
 fn memory(pid: i32) -> u64 {
     let field = |file: &str, name: &str| -> Option<u64> {
         let text = fs::read_to_string(format!("/proc/{pid}/{file}")).ok()?;

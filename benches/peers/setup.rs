@@ -1,4 +1,4 @@
-//! The upstream of all gateways, and a directory for their files.
+//! Starts the upstream that all gateways share, and creates a directory for their files.
 
 use std::fs;
 use std::io::{Read as _, Write as _};
@@ -13,25 +13,25 @@ use tempfile::TempDir;
 use crate::BenchResult;
 use crate::process::Process;
 
-/// Timeout for a program to listen, and for a response.
+/// How long a program gets until it listens, and how long a response can take.
 const START: Duration = Duration::from_secs(10);
 
-/// Body of all responses: 100 bytes with one opening brace.
+/// Body of all responses of the upstream. It has 100 bytes and one opening brace.
 const RESPONSE: &str = r#"{"id":"5f2d7c1e9b3a4e60","name":"kitchen","state":"online","seen":"2026-11-16T10:24:36Z","rev":1042}"#;
 
-/// The upstream, the gateway binary and the directory.
+/// The running upstream, the Tidegate binary, and the directory for files.
 pub(crate) struct Setup {
-    // Dropped before its directory is deleted.
+    // This field is first, so that the upstream ends before its directory is deleted.
     _upstream: Process,
-    /// Address of the upstream.
+    /// Address on which the upstream listens.
     pub(crate) upstream: SocketAddr,
-    /// Copy of the gateway under test, so that a build cannot replace it during the measurement.
+    /// Copy of the Tidegate binary. It is a copy, so that a build cannot replace it during the measurement.
     pub(crate) tidegate: PathBuf,
     directory: TempDir,
 }
 
 impl Setup {
-    /// Starts the upstream.
+    /// Copies the Tidegate binary and starts the upstream.
     pub(crate) fn start() -> BenchResult<Self> {
         let directory = TempDir::new()?;
         let tidegate = directory.path().join("gateway");
@@ -54,12 +54,12 @@ impl Setup {
         })
     }
 
-    /// Returns the directory for files.
+    /// Returns the directory for configuration and log files. It is deleted when `Setup` is dropped.
     pub(crate) fn path(&self) -> &Path {
         self.directory.path()
     }
 
-    /// Writes a file and returns its path.
+    /// Writes a file in the directory and returns its path.
     pub(crate) fn file(&self, name: &str, text: &str) -> BenchResult<PathBuf> {
         let path = self.path().join(name);
         fs::write(&path, text)?;
@@ -67,7 +67,7 @@ impl Setup {
     }
 }
 
-/// Starts nginx with `http` as the content of its block `http`.
+/// Starts nginx with `http` as the content of its `http` block.
 pub(crate) fn nginx(
     directory: &Path,
     name: &str,
@@ -102,12 +102,12 @@ pub(crate) fn nginx(
     Process::start(&mut command, &directory.join(format!("{name}.log")))
 }
 
-/// Returns a free local address.
+/// Returns an address on the loopback interface whose port is free.
 pub(crate) fn free_address() -> BenchResult<SocketAddr> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }
 
-/// Waits until a program listens on `address`.
+/// Waits until a program listens on `address`. Fails if the program ends before, or if it takes longer than [`START`].
 pub(crate) fn until_listening(process: &mut Process, address: SocketAddr) -> BenchResult<()> {
     let deadline = Instant::now() + START;
     while TcpStream::connect(address).is_err() {

@@ -1,10 +1,10 @@
-//! Tables of the medians.
+//! Prints the results of the comparison as tables of medians.
 
 use crate::Workload;
 use crate::gateways::Gateway;
 use crate::load::Sample;
 
-/// Prints one row per gateway, and whether the gateway under test is within its bound.
+/// Prints one row per gateway, and whether the CPU time of Tidegate is within its maximum.
 pub(crate) fn print(workload: Workload, rows: &[(Gateway, Vec<&Sample>)]) {
     let Some((_, nginx)) = rows.iter().find(|(gateway, _)| *gateway == Gateway::Nginx) else {
         return;
@@ -42,7 +42,7 @@ pub(crate) fn print(workload: Workload, rows: &[(Gateway, Vec<&Sample>)]) {
     }
 }
 
-/// Prints a ratio and whether it is within its bound.
+/// Prints the ratio of two CPU times and whether it is at most `bound`.
 pub(crate) fn print_result(ratio: f64, bound: f64) {
     let result = if ratio <= bound { "ok" } else { "EXCEEDED" };
     println!("CPU per request {ratio:.2}× (bound {bound}×: {result})");
@@ -55,7 +55,7 @@ pub(crate) fn range(samples: &[&Sample]) -> String {
     format!("{min:.2}–{max:.2}")
 }
 
-/// Returns the median of the values that `of` returns for the samples.
+/// Returns the median of one measurement over all samples. `of` selects the measurement.
 pub(crate) fn median(samples: &[&Sample], of: impl Fn(&Sample) -> f64) -> f64 {
     let mut values: Vec<f64> = samples.iter().map(|sample| of(sample)).collect();
     values.sort_by(f64::total_cmp);

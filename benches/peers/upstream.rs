@@ -1,7 +1,8 @@
-//! Cost of failure handling while no server fails.
+//! Cost of retries, circuit breakers, health checks and the concurrency limit while no server fails.
 //!
-//! Two gateways have the same two servers. One has retries with a budget, circuit breakers, health checks and adaptive
-//! concurrency, and the other has none of these. Both balance the load over the servers.
+//! Two gateways have the same two upstream servers. One gateway has retries with a retry budget, circuit breakers,
+//! health checks and an adaptive concurrency limit, and the other has none of these. Both balance the load over the
+//! servers.
 
 use std::net::SocketAddr;
 
@@ -11,10 +12,10 @@ use crate::load::{Load, Sample, loaded, wrk};
 use crate::setup::{Setup, free_address, until_listening};
 use crate::table::{median, print_result, range};
 
-/// Upper bound of the ratio of CPU time per request: with failure handling to without.
+/// Maximum ratio of the CPU time per request with failure handling to that without.
 const BOUND: f64 = 1.05;
 
-/// Path of all requests.
+/// Path of all requests that wrk sends.
 const PATH: &str = "/api/items";
 
 const WITHOUT: &str = "breaker = { enabled = false }";
@@ -26,14 +27,14 @@ const WITH: &str = r#"
     concurrency = { }
 "#;
 
-/// A gateway with or without failure handling.
+/// A running gateway with or without failure handling, and its measurements.
 struct Variant {
     name: &'static str,
     running: Running,
     samples: Vec<Sample>,
 }
 
-/// Measures and prints the comparison.
+/// Measures both gateways and prints the comparison.
 pub(crate) fn compare(setup: &Setup, load: &Load) -> BenchResult<()> {
     let mut variants = [
         Variant::start(setup, "without", WITHOUT)?,
@@ -105,7 +106,7 @@ impl Variant {
     }
 }
 
-/// Returns the configuration. Its two servers are the same upstream under two names.
+/// Returns the configuration of a gateway. Its two upstream servers are the same server under two names.
 fn config(listen: SocketAddr, upstream: SocketAddr, settings: &str) -> String {
     format!(
         r#"

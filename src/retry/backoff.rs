@@ -1,32 +1,32 @@
-//! Backoff before the next attempt when no `Retry-After` applies.
+//! Backoff: the delay before the next attempt if no `Retry-After` applies.
 //!
-//! A delay grows, is capped, and then receives jitter, in this order. Clients that have reached the cap are therefore
-//! still spread: 30 s with 30 % jitter is 30 to 39 s. Decorrelated jitter is the exception: its formula applies the cap
-//! last.
+//! A delay is computed in three steps: growth, cap, jitter. Clients that have reached the cap therefore still retry at
+//! different times: 30 s with 30 % jitter is 30 to 39 s. Decorrelated jitter is the exception, because its formula
+//! applies the cap last.
 //!
-//! The caller provides the random numbers. The same seed gives the same delays. No input causes an overflow or a panic.
-//! A factor or ratio that is NaN has no effect.
+//! The caller provides the random number generator, so the same seed gives the same delays. No input causes an overflow
+//! or a panic. A factor or fraction that is NaN has no effect.
 
 use std::time::Duration;
 
 use fastrand::Rng;
 
-/// Growth and jitter of the delays between attempts.
+/// Rule for the delays between attempts: growth, cap and jitter.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Backoff {
-    /// Growth of the delay from one retry to the next.
+    /// How the delay grows from one retry to the next.
     pub strategy: Strategy,
-    /// Delay before the first retry.
+    /// Delay before the first retry, without jitter.
     pub base: Duration,
-    /// Upper bound of the delay without jitter. Jitter can exceed it.
+    /// Maximum delay without jitter. Jitter can exceed it, except decorrelated jitter.
     pub cap: Duration,
-    /// Factor of exponential growth. A value below 1 counts as 1.
+    /// Factor by which an exponential delay grows with each retry. A value below 1 counts as 1.
     pub factor: f64,
-    /// Random variation of the delay.
+    /// Random variation of the delay, applied after the cap.
     pub jitter: Jitter,
 }
 
-/// Growth of the delay from one retry to the next.
+/// How the delay grows from one retry to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strategy {
     /// The delay does not grow.
@@ -37,29 +37,30 @@ pub enum Strategy {
     Exponential,
 }
 
-/// Random variation of the delay. It prevents clients that failed together from retrying together.
+/// Random variation of the delay. It prevents clients that failed at the same time from retrying at the same time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Jitter {
-    /// No variation.
+    /// The delay does not vary.
     None,
-    /// Adds a random time of up to this duration.
+    /// Adds a random time from zero to this duration.
     Added(Duration),
-    /// Adds up to this fraction of the delay: with 0.3, a delay of 1 s becomes 1 to 1.3 s.
+    /// Adds a random part of up to this fraction of the delay: with 0.3, a delay of 1 s becomes 1 to 1.3 s.
     Proportional(f64),
-    /// Adds or subtracts up to this fraction of the delay: with 0.25, a delay of 2 s becomes 1.5 to 2.5 s. A value
-    /// above 1 counts as 1.
+    /// Adds or subtracts a random part of up to this fraction of the delay: with 0.25, a delay of 2 s becomes 1.5 to
+    /// 2.5 s. A value above 1 counts as 1.
     Percent(f64),
-    /// A random time from zero to the delay.
+    /// Replaces the delay by a random time from zero to the delay.
     Full,
-    /// A random time from half of the delay to the delay.
+    /// Replaces the delay by a random time from half of the delay to the delay.
     Equal,
-    /// A random time from `base` to three times the previous delay, independent of the strategy.
+    /// Replaces the delay by a random time from `base` to three times the previous delay, at most `cap`. The strategy
+    /// has no effect.
     Decorrelated,
 }
 
 impl Backoff {
-    /// Returns the delay before a retry. The first retry has the number 0. `previous` is the delay before the previous
-    /// retry.
+    /// Returns the delay before a retry. `retry` is 0 for the first retry. `previous` is the delay before the previous
+    /// retry, which only decorrelated jitter uses.
     pub fn wait(&self, retry: u32, previous: Option<Duration>, random: &mut Rng) -> Duration {
         let wait = self.without_jitter(retry);
         match self.jitter {
@@ -82,13 +83,13 @@ impl Backoff {
         }
     }
 
-    /// Returns the delay before this retry, capped and without jitter.
+    /// Returns the delay before this retry after growth and cap, without jitter.
     fn without_jitter(&self, retry: u32) -> Duration {
         let grown = match self.strategy {
             Strategy::Constant => self.base,
             Strategy::Linear => self.base.saturating_mul(retry.saturating_add(1)),
             Strategy::Exponential => {
-                // `max` also converts NaN to 1.
+                // `max` converts values below 1 and NaN to 1.
                 let factor = self.factor.max(1.0);
                 times(self.base, factor.powf(f64::from(retry)))
             }
@@ -97,7 +98,7 @@ impl Backoff {
     }
 }
 
-/// Returns this fraction of a delay. A negative fraction or NaN gives zero.
+/// Returns `wait` multiplied by `fraction`. Returns zero if `fraction` is negative or NaN.
 fn fraction_of(wait: Duration, fraction: f64) -> Duration {
     if fraction > 0.0 {
         times(wait, fraction)
@@ -108,7 +109,7 @@ fn fraction_of(wait: Duration, fraction: f64) -> Duration {
 
 /// Returns `wait` multiplied by the positive number `by`, at most [`Duration::MAX`].
 fn times(wait: Duration, by: f64) -> Duration {
-    // Zero multiplied by infinity would be NaN.
+    // Infinity becomes `f64::MAX`, because a `wait` of zero multiplied by infinity would be NaN.
     let by = by.min(f64::MAX);
     Duration::try_from_secs_f64(wait.as_secs_f64() * by).unwrap_or(Duration::MAX)
 }
@@ -139,7 +140,7 @@ mod tests {
         }
     }
 
-    /// Returns the shortest and the longest of many delays before one retry, in seconds.
+    /// Computes the delay before one retry 20,000 times. Returns the shortest and the longest delay, in seconds.
     fn extremes(backoff: Backoff, retry: u32, previous: Option<Duration>) -> (f64, f64) {
         let mut random = Rng::with_seed(1);
         let waits = (0..20_000).map(|_| backoff.wait(retry, previous, &mut random).as_secs_f64());
@@ -148,7 +149,8 @@ mod tests {
         })
     }
 
-    /// Asserts that the extremes are within the bounds and within a thousandth of both bounds.
+    /// Asserts that the shortest and the longest delay are between `from` and `to`, and closer to them than a
+    /// thousandth of the range.
     fn assert_fills((least, most): (f64, f64), from: f64, to: f64) {
         let near = (to - from) / 1_000.0;
         assert!(least >= from && least <= from + near, "{least} for {from}");

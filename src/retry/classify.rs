@@ -1,11 +1,11 @@
-//! Classification of failures: which failures are retried.
+//! Classification of failed attempts: which failures are retried.
 //!
-//! Clients differ in what they retry, so there are several tables. One client retries 408 like any timeout. Another
-//! does not, because a client that sent its request too slowly will probably do so again. All tables agree that a
-//! status such as 400 or 404 is final: the same request would fail again.
+//! Existing clients differ in what they retry, so there is one [`RetryTable`] for each of them. For example, one client
+//! retries 408 like any timeout. Another does not, because a client that sent its request too slowly will probably do
+//! so again. No table retries a status such as 400 or 404, because the same request would fail again.
 //!
-//! A table does not decide whether a request *may* be sent twice. That depends on its method and on whether a server
-//! may have executed it. The caller has to decide that.
+//! A table does not decide whether it is safe to send a request twice. This depends on the method, and on whether a
+//! server can have executed the request. The caller must decide it.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -14,37 +14,37 @@ use std::io;
 
 use http::StatusCode;
 
-/// The failure of an attempt.
+/// Why an attempt failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Failure {
     /// The server responded with this status.
     Status(StatusCode),
-    /// A timeout expired.
+    /// The attempt exceeded a timeout.
     TimedOut,
     /// The connection was refused, or the host or network is unreachable.
     Refused,
     /// The host name cannot be resolved.
     NotFound,
-    /// The connection was lost.
+    /// The connection was lost after it had been established.
     Disconnected,
 }
 
 /// Table of the failures that a client retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryTable {
-    /// 408, 429, 5xx, timeouts, and lost or refused connections. An unknown host is not retried, because the name is
-    /// probably wrong.
+    /// Retries 408, 429, 5xx, timeouts, and lost or refused connections. Does not retry an unknown host, because the
+    /// name is probably wrong.
     TrafficControl,
-    /// 429, 5xx, and all network failures.
+    /// Retries the statuses 429 and 5xx, and all network failures.
     AuthorizationApi,
-    /// 429, 500, 502, 503, 504, and all network failures.
+    /// Retries the statuses 429, 500, 502, 503 and 504, and all network failures.
     Sender,
-    /// 408, 429, 5xx, and all network failures.
+    /// Retries the statuses 408, 429 and 5xx, and all network failures.
     Handbook,
 }
 
 impl RetryTable {
-    /// Whether the table retries after `failure`.
+    /// Whether a client with this table retries a request that failed with `failure`.
     pub fn retries(self, failure: Failure) -> bool {
         match failure {
             Failure::Status(status) => self.retries_status(status),
@@ -65,12 +65,13 @@ impl RetryTable {
 }
 
 impl Failure {
-    /// Classifies an error of a socket or of name resolution. Returns `None` for other errors.
+    /// Classifies an error of a socket or of the name resolution. Returns `None` for other errors, which are not
+    /// retried.
     pub fn of_io(error: &io::Error) -> Option<Self> {
         use io::ErrorKind as Kind;
 
         match error.kind() {
-            // A blocking socket reports an expired timeout as `WouldBlock`.
+            // `WouldBlock` is a timeout, because a blocking socket with a timeout reports it that way.
             Kind::TimedOut | Kind::WouldBlock => Some(Self::TimedOut),
             Kind::ConnectionRefused | Kind::HostUnreachable | Kind::NetworkUnreachable => {
                 Some(Self::Refused)
@@ -82,27 +83,28 @@ impl Failure {
             | Kind::BrokenPipe
             | Kind::UnexpectedEof
             | Kind::NetworkDown => Some(Self::Disconnected),
-            // The standard library has no stable error kind for a failed lookup, so the text is compared.
+            // A failed name resolution is recognised by its text, because the standard library has no stable error kind
+            // for it.
             _ if error.to_string().starts_with("failed to lookup address") => Some(Self::NotFound),
             _ => error.get_ref().and_then(|inner| Self::of_error(inner)),
         }
     }
 
-    /// Returns the first network failure in `error` and its sources.
+    /// Returns the first network failure in `error` and its sources. `None` if there is none.
     ///
-    /// HTTP clients wrap errors of sockets in their own error types.
+    /// The sources are searched, because HTTP clients wrap the errors of sockets in their own error types.
     pub fn of_error(error: &(dyn Error + 'static)) -> Option<Self> {
         std::iter::successors(Some(error), |&error| error.source())
             .filter_map(|error| error.downcast_ref())
             .find_map(Self::of_io)
     }
 
-    /// Whether the status is 429.
+    /// Whether the failure is a response with status 429.
     pub fn is_rate_limit(self) -> bool {
         self == Self::Status(StatusCode::TOO_MANY_REQUESTS)
     }
 
-    /// Returns the status of the response, if there was one.
+    /// Returns the status of the response. `None` if there was no response.
     pub fn status(self) -> Option<StatusCode> {
         match self {
             Self::Status(status) => Some(status),
@@ -235,10 +237,10 @@ mod tests {
         }
     }
 
-    /// The classification depends on the text of this error. The test fails if the text changes.
+    /// [`Failure::of_io`] recognises this error by its text. This test fails if the standard library changes the text.
     #[test]
     fn an_unresolvable_name_is_host_not_found() {
-        // The label is longer than 63 bytes, so no DNS query is sent.
+        // The resolver rejects this name without a DNS query, because a label has at most 63 bytes.
         let name = "a".repeat(64);
         let error = (name.as_str(), 80).to_socket_addrs().unwrap_err();
         assert_eq!(Failure::of_io(&error), Some(Failure::NotFound), "{error}");

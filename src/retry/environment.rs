@@ -1,8 +1,8 @@
-//! Settings of two presets from environment variables.
+//! Settings of the presets `authorization-api` and `sender`, read from environment variables.
 //!
 //! The client of the authorization API counts attempts: `HTTP_RETRY_ATTEMPTS=5` means five calls. The sender counts
-//! retries: `MAX_RETRIES=3` means four calls. Both follow their documents. An empty variable counts as unset. An
-//! invalid value is an error, because a silent default would go unnoticed.
+//! retries: `MAX_RETRIES=3` means four calls. Each meaning is that of the client's document. An empty variable counts
+//! as unset. An invalid value is an error, because nobody would notice if the default were used instead.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -12,27 +12,27 @@ use thiserror::Error;
 use super::policy::RetryPolicy;
 use super::preset::Preset;
 
-/// Number of attempts, including the first, for [`Settings::authorization_api`].
+/// Name of the variable with the number of attempts, including the first, for [`Settings::authorization_api`].
 pub const RETRY_ATTEMPTS: &str = "HTTP_RETRY_ATTEMPTS";
 
-/// Timeout of an attempt in milliseconds, for [`Settings::authorization_api`].
+/// Name of the variable with the timeout of an attempt in milliseconds, for [`Settings::authorization_api`].
 pub const TIMEOUT: &str = "HTTP_TIMEOUT";
 
-/// Number of retries after the first attempt, for [`Settings::sender`].
+/// Name of the variable with the number of retries after the first attempt, for [`Settings::sender`].
 pub const MAX_RETRIES: &str = "MAX_RETRIES";
 
 /// A retry policy and a timeout, read from environment variables.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// Retry policy.
+    /// Retry policy of the preset, with the number of attempts from the environment.
     pub policy: RetryPolicy,
     /// Timeout of each attempt. `None` means no timeout.
     pub timeout: Option<Duration>,
 }
 
-/// An environment variable with an invalid value.
+/// Error of an environment variable with an invalid value.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{name} has the invalid value `{value}`; expected {expected}")]
+#[error("environment variable {name} has the invalid value `{value}`; expected {expected}")]
 pub struct BadVariable {
     name: &'static str,
     value: String,
@@ -40,8 +40,9 @@ pub struct BadVariable {
 }
 
 impl Settings {
-    /// Returns [`Preset::AuthorizationApi`] with the values of `HTTP_RETRY_ATTEMPTS` (default: 3) and `HTTP_TIMEOUT`
-    /// (default: no timeout). `lookup` returns the value of a variable.
+    /// Returns the settings of [`Preset::AuthorizationApi`] with the values of `HTTP_RETRY_ATTEMPTS` (default: 3) and
+    /// `HTTP_TIMEOUT` (default: no timeout). `lookup` returns the value of the variable with the given name, for
+    /// example [`of_process`].
     ///
     /// ```
     /// use tidegate::retry::environment::Settings;
@@ -61,8 +62,8 @@ impl Settings {
         Ok(Self { policy, timeout })
     }
 
-    /// Returns [`Preset::Sender`] with the value of `MAX_RETRIES` (default: 3). `lookup` returns the value of a
-    /// variable.
+    /// Returns the settings of [`Preset::Sender`] with the value of `MAX_RETRIES` (default: 3). `lookup` returns the
+    /// value of the variable with the given name, for example [`of_process`].
     pub fn sender(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, BadVariable> {
         let mut policy = Preset::Sender.policy();
         if let Some(retries) = number(&lookup, MAX_RETRIES, "an integer of at least 0")? {
@@ -75,8 +76,8 @@ impl Settings {
     }
 }
 
-/// Returns an environment variable of this process, for use as `lookup`. Invalid Unicode becomes replacement
-/// characters, so the value is rejected as an invalid number.
+/// Returns the value of an environment variable of this process, for use as `lookup`. Invalid Unicode becomes
+/// replacement characters, so that the value is rejected as an invalid number.
 pub fn of_process(name: &str) -> Option<String> {
     std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
 }
@@ -89,7 +90,7 @@ fn number<N: std::str::FromStr>(
     let Some(value) = lookup(name).filter(|value| !value.trim().is_empty()) else {
         return Ok(None);
     };
-    // `parse` alone would accept a leading `+`.
+    // The digits are checked, because `parse` alone would accept a leading `+`.
     let is_digits = value.trim().bytes().all(|byte| byte.is_ascii_digit());
     match value.trim().parse() {
         Ok(number) if is_digits => Ok(Some(number)),
@@ -110,7 +111,7 @@ mod tests {
     const AUTHORIZATION_API: ReadSettings = |lookup| Settings::authorization_api(lookup);
     const SENDER: ReadSettings = |lookup| Settings::sender(lookup);
 
-    /// Returns the settings if only this variable is set.
+    /// Reads the settings from an environment in which only the variable `name` is set. Returns the text of an error.
     fn with(read: ReadSettings, name: &str, value: &str) -> Result<Settings, String> {
         let settings = read(&|variable| (variable == name).then(|| value.to_owned()));
         settings.map_err(|error| error.to_string())
@@ -161,15 +162,16 @@ mod tests {
         let error = |read, name, value| with(read, name, value).unwrap_err();
         assert_eq!(
             error(AUTHORIZATION_API, RETRY_ATTEMPTS, "0"),
-            "HTTP_RETRY_ATTEMPTS has the invalid value `0`; expected an integer of at least 1"
+            "environment variable HTTP_RETRY_ATTEMPTS has the invalid value `0`; expected an integer of at least 1"
         );
         assert_eq!(
             error(AUTHORIZATION_API, TIMEOUT, "5s"),
-            "HTTP_TIMEOUT has the invalid value `5s`; expected an integer of at least 1, in milliseconds"
+            "environment variable HTTP_TIMEOUT has the invalid value `5s`; expected an integer of at least 1, \
+             in milliseconds"
         );
         assert_eq!(
             error(SENDER, MAX_RETRIES, "-1"),
-            "MAX_RETRIES has the invalid value `-1`; expected an integer of at least 0"
+            "environment variable MAX_RETRIES has the invalid value `-1`; expected an integer of at least 0"
         );
         for value in ["+5", "1.5", "many", "4294967296", "5\u{fffd}"] {
             assert!(error(SENDER, MAX_RETRIES, value).contains(value));

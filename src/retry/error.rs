@@ -1,8 +1,8 @@
-//! Errors of attempts, and the error of a request that is given up.
+//! Errors of single attempts, and the error of a request after its last attempt.
 //!
-//! A program can use its own error type. The type implements [`RetryableError`], which classifies the error.
-//! [`Retrying`](super::Retrying) returns the last error unchanged in [`GaveUp`]. [`Failure`], [`ErrorResponse`] and
-//! `io::Error` already implement the trait.
+//! A program can use its own error type if the type implements [`RetryableError`]. [`Failure`], [`ErrorResponse`] and
+//! `io::Error` already implement this trait. [`Retrying`](super::Retrying) returns the last error unchanged in
+//! [`GaveUp`].
 
 use std::error::Error;
 use std::fmt;
@@ -15,33 +15,33 @@ use super::classify::Failure;
 use super::policy::GiveUp;
 use super::retry_after::RetryAfter;
 
-/// Error of an attempt, which the retry policy can classify.
+/// Error of an attempt. Its methods tell the retry policy whether and when to retry.
 pub trait RetryableError: Error {
-    /// Returns the failure of the attempt. `None` if neither the API nor the network caused the error; such an error is
-    /// not retried.
+    /// Returns why the attempt failed. `None` if neither the API nor the network caused the error. An error with `None`
+    /// is not retried.
     fn failure(&self) -> Option<Failure>;
 
-    /// Returns the `Retry-After` of the response, if there is one.
+    /// Returns the `Retry-After` of the response. `None` if it is absent or there was no response.
     fn retry_after(&self) -> Option<RetryAfter> {
         None
     }
 }
 
-/// A response with a status of 400 or above.
+/// Error of an attempt whose response has a status of 400 or above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ErrorResponse {
     /// Status of the response.
     pub status: StatusCode,
-    /// `Retry-After` of the response, if it is present and valid.
+    /// `Retry-After` of the response. `None` if it is absent or invalid.
     pub retry_after: Option<RetryAfter>,
 }
 
-/// Error of a request for which no further attempt is made.
+/// Error of a request that failed and is not retried any more.
 #[derive(Debug)]
 pub struct GaveUp<E> {
-    /// Why no further attempt was made.
+    /// Why no further attempt was made, such as a reached deadline.
     pub why: GiveUp,
-    /// Number of attempts made.
+    /// Number of attempts made, including the first. At least 1.
     pub attempts: u32,
     /// Error of the last attempt.
     pub last: Last<E>,
@@ -50,14 +50,14 @@ pub struct GaveUp<E> {
 /// Error of the last attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Last<E> {
-    /// The attempt returned this error.
+    /// The future of the attempt returned this error.
     Failed(E),
-    /// The attempt exceeded this timeout.
+    /// The attempt exceeded the timeout of the [`Retrying`](super::Retrying), which is this long.
     TimedOut(Duration),
 }
 
 impl ErrorResponse {
-    /// Returns the response if its status is below 400, otherwise an error with its status and `Retry-After`.
+    /// Returns the response if its status is below 400. Otherwise returns an error with its status and `Retry-After`.
     pub fn check<B>(response: Response<B>) -> Result<Response<B>, Self> {
         let status = response.status();
         if status.as_u16() < 400 {
@@ -101,7 +101,7 @@ impl RetryableError for io::Error {
 }
 
 impl<E: RetryableError> Last<E> {
-    /// Returns the error.
+    /// Returns the error of the attempt, or [`Failure::TimedOut`] if the attempt exceeded its timeout.
     pub fn error(&self) -> &dyn RetryableError {
         match self {
             Self::Failed(error) => error,
@@ -111,7 +111,7 @@ impl<E: RetryableError> Last<E> {
 }
 
 impl<E: RetryableError> GaveUp<E> {
-    /// Whether the last response was a 429.
+    /// Whether the last attempt got a response with status 429.
     pub fn is_rate_limit(&self) -> bool {
         let failure = self.last.error().failure();
         failure.is_some_and(Failure::is_rate_limit)
@@ -126,10 +126,10 @@ impl<E: RetryableError> fmt::Display for GaveUp<E> {
         let attempts = self.attempts;
         let s = if attempts == 1 { "" } else { "s" };
         match self.why {
-            GiveUp::NotWorthIt => f.write_str("not retryable"),
+            GiveUp::NotWorthIt => f.write_str("gave up after a failure that is not retryable"),
             GiveUp::Exhausted => write!(f, "gave up after {attempts} attempt{s}"),
             GiveUp::TooLate => {
-                write!(f, "deadline reached after {attempts} attempt{s}")
+                write!(f, "gave up at the deadline, after {attempts} attempt{s}")
             }
         }
     }
@@ -185,11 +185,11 @@ mod tests {
         );
         assert_eq!(
             gave_up(GiveUp::NotWorthIt, 1, status(StatusCode::NOT_FOUND)),
-            "not retryable: 404 Not Found"
+            "gave up after a failure that is not retryable: 404 Not Found"
         );
         assert_eq!(
             gave_up(GiveUp::TooLate, 1, Last::TimedOut(Duration::from_secs(1))),
-            "deadline reached after 1 attempt: timed out"
+            "gave up at the deadline, after 1 attempt: timed out"
         );
     }
 }

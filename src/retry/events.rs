@@ -1,8 +1,8 @@
-//! Ready-made observers: the log events of two clients, and a line on the console.
+//! Ready-made observers of failed attempts: the log events of two clients, and lines on the console.
 //!
-//! The field names are exactly those of the clients' documents, hence the camel case, because dashboards and alerts
-//! depend on them. Events are written with `tracing` and the target of this module. The subscriber writes the
-//! `timestamp`. A timestamp in the event itself would duplicate the JSON key.
+//! The field names are exactly those of the clients' documents, because dashboards and alerts depend on them. They are
+//! therefore in camel case. Events are written with `tracing` and the target of this module. They have no `timestamp`
+//! field, because the subscriber writes one.
 //!
 //! In all events, `attempt` is the number of the failed attempt, starting with 1. `maxRetries` is the total number of
 //! attempts: `attempt 1/5` is the first of five calls.
@@ -14,38 +14,39 @@ use super::classify::Failure;
 use super::policy::{GiveUp, Next, Wait};
 use super::retrying::{FailedAttempt, Observer};
 
-/// Logs the events of the authorization API's client.
+/// Observer that logs the events of the authorization API's client.
 ///
-/// - Each retry is a warning: `Rate limit hit, backing off before retry` after a 429, otherwise `Request failed,
-///   backing off before retry`. Fields: `attempt`, `maxRetries`, `retryDelayMs`, `retryDelaySeconds`, `statusCode` (if
-///   there was a response), `isRateLimited` and `hasRetryAfterHeader`.
+/// - Each retry is a warning: `Rate limit hit, backing off before retry` after a 429, otherwise
+///   `Request failed, backing off before retry`. Fields: `attempt`, `maxRetries`, `retryDelayMs`, `retryDelaySeconds`,
+///   `statusCode` (if there was a response), `isRateLimited` and `hasRetryAfterHeader`.
 /// - If the delay comes from `Retry-After`, an info event precedes the warning: `Using Retry-After header`. Fields:
 ///   `retryAfterMs` and `retryAfterSeconds`.
-/// - The end of the attempts is an error: `Rate limit exceeded, retries exhausted` or `Request failed, retries
-///   exhausted`. Fields: `attempts`, `maxRetries`, `endpoint`, `error.name`, `error.message` and `error.code`. The
-///   message ends with `no time left to retry` if the deadline is reached. It is `Request failed, not worth a retry` if
-///   the failure is not retryable.
+/// - A request that is not retried any more is an error: `Rate limit exceeded, retries exhausted` or
+///   `Request failed, retries exhausted`. Fields: `attempts`, `maxRetries`, `endpoint`, `error.name`, `error.message`
+///   and `error.code`. The text ends with `no time left to retry` if the deadline is reached. It is
+///   `Request failed, not worth a retry` if the failure is not retryable.
 #[derive(Clone, Debug)]
 pub struct AuthorizationApiLog {
     endpoint: String,
 }
 
-/// Logs the events of the handbook: a warning for each retry. Fields: `event` (`retry_attempt`), `attempt`,
-/// `maxRetries`, `delayMs`, `errorType` and `errorMessage`. It does not log the end of the attempts.
+/// Observer that logs the events of the handbook: a warning for each retry. Fields: `event` (`retry_attempt`),
+/// `attempt`, `maxRetries`, `delayMs`, `errorType` and `errorMessage`. It does not log that a request is given up.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HandbookLog;
 
-/// Writes a line before each retry: `Rate limit hit (attempt 1/5), retrying in 1s...`
+/// Observer that writes a line before each retry: `Rate limit hit (attempt 1/5), retrying in 1s...`
 ///
-/// Delays are rounded to seconds, and delays below 0.5 s to milliseconds. Write errors are ignored, because a closed
-/// terminal must not fail a request.
+/// Delays are rounded to seconds, and delays below 0.5 s to milliseconds. Write errors are ignored, because a request
+/// must not fail if the terminal is closed.
 #[derive(Clone, Debug)]
 pub struct Console<W> {
     out: W,
 }
 
 impl AuthorizationApiLog {
-    /// Creates an observer for calls of `endpoint`, such as `POST /o/client/token`.
+    /// Creates an observer for requests to `endpoint`, such as `POST /o/client/token`. Errors are logged with this
+    /// text.
     pub fn new(endpoint: impl Into<String>) -> Self {
         Self {
             endpoint: endpoint.into(),
@@ -179,7 +180,7 @@ fn millis(delay: Duration) -> u64 {
     u64::try_from(delay.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Returns seconds, truncated to milliseconds.
+/// Returns the delay in seconds, truncated to milliseconds.
 fn seconds(delay: Duration) -> f64 {
     Duration::from_millis(millis(delay)).as_secs_f64()
 }

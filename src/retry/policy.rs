@@ -1,11 +1,11 @@
 //! Retry policy: decides after each failed attempt whether and when to retry.
 //!
-//! A [`RetryPolicy`] combines a table of retryable failures, a backoff, and bounds. A [`RetryState`] applies it to one
-//! request: the caller reports each failed attempt and the elapsed time, and receives the next step. The state neither
-//! sleeps nor sends requests, unlike [`Retrying`](super::Retrying). Simulations therefore need no network, and the
-//! gateway can check its retry budget before each retry.
+//! A [`RetryPolicy`] combines a table of retryable failures, a backoff, a maximum number of attempts and a deadline. A
+//! [`RetryState`] applies the policy to one request: the caller reports each failed attempt and the elapsed time, and
+//! receives the next step. The state neither sleeps nor sends requests, unlike [`Retrying`](super::Retrying).
+//! Simulations therefore need no network, and the gateway can check its retry budget before each retry.
 //!
-//! The deadline bounds the start of an attempt, not its end.
+//! No attempt starts after the deadline, but an attempt can end after it.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -16,53 +16,53 @@ use super::classify::{Failure, RetryTable};
 /// Rules that decide after each failed attempt whether and when to retry.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RetryPolicy {
-    /// Failures that are retried.
+    /// Table of the failures that are retried.
     pub table: RetryTable,
-    /// Delays between attempts without `Retry-After`.
+    /// Delays between attempts if no `Retry-After` applies.
     pub backoff: Backoff,
     /// Maximum number of attempts, including the first.
     pub attempts: NonZeroU32,
-    /// Deadline for the start of an attempt, measured from the start of the first attempt. `None` means no deadline.
+    /// Maximum time from the start of the first attempt to the start of the last one. `None` means no deadline.
     pub deadline: Option<Duration>,
-    /// Use of `Retry-After`.
+    /// Whether the delay follows the `Retry-After` header of a response.
     pub retry_after: RetryAfterPolicy,
 }
 
-/// Use of the `Retry-After` header.
+/// Whether the delay before a retry follows the `Retry-After` header of the response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryAfterPolicy {
-    /// The client waits for the time in the header, up to `most`.
+    /// The client waits for the time in `Retry-After`, but no longer than `most`.
     Obeyed {
-        /// Upper bound of the delay. A longer `Retry-After` is shortened to this value.
+        /// Maximum delay. A longer `Retry-After` is shortened to it.
         most: Duration,
     },
-    /// The client ignores the header.
+    /// The client ignores `Retry-After` and uses its backoff.
     Ignored,
 }
 
-/// Retry state of one request.
+/// Retry state of one request: how many attempts it has made, and which delay came last.
 #[derive(Clone, Debug)]
 pub struct RetryState {
     policy: RetryPolicy,
-    /// Number of attempts made.
+    /// Number of failed attempts so far.
     made: u32,
-    /// The last delay that the backoff computed.
+    /// The last delay that the backoff computed. Decorrelated jitter derives the next delay from it.
     previous: Option<Duration>,
 }
 
-/// The step after a failed attempt.
+/// What to do after a failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Make another attempt after this delay.
+    /// The caller should make another attempt after this delay.
     Retry(Wait),
-    /// Make no further attempt.
+    /// The caller should make no further attempt, for this reason.
     GiveUp(GiveUp),
 }
 
-/// Delay before the next attempt.
+/// Delay before the next attempt, and where it comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait {
-    /// Time until the next attempt.
+    /// How long to wait before the next attempt.
     pub delay: Duration,
     /// Whether the delay comes from `Retry-After`, possibly shortened by the policy.
     pub from_header: bool,
@@ -71,16 +71,16 @@ pub struct Wait {
 /// Why no further attempt is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GiveUp {
-    /// The failure is not retryable.
+    /// The retry table does not contain the failure.
     NotWorthIt,
     /// The maximum number of attempts is reached.
     Exhausted,
-    /// The next attempt would begin at the deadline or later.
+    /// The next attempt would start at the deadline or later.
     TooLate,
 }
 
 impl RetryPolicy {
-    /// Returns the state before the first attempt.
+    /// Returns the retry state of a new request.
     pub fn begin(self) -> RetryState {
         RetryState {
             policy: self,
@@ -91,7 +91,7 @@ impl RetryPolicy {
 }
 
 impl RetryAfterPolicy {
-    /// Returns the delay that results from `retry_after`. `None` if the backoff applies.
+    /// Returns the delay that follows from `retry_after`. `None` if the backoff determines the delay.
     fn delay(self, retry_after: Option<Duration>) -> Option<Duration> {
         match self {
             Self::Obeyed { most } => retry_after.map(|delay| delay.min(most)),
@@ -101,8 +101,8 @@ impl RetryAfterPolicy {
 }
 
 impl RetryState {
-    /// Reports a failed attempt and returns the next step. `elapsed` is the time since the start of the first attempt.
-    /// `retry_after` is the delay in the response, if there is one.
+    /// Reports a failed attempt and returns what to do next. `elapsed` is the time since the start of the first
+    /// attempt. `retry_after` is the delay in the `Retry-After` of the response, if there is one.
     pub fn failed(
         &mut self,
         failure: Failure,
@@ -146,12 +146,12 @@ impl RetryState {
         }
     }
 
-    /// Returns the number of failed attempts.
+    /// Returns the number of failed attempts so far.
     pub fn made(&self) -> u32 {
         self.made
     }
 
-    /// Returns the policy.
+    /// Returns the policy that this state applies.
     pub fn policy(&self) -> &RetryPolicy {
         &self.policy
     }
@@ -170,7 +170,7 @@ mod tests {
         Duration::from_secs(secs)
     }
 
-    /// Returns a policy with delays of 1, 2, 4, 8, … s without jitter, and a `Retry-After` of at most 60 s.
+    /// Returns a policy with delays of 1, 2, 4, 8, … s without jitter. It shortens `Retry-After` to 60 s.
     fn doubling(attempts: u32) -> RetryPolicy {
         RetryPolicy {
             table: RetryTable::TrafficControl,
@@ -187,7 +187,8 @@ mod tests {
         }
     }
 
-    /// Returns the step after each of these failures. Each failure occurs at the end of the previous delay.
+    /// Reports these failures and returns the step after each of them. Each attempt fails immediately, so the elapsed
+    /// time is the sum of the delays.
     fn next(policy: RetryPolicy, failures: &[(Failure, Option<u64>)]) -> Vec<Next> {
         let (mut state, mut random) = (policy.begin(), fastrand::Rng::with_seed(1));
         let mut elapsed = Duration::ZERO;
@@ -291,8 +292,8 @@ mod tests {
         assert_eq!(next(policy, &[(LIMITED, Some(29))]), [from_header(29)]);
     }
 
-    /// Returns the second delay with decorrelated jitter and a base of 1 s. `first` is the `Retry-After` of the first
-    /// response.
+    /// Returns the delay before the second retry, with decorrelated jitter and a base of 1 s. `first` is the
+    /// `Retry-After` of the first response.
     fn second_decorrelated(first: Option<Duration>, seed: u64) -> Duration {
         let mut policy = doubling(9);
         policy.backoff.jitter = Jitter::Decorrelated;

@@ -1,9 +1,10 @@
-//! Named retry policies.
+//! Presets: retry policies with a name.
 //!
-//! Each preset has the numbers of an existing client's document, so they do not change here. A program that needs other
-//! values takes the closest preset and changes fields of its policy.
+//! The numbers of each preset are those in the document of an existing client, so they must not change here. A program
+//! that needs other values can take the closest preset and change fields of its policy.
 //!
-//! No preset has a deadline, because the documents have none. A program with waiting users should set one.
+//! No preset has a deadline, because the documents specify none. A program whose users wait for the response should set
+//! a deadline.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -16,35 +17,35 @@ use super::backoff::{Backoff, Jitter, Strategy};
 use super::classify::RetryTable;
 use super::policy::{RetryAfterPolicy, RetryPolicy};
 
-/// Upper bound of a `Retry-After`: the longest backoff of all presets.
+/// A longer `Retry-After` is shortened to this time, which is the longest backoff of all presets.
 const MAX_RETRY_AFTER: Duration = Duration::from_mins(5);
 
-/// A named retry policy.
+/// Name of a retry policy whose numbers come from the document of an existing client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preset {
-    /// `authorization-api`: 1 to 32 s, ±25 %. Three attempts; its document recommends five.
+    /// `authorization-api`: delays of 1 to 32 s ± 25 %, three attempts. Its document recommends five attempts.
     AuthorizationApi,
-    /// `sender`: 1, 2 and 4 s without jitter. Ignores `Retry-After`.
+    /// `sender`: delays of 1, 2 and 4 s without jitter, four attempts. It ignores `Retry-After`.
     Sender,
-    /// `interactive`: 0.1 to 3 s, three attempts, for requests with a waiting user.
+    /// `interactive`: delays of 0.1 to 3 s plus up to 20 %, three attempts, for requests whose users wait.
     Interactive,
-    /// `standard`: 1 to 30 s, five attempts, for most clients.
+    /// `standard`: delays of 1 to 30 s plus up to 30 %, five attempts, for most clients.
     Standard,
-    /// `batch`: 5 s to 5 min, ten attempts, for background jobs.
+    /// `batch`: delays of 5 s to 5 min plus up to 50 %, ten attempts, for background jobs.
     Batch,
-    /// `traffic-control`: 0.5 to 20 s plus up to 0.5 s, three attempts.
+    /// `traffic-control`: delays of 0.5 to 20 s plus up to 0.5 s, three attempts.
     TrafficControl,
 }
 
-/// The name of a preset that does not exist.
+/// Error of a name that is not the name of a preset.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("unknown preset `{name}`; expected one of: {}", names())]
+#[error("unknown retry preset `{name}`; expected one of: {}", names())]
 pub struct UnknownPreset {
     name: String,
 }
 
 impl Preset {
-    /// All presets.
+    /// All presets, in the order in which errors list their names.
     pub const ALL: [Self; 6] = [
         Self::AuthorizationApi,
         Self::Sender,
@@ -54,7 +55,7 @@ impl Preset {
         Self::TrafficControl,
     ];
 
-    /// Returns the name of the preset.
+    /// Returns the name of the preset, such as `authorization-api`.
     pub fn name(self) -> &'static str {
         match self {
             Self::AuthorizationApi => "authorization-api",
@@ -66,11 +67,11 @@ impl Preset {
         }
     }
 
-    /// Returns the policy of the preset.
+    /// Returns the retry policy of the preset. A program can change its fields.
     pub fn policy(self) -> RetryPolicy {
         let (attempts, retry_after) = match self {
             Self::AuthorizationApi | Self::Interactive | Self::TrafficControl => (3, OBEYED),
-            // The document specifies three retries.
+            // Four attempts are the three retries that the document specifies.
             Self::Sender => (4, RetryAfterPolicy::Ignored),
             Self::Standard => (5, OBEYED),
             Self::Batch => (10, OBEYED),
@@ -97,7 +98,7 @@ impl Preset {
         let millis = Duration::from_millis;
         let (base, cap, jitter) = match self {
             Self::AuthorizationApi => (millis(1_000), millis(32_000), Jitter::Percent(0.25)),
-            // The document has no upper bound, but the number of attempts bounds the delay.
+            // The delay has no cap, because the document specifies none. With three retries, it is at most 4 s.
             Self::Sender => (millis(1_000), Duration::MAX, Jitter::None),
             Self::Interactive => (millis(100), millis(3_000), Jitter::Proportional(0.2)),
             Self::Standard => (millis(1_000), millis(30_000), Jitter::Proportional(0.3)),
@@ -141,7 +142,7 @@ impl FromStr for Preset {
 mod tests {
     use super::*;
 
-    /// Compares base, cap, attempts and jitter.
+    /// Compares base, cap, number of attempts and jitter of each preset with its document.
     #[test]
     fn each_preset_has_the_values_of_its_document() {
         let text = |preset: Preset| {
@@ -186,8 +187,8 @@ mod tests {
         let error = "Standard".parse::<Preset>().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "unknown preset `Standard`; expected one of: authorization-api, sender, interactive, standard, batch, \
-             traffic-control"
+            "unknown retry preset `Standard`; expected one of: authorization-api, sender, interactive, standard, \
+             batch, traffic-control"
         );
     }
 }

@@ -1,46 +1,46 @@
-//! Parser of `Retry-After` (RFC 9110, section 10.2.3): seconds or a date.
+//! Parser of the `Retry-After` header (RFC 9110, section 10.2.3), which contains seconds or a date.
 //!
-//! All three date formats of section 5.6.7 are accepted. A year of two digits from 70 to 99 is in the 20th century,
-//! others in the 21st. A date in the past means "now". A number that exceeds 64 bits counts as the maximum, because the
-//! server requests a very long delay. [`RetryAfterPolicy`](super::RetryAfterPolicy) bounds the delay that a client
-//! accepts.
+//! All three date formats of section 5.6.7 are accepted. A two-digit year from 70 to 99 is in the 20th century, and
+//! other two-digit years are in the 21st. A date in the past gives a delay of zero. A number that exceeds 64 bits
+//! counts as `u64::MAX`, because the server asks for a very long delay. [`RetryAfterPolicy`](super::RetryAfterPolicy)
+//! shortens a delay that is too long for the client.
 //!
-//! An invalid value is an error ([`Unreadable`]) and is not guessed: `1.5` may mean a second and a half, but it
-//! violates the RFC, and the client can use its backoff instead.
+//! An invalid value is an error ([`Unreadable`]), and its meaning is not guessed. For example, `1.5` probably means a
+//! second and a half, but it violates the RFC. The client can use its backoff instead.
 
 use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, header};
 use thiserror::Error;
 
-/// Value of a `Retry-After` header.
+/// Valid value of a `Retry-After` header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RetryAfter {
-    /// A delay in seconds.
+    /// A delay in seconds, from the arrival of the response.
     Seconds(u64),
-    /// A date.
+    /// A date, as a time of the system clock.
     At(SystemTime),
 }
 
 /// Why a `Retry-After` value is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum Unreadable {
-    /// The value is empty.
-    #[error("Retry-After is empty")]
+    /// The value is empty or consists of whitespace.
+    #[error("invalid Retry-After: the value is empty")]
     Empty,
     /// The number has a sign, as in `-1` or `+5`.
-    #[error("Retry-After in seconds must not have a sign")]
+    #[error("invalid Retry-After: a number of seconds must not have a sign")]
     Signed,
     /// The number has characters other than digits, as in `1.5`, `5s` or `1e3`.
-    #[error("Retry-After in seconds must consist of digits")]
+    #[error("invalid Retry-After: a number of seconds must consist of digits only")]
     NotWhole,
-    /// The value is neither a number nor a valid date with the correct day of the week.
-    #[error("Retry-After is neither a number of seconds nor an HTTP date")]
+    /// The value is neither a number nor a valid HTTP date. A wrong day of the week is also invalid.
+    #[error("invalid Retry-After: the value is neither a number of seconds nor a valid HTTP date")]
     NoDate,
 }
 
 impl RetryAfter {
-    /// Parses the value of the header. Leading and trailing whitespace is ignored.
+    /// Parses the value of a `Retry-After` header. Leading and trailing whitespace is ignored.
     ///
     /// ```
     /// use std::time::{Duration, SystemTime};
@@ -67,13 +67,13 @@ impl RetryAfter {
         }
     }
 
-    /// Returns the value in the headers of a response. `None` if it is absent or invalid. If there are several lines,
-    /// which is not allowed, the first one counts.
+    /// Returns the `Retry-After` of a response with these headers. `None` if it is absent or invalid. Of several
+    /// `Retry-After` lines, which HTTP does not allow, the first line is used.
     pub fn of(headers: &HeaderMap) -> Option<Self> {
         Self::parse(headers.get(header::RETRY_AFTER)?).ok()
     }
 
-    /// Returns the delay from `now`. Zero for a date in the past.
+    /// Returns how long to wait from `now`. Zero for a date in the past.
     pub fn wait(self, now: SystemTime) -> Duration {
         match self {
             Self::Seconds(seconds) => Duration::from_secs(seconds),
@@ -82,7 +82,7 @@ impl RetryAfter {
     }
 }
 
-/// Parses a number of any length. A number above `u64::MAX` becomes `u64::MAX`.
+/// Parses ASCII digits of any length. A number above `u64::MAX` becomes `u64::MAX`.
 fn saturating(digits: &[u8]) -> u64 {
     let append = |number: u64, digit: &u8| {
         number
@@ -100,7 +100,7 @@ mod tests {
 
     use super::*;
 
-    /// Wednesday, 21 October 2026, 07:28:00.
+    /// Wednesday, 21 October 2026, 07:28:00 UTC, as the time since the Unix epoch.
     const WEDNESDAY: Duration = Duration::from_mins(29_876_128);
 
     fn wednesday() -> SystemTime {
@@ -195,7 +195,7 @@ mod tests {
             ("2026-10-21T07:28:00Z", Unreadable::NotWhole),
             ("soon", Unreadable::NoDate),
             ("Infinity", Unreadable::NoDate),
-            // 21 October 2026 is a Wednesday.
+            // The day of the week is wrong, because 21 October 2026 is a Wednesday.
             ("Thu, 21 Oct 2026 07:28:00 GMT", Unreadable::NoDate),
             ("Mon, 30 Feb 2026 07:28:00 GMT", Unreadable::NoDate),
             ("Wed, 21 Oct 2026 24:00:00 GMT", Unreadable::NoDate),

@@ -1,11 +1,11 @@
 //! Retry loop: makes the attempts of a request and sleeps between them, with tokio timers.
 //!
-//! Programs use this loop instead of writing one around a [`RetryState`]. Runs are reproducible in tests with a paused
-//! tokio clock, a fixed seed, and a custom wall clock for HTTP dates.
+//! Programs can use this loop instead of writing their own loop around a [`RetryState`]. For reproducible tests, the
+//! tokio clock can be paused, and the seed and the wall clock can be set.
 //!
-//! Each request needs its own [`Retrying`]. It cannot be cloned, because two copies with the same seed would retry at
-//! the same times. Dropping the future ends the loop and drops the attempt in flight. The caller decides whether the
-//! request may be sent twice.
+//! Each request needs its own [`Retrying`]. This type cannot be cloned, because two copies with the same seed would
+//! retry at the same times. Dropping the future of [`Retrying::run`] ends the loop and drops the attempt in flight. The
+//! caller must decide whether it is safe to send the request twice.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -36,7 +36,7 @@ use super::policy::{GiveUp, Next, RetryPolicy, RetryState};
 /// ```
 pub struct Retrying<O = ()> {
     policy: RetryPolicy,
-    /// Timeout of each attempt.
+    /// Timeout of each attempt. `None` means no timeout.
     timeout: Option<Duration>,
     random: Rng,
     wall: Box<dyn Fn() -> SystemTime + Send + Sync>,
@@ -48,22 +48,22 @@ pub struct Retrying<O = ()> {
 pub struct FailedAttempt<'a> {
     /// Number of the attempt, starting with 1.
     pub attempt: u32,
-    /// Maximum number of attempts.
+    /// Maximum number of attempts, including the first.
     pub attempts: u32,
-    /// Error of the attempt.
+    /// Why the attempt failed.
     pub error: &'a dyn RetryableError,
-    /// Delay in the `Retry-After` of the response, even if the policy ignores it.
+    /// Delay in the `Retry-After` of the response, even if the policy ignores `Retry-After`. `None` if it is absent.
     pub retry_after: Option<Duration>,
-    /// The next step.
+    /// What the loop does next: wait and retry, or give up.
     pub next: Next,
 }
 
-/// Receives each failed attempt, before the delay or the end of the loop.
+/// Receives each failed attempt, before the loop waits or gives up.
 ///
-/// A closure that takes a [`FailedAttempt`] is an observer, for use as an error callback. A pair of observers calls
-/// both in order. [`events`](super::events) contains ready-made observers.
+/// A closure that takes a [`FailedAttempt`] is an observer, and can serve as an error callback. A pair of observers is
+/// an observer that calls both in order. [`events`](super::events) contains ready-made observers.
 pub trait Observer {
-    /// Called after each failed attempt.
+    /// Called once for each failed attempt, before the loop waits or gives up.
     fn failed(&mut self, failed: &FailedAttempt<'_>);
 }
 
@@ -85,7 +85,7 @@ impl<A: Observer, B: Observer> Observer for (A, B) {
 }
 
 impl Retrying {
-    /// Creates a loop with this policy, a random seed and no observer.
+    /// Creates a loop with this policy and a random seed. It has no timeout and no observer.
     pub fn new(policy: RetryPolicy) -> Self {
         Self {
             policy,
@@ -107,7 +107,7 @@ impl From<Settings> for Retrying {
 }
 
 impl<O> Retrying<O> {
-    /// Sets the timeout of each attempt. An attempt that takes longer is dropped and counts as timed out.
+    /// Sets the timeout of each attempt. An attempt that takes longer is dropped and fails with [`Last::TimedOut`].
     #[must_use]
     pub fn timeout(self, timeout: Duration) -> Self {
         Self {
@@ -116,8 +116,8 @@ impl<O> Retrying<O> {
         }
     }
 
-    /// Sets the seed of the jitter. Only for tests and simulations, because clients with the same seed retry at the
-    /// same times.
+    /// Sets the seed of the jitter. Use it only in tests and simulations, because clients with the same seed retry at
+    /// the same times.
     #[must_use]
     pub fn seed(self, seed: u64) -> Self {
         Self {
@@ -126,7 +126,7 @@ impl<O> Retrying<O> {
         }
     }
 
-    /// Sets the wall clock that is compared with a date in `Retry-After`. The default is the system clock.
+    /// Sets the wall clock with which a date in `Retry-After` is compared. The default is the system clock.
     #[must_use]
     pub fn wall(self, wall: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
         Self {
@@ -135,7 +135,7 @@ impl<O> Retrying<O> {
         }
     }
 
-    /// Sets the observer of failed attempts and replaces the previous one.
+    /// Sets the observer of failed attempts. It replaces an observer that was set before.
     #[must_use]
     pub fn observer<P: Observer>(self, observer: P) -> Retrying<P> {
         Retrying {
@@ -149,10 +149,10 @@ impl<O> Retrying<O> {
 }
 
 impl<O: Observer> Retrying<O> {
-    /// Makes attempts until one succeeds or the policy gives up. `attempt` receives the number of the attempt, starting
-    /// with 1.
-    // With `AsyncFnMut`, an attempt could borrow from the closure. The compiler could then not prove that the future is
-    // `Send`, so it could not be spawned.
+    /// Makes attempts until one succeeds or the policy allows no further attempt. `attempt` receives the number of the
+    /// attempt, starting with 1.
+    // `attempt` is not an `AsyncFnMut`, because the future of `run` must be `Send` to be spawned. The compiler cannot
+    // prove that with `AsyncFnMut`, whose futures can borrow from the closure.
     pub async fn run<T, E, A>(mut self, mut attempt: impl FnMut(u32) -> A) -> Result<T, GaveUp<E>>
     where
         E: RetryableError,
@@ -178,13 +178,14 @@ impl<O: Observer> Retrying<O> {
                     });
                 }
             };
-            // The error may hold a connection, which other requests can use during the delay.
+            // The error is dropped before the delay, because it can contain a connection that other requests can use
+            // meanwhile.
             drop(last);
             time::sleep(delay).await;
         }
     }
 
-    /// Returns the step after a failed attempt and reports it to the observer.
+    /// Returns what to do after a failed attempt, and reports the attempt to the observer.
     fn next(
         &mut self,
         state: &mut RetryState,
@@ -209,7 +210,7 @@ impl<O: Observer> Retrying<O> {
     }
 }
 
-/// Runs an attempt with a timeout.
+/// Runs an attempt with a timeout. `None` means no timeout.
 async fn within<T, E>(
     timeout: Option<Duration>,
     attempt: impl Future<Output = Result<T, E>>,
@@ -253,7 +254,7 @@ mod tests {
 
     const BUSY: Failure = Failure::Status(StatusCode::SERVICE_UNAVAILABLE);
 
-    /// Returns a policy with delays of 1, 2, 4, … s that obeys `Retry-After`.
+    /// Returns a policy with delays of 1, 2, 4, … s without jitter. It obeys `Retry-After`.
     fn plain(attempts: u32) -> RetryPolicy {
         RetryPolicy {
             backoff: Preset::Sender.policy().backoff,
@@ -296,7 +297,8 @@ mod tests {
             Err::<(), _>(BUSY)
         };
         let gave_up = Retrying::new(policy).run(slow).await.unwrap_err();
-        // Attempt 1.5 s, delay 1 s, attempt 1.5 s: a further delay of 2 s would end after the deadline.
+        // The loop gives up 4 s after its start: two attempts took 1.5 s each, and the delay took 1 s. A further delay
+        // of 2 s would end after the deadline.
         assert_eq!((gave_up.why, gave_up.attempts), (GiveUp::TooLate, 2));
     }
 

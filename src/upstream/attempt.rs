@@ -1,7 +1,7 @@
-//! One attempt: sends a request to one server and waits for the head of the response.
+//! One attempt to send a request to one server, up to the head of the response.
 //!
-//! A request counts as unsent only if that is proven: no connection was established, or the connection returned the
-//! complete request. In every other case the server may have received the request.
+//! A request counts as unsent in two cases: no connection was established, or hyper returned the complete request. In
+//! every other case the server may have received the request, and only a retry can send the request again.
 
 use http::Response;
 use hyper::body::Incoming;
@@ -15,12 +15,13 @@ use super::target::AttemptGuard;
 use super::timeouts::{CLIENT_PAUSE, RequestTimeouts};
 use super::{HostHeader, connect::ConnectError};
 
-/// The outcome of an attempt.
+/// The result of an attempt to send a request to one server.
 #[derive(Debug)]
 pub(super) enum Attempt {
-    /// The head of a response arrived.
+    /// The head of a valid response arrived on this connection. The body is not read yet.
     Responded(Response<Incoming>, Lease),
-    /// No byte of the request was sent. The [`UpstreamRequest`] contains the request again.
+    /// No byte of the request was sent. The request is back in its [`UpstreamRequest`] and can be sent to another
+    /// server.
     Unsent(ForwardError),
     /// No valid response arrived, and the server may have received the request.
     Lost(ForwardError),
@@ -48,7 +49,9 @@ pub(super) async fn attempt(
     let UpstreamRequest { request, upload } = upstream_request;
     loop {
         lease.track_upload(upload.clone());
-        let mut sent = request.take().expect("an unsent request is put back");
+        let mut sent = request
+            .take()
+            .expect("the request is present, because an unsent request is put back");
         host.write(sent.headers_mut(), &server.host);
         let response = lease.sender().try_send_request(sent);
         let mut failed = match timeouts.await_response(response, upload.as_deref()).await {
@@ -60,7 +63,7 @@ pub(super) async fn attempt(
             let error = classify(failed.into_error(), upload.as_deref(), max_body);
             return Attempt::Lost(error);
         };
-        // The connection returned the request, so no byte of it was sent.
+        // hyper returned the request, so no byte of the request was sent and another connection can send it.
         *request = Some(unsent);
         if !lease.reused {
             return Attempt::Unsent(ForwardError::Unsent(failed.into_error()));
@@ -72,7 +75,8 @@ pub(super) async fn attempt(
     }
 }
 
-/// Returns the result of an attempt whose response head arrived. A response with invalid framing is an error.
+/// Returns the result of an attempt whose response head arrived. A response with invalid `Content-Length` or
+/// `Transfer-Encoding` counts as lost.
 fn finish(mut response: Response<Incoming>, mut lease: Lease) -> Attempt {
     lease.set_idle_time(response.version(), response.headers());
     match response::check_framing(response.headers_mut()) {
@@ -81,7 +85,7 @@ fn finish(mut response: Response<Incoming>, mut lease: Lease) -> Attempt {
     }
 }
 
-/// Waits for a connection until the deadline of the request.
+/// Waits for a connection until the deadline of the request, and no longer than `connect_timeout`.
 async fn connect<F>(timeouts: &RequestTimeouts, lease: F) -> Result<Lease, ForwardError>
 where
     F: Future<Output = Result<Lease, ConnectError>>,
@@ -92,7 +96,7 @@ where
     }
 }
 
-/// Classifies the error of an exchange by the side that caused it, client or server.
+/// Converts an error of hyper into a [`ForwardError`] that names the side that caused it: client or server.
 fn classify(error: hyper::Error, upload: Option<&UploadProgress>, max_body: u64) -> ForwardError {
     match upload.map(|upload| (upload.stage(), upload)) {
         Some((UploadStage::TooLarge, _)) => ForwardError::TooLarge(max_body),
@@ -105,7 +109,8 @@ fn classify(error: hyper::Error, upload: Option<&UploadProgress>, max_body: u64)
     }
 }
 
-/// Whether the client has paused its request body. The server may have closed the connection because of that.
+/// Whether the client has sent no part of its request body for [`CLIENT_PAUSE`]. If the server closes the connection
+/// then, this does not count as a failure of the server.
 fn is_client_paused(upload: &UploadProgress) -> bool {
     upload.stage() == UploadStage::InProgress
         && upload.waits_for_client()

@@ -1,15 +1,14 @@
-//! All attempts to send a request to a server of its upstream.
+//! The loop over all attempts to send one request: failover, retries and the delays between them.
 //!
-//! A request that provably was not sent fails over to the next server without delay, and to each server once. Failover
-//! ignores the method and the retry budget, because no server executed the request and the unreached server had no
-//! load.
+//! A request that provably was not sent fails over to another server without delay. It is tried once at each server.
+//! Failover ignores the method and the retry budget, because no server executed the request or had load from it.
 //!
 //! Any other further attempt is a retry. A retry has five conditions:
 //!
 //! - retries are configured for the upstream,
 //! - the method or the idempotency key makes a second execution safe,
-//! - a copy of the forwarded part of the body is in memory,
-//! - the retry policy allows an attempt before the deadline,
+//! - a copy of the already forwarded part of the request body is in memory,
+//! - the retry policy allows another attempt, and its delay ends before the deadline,
 //! - the retry budget is not used up.
 //!
 //! If no retry follows a response, the gateway forwards the response unchanged, including its `Retry-After`.
@@ -34,26 +33,26 @@ use crate::context::RequestContext;
 use crate::metrics::{RetryRefusal, UpstreamMetrics};
 use crate::retry::{Failure, GiveUp, Next, RetryAfter, RetryPolicy, RetryState, Wait};
 
-/// All attempts to send one request.
+/// State of all attempts to send one request.
 #[derive(Debug)]
 pub(super) struct Attempts<'a> {
     target: &'a Target,
     metrics: &'a UpstreamMetrics,
     timeouts: RequestTimeouts,
     max_body: u64,
-    /// The copy for a retry, if a retry is safe.
+    /// The copy of the request that a retry sends. `None` if a second execution of the request would not be safe.
     copy: Option<RequestCopy>,
     retry: Option<RetryState>,
-    /// Indexes of the servers that were tried, in order.
+    /// Indexes of the servers of earlier attempts, in the order of the attempts.
     tried: ServerIndexes,
     ctx: &'a RequestContext,
-    /// Number of attempts so far.
+    /// Number of attempts to send the request so far, including failovers and retries.
     pub(super) count: u32,
     /// Whether a server may have received the request although no response arrived.
     pub(super) is_lost: bool,
 }
 
-/// A response to forward, with the connection it arrives on.
+/// A response to forward to the client, and the server connection that delivers its body.
 #[derive(Debug)]
 pub(super) struct Responded {
     pub(super) response: Response<Incoming>,
@@ -61,7 +60,7 @@ pub(super) struct Responded {
     pub(super) guard: AttemptGuard,
 }
 
-/// A retry that the policy allows: the delay before it, and the request to send.
+/// A retry that the retry policy allows: the delay before the retry, and the request to send.
 struct PlannedRetry {
     wait: Wait,
     request: UpstreamRequest,
@@ -89,12 +88,13 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Sends the request until a response can be forwarded or no further attempt is allowed.
+    /// Sends the request to one server after another until a response can be forwarded or no further attempt is
+    /// allowed.
     pub(super) async fn run(
         &mut self,
         mut request: UpstreamRequest,
     ) -> Result<Responded, ForwardError> {
-        // Error of the last attempt, if the request was not sent.
+        // Error of the last attempt if it did not send the request. In that case the next attempt is a failover.
         let mut unsent_error = None;
         loop {
             let candidates = match unsent_error {
@@ -144,10 +144,15 @@ impl<'a> Attempts<'a> {
                 Attempt::Unsent(error) => {
                     guard.failed_with(&error);
                     if matches!(error, ForwardError::NotReachedInTime(_)) {
-                        // The deadline has passed, so no failover is possible.
+                        // No failover follows, because the deadline of the request has passed.
                         return Err(error);
                     }
-                    tracing::debug!(server = guard.name(), %error, "request not sent to upstream server");
+                    tracing::debug!(
+                        upstream = &*self.target.state.upstream.name,
+                        server = guard.name(),
+                        %error,
+                        "cannot send request to upstream server, failing over if another server is available"
+                    );
                     unsent_error = Some(error);
                 }
                 Attempt::Lost(error) => {
@@ -162,8 +167,8 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Returns the delay before all servers are tried again. Fails with `unsent_error` if the policy allows no retry,
-    /// and with `unavailable` if there is no `unsent_error`.
+    /// Returns the timer of the delay before all servers are tried again. Fails with `unsent_error` if the retry policy
+    /// allows no retry. Fails with `unavailable` if there is no `unsent_error`.
     fn wait_for_servers(
         &mut self,
         unsent_error: Option<ForwardError>,
@@ -174,12 +179,13 @@ impl<'a> Attempts<'a> {
             return Err(error);
         };
         let delay = self.delay_retry(wait, &error);
-        // No server was reached, so all of them can be tried again.
+        // The next attempt can choose any server again, because no server received the request.
         self.tried.clear();
         Ok(delay)
     }
 
-    /// Reports a response and returns the retry to make instead of forwarding it, if a retry is allowed.
+    /// Reports the status of a response to the circuit breaker. Returns the retry that replaces the response, or `None`
+    /// if the response is to be forwarded.
     fn after_response(
         &mut self,
         response: &Response<Incoming>,
@@ -195,7 +201,8 @@ impl<'a> Attempts<'a> {
         self.planned_retry(Failure::Status(status), retry_after)
     }
 
-    /// Reports a lost response and returns the retry, if one is allowed. The server may have executed the request.
+    /// Reports an attempt without a valid response to the circuit breaker. Returns the retry, or `None` if no retry is
+    /// allowed. The server may have executed the request.
     fn after_loss(
         &mut self,
         error: &ForwardError,
@@ -209,7 +216,7 @@ impl<'a> Attempts<'a> {
         self.planned_retry(error.failure(), None)
     }
 
-    /// Returns the retry if the copy of the request is complete and the policy allows one.
+    /// Returns a retry if the copy of the request is complete and the retry policy allows another attempt.
     fn planned_retry(
         &mut self,
         failure: Failure,
@@ -223,8 +230,8 @@ impl<'a> Attempts<'a> {
         Some(PlannedRetry { wait, request })
     }
 
-    /// Returns the delay before a retry, if the policy, the circuit breakers and the budget allow one. The call charges
-    /// the retry to the budget.
+    /// Returns the delay before a retry and charges the retry to the retry budget. `None` if the retry policy, the
+    /// circuit breakers or the retry budget allow no retry.
     fn wait_before_retry(
         &mut self,
         failure: Failure,
@@ -260,10 +267,11 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Logs a retry and returns the timer of the delay before it.
+    /// Logs a retry and its reason. Returns the timer of the delay before the retry.
     fn delay_retry(&mut self, wait: Wait, why: &dyn fmt::Display) -> Pin<Box<Sleep>> {
         if self.tried.len() >= self.target.state.servers.len() {
-            // All servers can be tried again. The one that failed last is used only if no other is available.
+            // Every server has been tried, so the next attempt can choose any server. The server that failed last is
+            // chosen only if no other is available.
             let last = self.tried.pop();
             self.tried.clear();
             self.tried.extend(last);
@@ -272,11 +280,12 @@ impl<'a> Attempts<'a> {
             upstream = &*self.target.state.upstream.name,
             attempt = self.count,
             delay_ms = u64::try_from(wait.delay.as_millis()).unwrap_or(u64::MAX),
-            retry_after = wait.from_header,
-            %why,
+            delay_from_retry_after = wait.from_header,
+            reason = %why,
             "retrying upstream request"
         );
-        // Boxed, because it is rare and large. Unboxed, it would enlarge the future of every request.
+        // The timer is boxed, because it is large and rarely used. An unboxed timer would enlarge the future of every
+        // request.
         Box::pin(tokio::time::sleep(wait.delay))
     }
 }

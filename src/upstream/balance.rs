@@ -1,13 +1,14 @@
-//! Load balancing: chooses the server of an attempt.
+//! Load balancing: chooses the server that an attempt sends its request to.
 //!
-//! The balancer draws two servers at random, in proportion to their weights (power of two choices). It chooses the one
-//! with fewer requests in flight, relative to its weight. Two candidates are enough to avoid a slow server. The least
-//! busy of all servers would be worse, because all workers would choose it at the same time. If both loads are equal,
-//! the first draw is used, so that an idle upstream is used in proportion to the weights.
+//! The balancer draws two servers at random, in proportion to their weights (power of two choices). Of these two, it
+//! chooses the server with fewer requests in flight, relative to its weight. Two candidates are enough to avoid a slow
+//! server. The least busy of all servers would be a worse choice, because all workers would choose it at the same time.
+//! If both loads are equal, the balancer chooses the first server drawn. Thus an idle upstream is used in proportion to
+//! the weights.
 //!
-//! Servers with an open circuit and servers ejected by health checks are not drawn. If health checks have ejected all
-//! servers, the ejections are ignored. If no server is left, the circuit of an outlier closes. All other open circuits
-//! stay open.
+//! Servers with an open circuit breaker and servers ejected by health checks are not drawn. If health checks have
+//! ejected all servers, the ejections are ignored. If all circuits are open, the circuit of one outlier closes. An
+//! outlier is a server whose circuit opened because it failed while the other servers were healthy.
 
 use std::time::Duration;
 
@@ -17,29 +18,29 @@ use super::breaker::BreakerPermit;
 use super::shared_state::{ServerState, UpstreamState};
 use crate::clock::Moment;
 
-/// Indexes of servers in their upstream.
+/// Indexes of servers, in the order of the upstream's configuration.
 pub(super) type ServerIndexes = SmallVec<[usize; 4]>;
 
-/// The server of an attempt, with the permit of its circuit breaker.
+/// The chosen server of an attempt, with the permit of its circuit breaker.
 #[derive(Debug)]
 pub(super) struct ChosenServer {
     pub(super) index: usize,
     pub(super) permit: BreakerPermit,
 }
 
-/// No server admits a request.
+/// Error of an upstream whose circuit breakers are all open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NoServer {
-    /// Time until the first server admits a probe, if known.
+    /// How long until the first circuit breaker admits a probe. `None` if the time is unknown.
     pub(super) wait: Option<Duration>,
 }
 
 /// Which servers can be chosen for an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Candidates {
-    /// Only servers that were not tried.
+    /// Only servers that no earlier attempt of the request has tried.
     Untried,
-    /// Servers that were not tried. If there are none, servers that were tried.
+    /// Servers that no earlier attempt has tried. If none is available, servers that were tried.
     PreferUntried,
 }
 
@@ -80,7 +81,8 @@ impl UpstreamState {
                 let again = of(&|index| is_healthy(index) && tried.contains(&index));
                 self.admitted(again, now, random)
             }
-            // An ejected server may still accept the request.
+            // Servers ejected by health checks are the last choice for a failover, because they can still accept the
+            // request.
             Candidates::Untried => {
                 let unhealthy = of(&|index| !is_healthy(index) && !tried.contains(&index));
                 self.admitted(unhealthy, now, random)
@@ -89,20 +91,21 @@ impl UpstreamState {
         choice.ok_or_else(|| self.no_server(now))
     }
 
-    /// Whether a server admits an attempt at the time `then`, if no circuit changes until then.
+    /// Whether any server of the upstream would admit an attempt at the time `then`, if no circuit breaker changes
+    /// until then.
     pub(super) fn will_admit(&self, then: Moment) -> bool {
         let mut breakers = self.servers.iter().map(|server| &server.breaker);
         breakers.any(|breaker| breaker.may_admit(then) || breaker.is_outlier())
     }
 
-    /// Returns the indexes of the servers whose breakers admit an attempt.
+    /// Returns the indexes of the servers whose circuit breakers admit an attempt.
     fn admitting(&self, now: Moment) -> ServerIndexes {
         let indexes = 0..self.servers.len();
         let admits = |index: &usize| self.servers[*index].breaker.may_admit(now);
         indexes.filter(admits).collect()
     }
 
-    /// Closes the circuit of an outlier, if there is one.
+    /// Closes the circuit of one outlier, because no circuit of the upstream is closed.
     fn close_outlier(&self, now: Moment) {
         let mut servers = self.servers.iter();
         let closed = servers.find(|ServerState { breaker, .. }| {
@@ -112,7 +115,7 @@ impl UpstreamState {
             tracing::info!(
                 upstream = &*self.upstream.name,
                 server = server.name(),
-                "circuit breaker closed, no other server is available"
+                "circuit breaker closed early, because no other server of the upstream is available"
             );
         }
     }
@@ -124,8 +127,8 @@ impl UpstreamState {
         }
     }
 
-    /// Chooses one of `candidates` whose breaker admits the attempt. Between the two checks, the breaker can open or
-    /// admit a probe of another worker.
+    /// Chooses one of `candidates` and gets a permit of its circuit breaker. A candidate without a permit is skipped.
+    /// This happens if another worker opened the circuit or started a probe after the candidates were listed.
     fn admitted(
         &self,
         mut candidates: ServerIndexes,
@@ -143,7 +146,7 @@ impl UpstreamState {
     }
 }
 
-/// Draws two of `candidates` and returns the position of the less loaded one.
+/// Draws two of `candidates` at random and returns the position in `candidates` of the less loaded server.
 fn pick(
     servers: &[ServerState],
     candidates: &[usize],
@@ -167,7 +170,7 @@ fn pick(
     })
 }
 
-/// Draws a position in `weights`, in proportion to the weights. `except` is not drawn.
+/// Returns a random position in `weights`, with a probability in proportion to the weight. Never returns `except`.
 fn draw(weights: &[f64], except: Option<usize>, random: &mut fastrand::Rng) -> usize {
     let drawable = || {
         let all = weights.iter().copied().enumerate();
@@ -200,7 +203,7 @@ mod tests {
 
     const SLOW_START: Duration = Duration::from_secs(10);
 
-    /// Returns the state of an upstream whose servers have these weights.
+    /// Creates the state of an upstream whose servers have these weights.
     fn state(weights: &[u32]) -> UpstreamState {
         let servers = weights.iter().enumerate().map(|(port, &weight)| Server {
             tls: false,
@@ -227,7 +230,7 @@ mod tests {
         Moment::default().after(Duration::from_secs(seconds))
     }
 
-    /// Returns how often each server is chosen for a first attempt, out of 10,000.
+    /// Makes 10,000 first attempts and returns how often each server was chosen.
     fn chosen(state: &UpstreamState, now: Moment) -> Vec<u32> {
         let mut random = fastrand::Rng::with_seed(7);
         let mut counts = vec![0; state.servers.len()];
@@ -319,7 +322,7 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(3);
         let none = state.choose(&[], Candidates::PreferUntried, later(600), &mut random);
         let wait = none.unwrap_err().wait.unwrap();
-        // One second from the first opening, ±10 %.
+        // The first circuit opened 0.6 s ago, and its open time is 1 s ± 10 %.
         let (least, most) = (Duration::from_millis(300), Duration::from_millis(500));
         assert!((least..=most).contains(&wait), "{wait:?}");
     }

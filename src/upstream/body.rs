@@ -1,8 +1,8 @@
-//! Request body that is streamed from the client to a server.
+//! Request bodies that are streamed from the client to a server.
 //!
-//! The gateway reads from the client no faster than the server reads. It tracks the progress of the body for three
-//! purposes. `first_byte_timeout` starts with the last byte. A connection with an unfinished body is not reused. A
-//! failure is attributed to the side that caused it.
+//! The gateway reads from the client no faster than the server reads. It tracks the progress of a body for three
+//! purposes. `first_byte_timeout` starts when the last byte of the body was sent. A connection with an unfinished body
+//! is not reused. The cause of a failed upload is either the client or the server.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -18,7 +18,7 @@ use super::replay_body::ReplayBody;
 use crate::body::{RequestBody, RequestBodyError};
 use crate::http1::Violation;
 
-/// Request body that is sent to a server. `None` if the body is empty.
+/// Request body that is sent to a server. `None` stands for an empty body.
 #[derive(Debug)]
 pub(crate) struct UpstreamBody(Option<Upload>);
 
@@ -32,42 +32,43 @@ struct Upload {
 enum UploadSource {
     /// The body is read from the client.
     Client(RequestBody),
-    /// The body is read from the copy of an earlier attempt, then from the client.
+    /// The part that an earlier attempt has sent is read from a copy in memory, and the rest from the client.
     Replay(ReplayBody),
 }
 
-/// Progress of a request body.
+/// Progress of the transfer of a request body to a server.
 #[derive(Debug)]
 pub(crate) struct UploadProgress {
     state: AtomicU8,
     started: Instant,
-    /// Milliseconds from `started` to the last part that was forwarded.
+    /// When the last part was sent to the server, in milliseconds since `started`.
     last: AtomicU64,
     waits_for_client: AtomicBool,
     violation: OnceLock<Violation>,
 }
 
-/// State of the transfer of a request body.
+/// State of the transfer of a request body to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum UploadStage {
-    /// The body is not completely sent.
+    /// A part of the body has not been sent to the server yet.
     InProgress,
-    /// The body is completely sent.
+    /// The complete body has been sent to the server.
     Sent,
-    /// The body exceeds the limit.
+    /// The body exceeds the maximum size of a request body.
     TooLarge,
-    /// The client disconnected or sent invalid HTTP.
+    /// The client disconnected before the end of the body, or sent invalid HTTP.
     ClientFailed,
 }
 
 impl UpstreamBody {
-    /// Creates an empty body.
+    /// Creates an empty request body.
     pub(crate) const fn none() -> Self {
         Self(None)
     }
 
-    /// Creates a body that is forwarded while it arrives, and its progress. An empty body has no progress.
+    /// Creates a body that is sent while it arrives from the client. Also returns its progress, or `None` for an empty
+    /// body.
     pub(crate) fn new(body: RequestBody) -> (Self, Option<Arc<UploadProgress>>) {
         if body.is_end_stream() {
             return (Self::none(), None);
@@ -75,7 +76,7 @@ impl UpstreamBody {
         Self::tracked(UploadSource::Client(body))
     }
 
-    /// Creates a body that starts with the copy of an earlier attempt, and its progress.
+    /// Creates a body that starts with the part that an earlier attempt has sent. Also returns its progress.
     pub(super) fn replaying(body: ReplayBody) -> (Self, Option<Arc<UploadProgress>>) {
         Self::tracked(UploadSource::Replay(body))
     }
@@ -97,7 +98,7 @@ impl UpstreamBody {
 }
 
 impl UploadProgress {
-    /// Returns the state of the upload.
+    /// Returns the current state of the transfer.
     pub(crate) fn stage(&self) -> UploadStage {
         match self.state.load(Ordering::Acquire) {
             0 => UploadStage::InProgress,
@@ -107,17 +108,17 @@ impl UploadProgress {
         }
     }
 
-    /// Returns the violation of HTTP that ended the body. `None` if the client disconnected.
+    /// Returns the violation of HTTP because of which the body was aborted. `None` if the client sent no invalid HTTP.
     pub(crate) fn violation(&self) -> Option<Violation> {
         self.violation.get().copied()
     }
 
-    /// Whether the server has read everything that the client has sent.
+    /// Whether the gateway has sent everything that it received from the client, and now waits for more.
     pub(crate) fn waits_for_client(&self) -> bool {
         self.waits_for_client.load(Ordering::Acquire)
     }
 
-    /// Returns when the last part was forwarded.
+    /// Returns when the last part was sent to the server, or when the transfer started if no part was sent.
     pub(crate) fn last_passed(&self) -> Instant {
         self.started + Duration::from_millis(self.last.load(Ordering::Acquire))
     }

@@ -1,15 +1,16 @@
-//! Circuit breaker of one server: closed, open or half-open.
+//! Circuit breaker of one server. While it is open, the server receives no requests. When it is half-open, one request
+//! is the probe that closes or reopens it.
 //!
 //! Each attempt first calls [`Breaker::admit`] and later reports its result with the [`BreakerPermit`] it received. A
 //! permit belongs to the phase in which it was issued. A result that arrives in a later phase is ignored. Thus a late
 //! success does not close the circuit, and a late failure does not extend the open time. A permit that is dropped
-//! without a result reports nothing. If it belongs to a probe, the next attempt becomes the probe.
+//! without a result reports nothing. If the permit of a probe is dropped, the next attempt becomes the probe.
 //!
-//! Consecutive failures count in addition to the failure ratio, because a server with little traffic may never reach
-//! `min_requests`. `rule` contains the conditions that open a circuit.
+//! Both consecutive failures and the failure ratio can open a circuit. The ratio alone is not enough, because a server
+//! with little traffic possibly never reaches `min_requests`. The module `rule` contains all conditions.
 //!
-//! While no attempt fails, no attempt takes a lock or writes a shared cache line. In return, a success that is reported
-//! during a change of phase can be counted in the next phase, at most one per worker.
+//! While no attempt fails, no attempt takes a lock or writes a shared cache line. The price is a small error: a success
+//! that is reported during a change of phase can count in the next phase, at most one per worker.
 
 mod packed_state;
 mod report;
@@ -37,46 +38,47 @@ use super::settings::BreakerSettings;
 use super::sliding_window::SlidingWindow;
 use crate::clock::Moment;
 
-/// Index of successes in the results. [`window_index`] returns the indexes of failures.
+/// Index of the number of successes in `Breaker::results`. [`window_index`] returns the indexes of the numbers of
+/// failures.
 const SUCCEEDED: usize = 0;
 
 /// Circuit breaker of one server, shared by all workers.
 #[derive(Debug)]
-#[repr(align(128))] // Separates the cache lines from those of values that are written often.
+#[repr(align(128))] // The alignment keeps the breaker off cache lines that other values often write.
 pub(crate) struct Breaker {
     state: Arc<AtomicState>,
     results: SlidingWindow<3>,
     rule: BreakerRule,
-    /// Maximum time that a probe without a result blocks other requests.
+    /// How long a probe without a result blocks other requests. After this time, another request becomes the probe.
     probe_timeout: Duration,
     history: Mutex<History>,
 }
 
-/// History of the phases. Its lock is held during each change of phase.
+/// History of the phases. Each change of phase locks the history, so that only one change happens at a time.
 #[derive(Debug, Default)]
 struct History {
     since: Moment,
     openings: u64,
-    /// Number of failed probes since the circuit was last closed.
+    /// Number of failed probes since the circuit was last closed. The open time doubles with each.
     failed_probes: u32,
     why: Option<OpenCause>,
 }
 
-/// Permit for one attempt, returned with the result. If it is dropped without a result, nothing is reported.
+/// Permit for one attempt. The attempt hands it back with its result. A permit that is dropped reports no result.
 #[derive(Debug)]
 #[must_use = "the result of the attempt has to be reported"]
 pub(crate) struct BreakerPermit {
     generation: u64,
-    /// The state whose probe slot this permit occupies. `None` if the attempt is not a probe.
+    /// The state to reset if this probe ends without a result. `None` if the attempt is not a probe.
     probed: Option<Arc<AtomicState>>,
-    /// Whether the probe succeeds as soon as a connection is established.
+    /// Whether the attempt is a probe that succeeds as soon as a connection is established.
     connection_only: bool,
 }
 
-/// The breaker does not admit an attempt.
+/// Error of an attempt that the breaker does not admit, because the circuit is open or a probe is in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NotAdmitted {
-    /// Time until the breaker admits a probe. `None` while a probe is in flight or an operator holds the circuit
+    /// How long until the breaker admits a probe. `None` while a probe is in flight or an operator keeps the circuit
     /// open.
     pub wait: Option<Duration>,
 }
@@ -96,7 +98,7 @@ impl BreakerPermit {
     }
 
     /// Whether the attempt is a probe that succeeds as soon as a new connection is established. This applies if connect
-    /// failures opened the circuit. Other requests then need not wait for the response.
+    /// failures opened the circuit. The circuit then closes before the response arrives.
     pub(crate) fn probes_connection(&self) -> bool {
         self.connection_only
     }
@@ -104,7 +106,7 @@ impl BreakerPermit {
 
 impl Drop for BreakerPermit {
     fn drop(&mut self) {
-        // After a report the generation has changed, so this call has no effect.
+        // `release_probe` has no effect after a reported result, because the report has changed the generation.
         if let Some(state) = &self.probed {
             state.release_probe(self.generation);
         }
@@ -112,8 +114,8 @@ impl Drop for BreakerPermit {
 }
 
 impl Breaker {
-    /// Creates a closed breaker for this many workers. A probe without a result, for example of a slow client, blocks
-    /// other requests for at most `probe_timeout`.
+    /// Creates a closed breaker for this many workers. A probe without a result, for example because its client is
+    /// slow, blocks other requests for at most `probe_timeout`.
     pub(crate) fn new(settings: &BreakerSettings, probe_timeout: Duration, workers: usize) -> Self {
         Self {
             state: Arc::new(AtomicState::closed()),
@@ -124,7 +126,8 @@ impl Breaker {
         }
     }
 
-    /// Admits an attempt if the circuit is closed. After the open time, it admits one attempt as the probe.
+    /// Admits every attempt while the circuit is closed. After the open time of an open circuit, admits one attempt as
+    /// the probe.
     pub(crate) fn admit(&self, now: Moment) -> Result<BreakerPermit, NotAdmitted> {
         let packed = self.state.read();
         if packed.phase() == Phase::Closed {
@@ -134,12 +137,14 @@ impl Breaker {
             .map_or_else(|| self.begin_probe(now), Err)
     }
 
-    /// Returns the time until the breaker admits a probe; see [`NotAdmitted::wait`].
+    /// Returns how long until the breaker admits a probe. `None` if an attempt is admitted now, and in the cases of
+    /// [`NotAdmitted::wait`].
     pub(crate) fn wait(&self, now: Moment) -> Option<Duration> {
         self.not_admitted(now)?.wait
     }
 
-    /// Whether [`admit`](Self::admit) would admit an attempt.
+    /// Whether [`admit`](Self::admit) would admit an attempt at `now`. Another worker can change this before `admit` is
+    /// called.
     pub(crate) fn may_admit(&self, now: Moment) -> bool {
         self.not_admitted(now).is_none()
     }
@@ -149,17 +154,17 @@ impl Breaker {
         self.state.is_closed()
     }
 
-    /// Whether the circuit is open because the server is an outlier.
+    /// Whether the circuit opened because the server was an outlier: it failed while the other servers were healthy.
     pub(crate) fn is_outlier(&self) -> bool {
         self.state.is_outlier()
     }
 
-    /// Returns when the circuit last closed after being open.
+    /// Returns when the circuit last closed after it had been open. `None` if it has never been open and closed again.
     pub(crate) fn recovered_at(&self) -> Option<Moment> {
         self.state.recovered()
     }
 
-    /// Reports a response that is not a failure.
+    /// Reports a response that is not a failure. Returns the change of phase if this result closed the circuit.
     pub(crate) fn succeeded(
         &self,
         permit: BreakerPermit,
@@ -175,7 +180,8 @@ impl Breaker {
         None
     }
 
-    /// Reports a failure of the server. `others` are the breakers of the other servers of the upstream.
+    /// Reports a failure of the server. `others` are the breakers of the other servers of the upstream. Returns the
+    /// change of phase if this result opened or closed the circuit.
     pub(crate) fn failed<'a>(
         &self,
         permit: BreakerPermit,
@@ -200,7 +206,7 @@ impl Breaker {
         self.open(permit, why, now, random)
     }
 
-    /// Opens the circuit until an operator closes it.
+    /// Opens the circuit until an operator closes it. Returns `None` if an operator had already opened it.
     pub(crate) fn hold_open(&self, now: Moment) -> Option<PhaseChange> {
         let mut history = self.history.lock();
         if self.state.read().phase() == Phase::Open && self.state.until().is_none() {
@@ -215,7 +221,8 @@ impl Breaker {
         })
     }
 
-    /// Closes the circuit and discards all counts.
+    /// Closes the circuit on behalf of an operator, and resets the numbers of successes and failures to 0. Returns
+    /// `None` if the circuit was already closed.
     pub(crate) fn close(&self, now: Moment) -> Option<PhaseChange> {
         let mut history = self.history.lock();
         if self.state.read().phase() == Phase::Closed {
@@ -226,14 +233,14 @@ impl Breaker {
         Some(self.close_circuit(&mut history, now))
     }
 
-    /// Closes the circuit of an outlier, because no other server is available.
+    /// Closes the circuit if the server is an outlier. The load balancer calls this if no other server is available.
     pub(crate) fn close_outlier(&self, now: Moment) -> Option<PhaseChange> {
         let mut history = self.history.lock();
         let is_outlier = self.state.is_outlier();
         is_outlier.then(|| self.close_circuit(&mut history, now))
     }
 
-    /// Returns the current state and counts.
+    /// Returns the current state, and the numbers of successes and failures in the window.
     pub(crate) fn snapshot(&self, now: Moment) -> BreakerSnapshot {
         let history = self.history.lock();
         let packed = self.state.read();
@@ -271,13 +278,15 @@ impl Breaker {
         }
     }
 
-    /// Whether at least one of the servers is known to be healthy, and none is known to fail.
+    /// Whether at least one of the servers is known to be healthy, and none is known to fail. Only then can a failing
+    /// server be an outlier.
     fn are_healthy<'a>(others: impl Iterator<Item = &'a Self>, now: Moment) -> bool {
         let mut known = others.filter_map(|other| other.is_healthy(now)).peekable();
         known.peek().is_some() && known.all(|is_healthy| is_healthy)
     }
 
-    /// Whether the server is healthy, as evidence that another server is an outlier. `None` if that is unknown.
+    /// Whether the server is healthy, as evidence that another server is an outlier. `None` if there is too little
+    /// evidence.
     fn is_healthy(&self, now: Moment) -> Option<bool> {
         let packed = self.state.read();
         if packed.phase() != Phase::Closed {
@@ -286,7 +295,7 @@ impl Breaker {
         self.rule.is_healthy(packed.streak(), self.counts(now))
     }
 
-    /// Ends a streak of failures. Returns whether `generation` is the current one.
+    /// Resets the number of consecutive failures to 0. Returns `false` if the phase has changed since `generation`.
     fn end_streak(&self, generation: u64) -> bool {
         let packed = self.state.read();
         let is_current = packed.generation() == generation;
@@ -296,8 +305,8 @@ impl Breaker {
         is_current
     }
 
-    /// Returns `None` if the breaker admits an attempt. The phase can change between the two reads. The end time then
-    /// belongs to a later open phase, which is equally valid.
+    /// Returns why the breaker does not admit an attempt, or `None` if it does. The phase can change after it is read
+    /// here. The end of the open time then belongs to a later open phase, which is equally valid.
     fn not_admitted(&self, now: Moment) -> Option<NotAdmitted> {
         match self.state.read().phase() {
             Phase::Open => match self.state.until() {
@@ -312,7 +321,7 @@ impl Breaker {
         }
     }
 
-    /// Begins a probe, unless another request has begun one.
+    /// Begins a probe. Fails if another request has begun one since the caller read the phase.
     fn begin_probe(&self, now: Moment) -> Result<BreakerPermit, NotAdmitted> {
         let mut history = self.history.lock();
         if let Some(not_admitted) = self.not_admitted(now) {
@@ -332,7 +341,7 @@ impl Breaker {
         })
     }
 
-    /// Opens the circuit, unless the phase has changed since the permit was issued.
+    /// Opens the circuit. Returns `None` and changes nothing if the phase has changed since the permit was issued.
     fn open(
         &self,
         permit: BreakerPermit,
@@ -354,7 +363,7 @@ impl Breaker {
         Some(PhaseChange::Opened { open_time, why })
     }
 
-    /// Closes the circuit after a successful probe.
+    /// Closes the circuit after a successful probe, unless the phase has changed since the probe began.
     fn recover(&self, permit: BreakerPermit, now: Moment) -> Option<PhaseChange> {
         let mut history = self.history.lock();
         let current = self.state.read().generation() == permit.generation;
@@ -366,7 +375,8 @@ impl Breaker {
     fn close_circuit(&self, history: &mut History, now: Moment) -> PhaseChange {
         history.since = now;
         history.failed_probes = 0;
-        // The reset precedes the change of phase, because it would otherwise discard successes of the new phase.
+        // The results are reset before the phase changes. A reset after the change would discard successes of the new
+        // phase.
         self.results.reset();
         self.state.set_outlier(false);
         self.state.recover(now);
@@ -385,7 +395,7 @@ impl History {
     }
 }
 
-/// Returns the index of a kind of failure in the results.
+/// Returns the index of the number of failures of this kind in `Breaker::results`. Index 0 is [`SUCCEEDED`].
 fn window_index(failure: ServerFailure) -> usize {
     match failure {
         ServerFailure::Connect => 1,

@@ -1,13 +1,14 @@
-//! Retry budget: bounds the retries of an upstream, over all requests.
+//! Retry budget: the maximum number of retries of an upstream, over all requests.
 //!
-//! A number of attempts per request bounds the cost of one request only. If every request fails, three attempts triple
-//! the load on a server that already fails. The budget bounds the retries relative to the traffic: a ratio of the
-//! requests in a time window, plus a minimum rate. The minimum rate keeps retries possible with little traffic.
+//! A maximum number of attempts per request bounds the cost of one request only. If every request fails, three attempts
+//! triple the load on a server that already fails. The retry budget therefore bounds the retries of all requests: to a
+//! ratio of the requests in a time window, plus a minimum rate. The minimum rate keeps retries possible with little
+//! traffic.
 //!
 //! tower's `TpsBudget` implements the same idea, but takes a lock on every request and reads its own clock. Here a
-//! request only writes its worker's shard of a [`SlidingWindow`]. A retry takes a lock, so that check and count are
-//! atomic and the bound holds with concurrent workers. The bound applies to each window that ends with a retry. The
-//! budget does not spread the retries within a window.
+//! request only writes its worker's shard of a [`SlidingWindow`]. A retry takes a lock, so that concurrent workers
+//! cannot exceed the budget together. The bound applies to each window that ends with a retry. The budget does not
+//! spread the retries within a window.
 
 use parking_lot::Mutex;
 
@@ -17,11 +18,11 @@ use crate::clock::Moment;
 
 /// Retry budget of one upstream, shared by all workers.
 #[derive(Debug)]
-#[repr(align(128))] // Separates the cache lines from those of fields that are written often.
+#[repr(align(128))] // The alignment keeps the budget off cache lines that other values often write.
 pub(crate) struct Budget {
     requests: SlidingWindow<1>,
     ratio: f64,
-    /// Number of retries in a window that the minimum rate allows.
+    /// Number of retries that the minimum rate allows in one window.
     floor: f64,
     counts: Mutex<RetryCounts>,
 }
@@ -32,21 +33,21 @@ struct RetryCounts {
     rejected: u64,
 }
 
-/// Counts of a budget at one time.
+/// Counts of a retry budget at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BudgetSnapshot {
-    /// Requests in the window, without retries.
+    /// Number of requests in the window. Retries are not included.
     pub requests: u64,
-    /// Retries in the window.
+    /// Number of retries in the window.
     pub retries: u64,
     /// Maximum number of retries in the window.
     pub allowed: u64,
-    /// Retries that the budget has rejected since the start.
+    /// Number of retries that the budget has prevented since the gateway started.
     pub rejected: u64,
 }
 
 impl Budget {
-    /// Creates an unused budget for this many workers.
+    /// Creates a retry budget for this many workers, without requests and retries so far.
     pub(crate) fn new(settings: BudgetSettings, workers: usize) -> Self {
         let BudgetSettings {
             ratio,
@@ -64,12 +65,13 @@ impl Budget {
         }
     }
 
-    /// Counts a request. Its retries are not counted here.
+    /// Counts a request, which raises the number of allowed retries. The caller must not call this for retries.
     pub(crate) fn request(&self, worker: usize, now: Moment) {
         self.requests.add(worker, 0, now);
     }
 
-    /// Charges a retry to the budget. Returns `false` if the budget is used up.
+    /// Charges a retry to the budget. Returns `false` if the budget is used up, so that the request must not be
+    /// retried.
     pub(crate) fn withdraw(&self, now: Moment) -> bool {
         let mut counts = self.counts.lock();
         let [retries] = counts.retries.sum(now);
@@ -227,7 +229,7 @@ mod tests {
                 let now = at(request * 1_000 / per_second);
                 budget.request(0, now);
                 load += 1;
-                // Three attempts allow two retries.
+                // Each request is retried twice, as far as the budget allows.
                 load += u64::from(budget.withdraw(now)) + u64::from(budget.withdraw(now));
             }
             let most = offered + offered / 10 + 3 * 60;

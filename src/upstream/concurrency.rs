@@ -1,13 +1,13 @@
-//! Adaptive concurrency limit: bounds the requests in flight to an upstream, based on its latency.
+//! Adaptive concurrency limit: the maximum number of requests in flight to an upstream, derived from its latency.
 //!
-//! The latency of an overloaded upstream grows until its clients time out. Its capacity is rarely known and changes.
-//! The limit therefore grows while latency stays near the latency without load, and shrinks when latency rises.
-//! `gradient` computes it. Requests above the limit are rejected immediately, while the client can still use the
-//! response. `min = max` gives a fixed limit.
+//! The latency of an overloaded upstream grows until its clients time out. A fixed limit is hard to choose, because the
+//! capacity of an upstream is rarely known and changes. The concurrency limit therefore grows while latency stays near
+//! the latency without load, and shrinks when latency rises. The module `gradient` computes the limit. Requests above
+//! the limit are rejected immediately, before the client times out. `min = max` gives a fixed limit.
 //!
 //! All workers share one counter of requests in flight. This costs contention for one cache line, but a limit per
-//! worker would be wrong if the load of the workers differs. There is no queue and no fairness between clients. The
-//! limits of routes provide fairness.
+//! worker would be wrong if the load of the workers differs. Requests do not queue, and the limit ignores which client
+//! sent them. The rate limits of routes provide fairness between clients.
 
 mod gradient;
 
@@ -27,12 +27,13 @@ use crate::clock::Moment;
 #[derive(Debug)]
 pub(crate) struct Concurrency {
     counters: ConcurrencyCounters,
-    /// A response is recorded if its time has none of these bits: one response in `sampling_mask + 1`.
+    /// Bit mask that selects one response in `sampling_mask + 1`: a response is recorded if its time in nanoseconds has
+    /// none of these bits.
     sampling_mask: AtomicU64,
     gradient: Mutex<Gradient>,
 }
 
-/// Values that every request reads and writes.
+/// Counters that every request reads and writes, on their own cache lines.
 #[derive(Debug)]
 #[repr(align(128))]
 struct ConcurrencyCounters {
@@ -41,20 +42,20 @@ struct ConcurrencyCounters {
     shed: AtomicU64,
 }
 
-/// Slot of one request in flight, returned with [`Concurrency::release`].
+/// One slot of the concurrency limit, occupied by a request in flight. [`Concurrency::release`] frees it.
 ///
-/// The slot is not released on drop. That would require a reference to the limit, and each request would then write a
-/// reference count that all workers share.
+/// A dropped slot stays occupied. Releasing it on drop would require a reference to the limit, and each request would
+/// then write a reference count that all workers share.
 #[derive(Debug)]
 #[must_use = "the slot is occupied until it is released"]
 pub(crate) struct ConcurrencySlot(());
 
-/// Result of a request that indicates the load of the upstream.
+/// Result of a request that shows how loaded the upstream is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoadSample {
     /// The server responded without a sign of overload.
     Responded {
-        /// Time from the start of the attempt to the head of the response.
+        /// How long the head of the response took, from the start of the attempt.
         latency: Duration,
     },
     /// The request timed out, or the server responded with 429, 503 or 504.
@@ -62,7 +63,7 @@ pub(crate) enum LoadSample {
 }
 
 impl Concurrency {
-    /// Creates a limit with its initial value.
+    /// Creates a concurrency limit with the value `initial` of the settings.
     pub(crate) fn new(settings: ConcurrencySettings) -> Self {
         let gradient = Gradient::new(settings);
         Self {
@@ -76,7 +77,7 @@ impl Concurrency {
         }
     }
 
-    /// Acquires a slot. Returns `None` and counts a rejection if the limit is reached.
+    /// Acquires a slot. If the concurrency limit is reached, returns `None` and counts a rejected request.
     pub(crate) fn acquire(&self) -> Option<ConcurrencySlot> {
         let limit = self.limit();
         let acquired = self.counters.in_flight.fetch_update(
@@ -91,7 +92,8 @@ impl Concurrency {
         Some(ConcurrencySlot(()))
     }
 
-    /// Releases a slot and records the result of the request. `None` means that the result does not indicate load.
+    /// Releases a slot and records the result of the request. A `sample` of `None` means that the result says nothing
+    /// about the load of the upstream.
     pub(crate) fn release(&self, _: ConcurrencySlot, sample: Option<LoadSample>, now: Moment) {
         let in_flight = self.counters.in_flight.fetch_sub(1, Ordering::Relaxed);
         if let Some(sample) = sample {
@@ -99,10 +101,10 @@ impl Concurrency {
         }
     }
 
-    /// Records a result that occurred with `in_flight` requests in flight. At high rates, only a sample of the
-    /// responses is recorded. A result is skipped if another worker holds the lock.
+    /// Records the result of a request that ended with `in_flight` requests in flight. At high rates, only a sample of
+    /// the responses is recorded. If another worker has locked the gradient, the result is not recorded.
     fn record(&self, sample: LoadSample, in_flight: u32, now: Moment) {
-        // The low bits of the time are random enough, and need no generator.
+        // The low bits of the time select the sample. They are random enough, so no random number generator is needed.
         let is_skipped = now.as_nanos() & self.sampling_mask.load(Ordering::Relaxed) != 0;
         if sample != LoadSample::Dropped && is_skipped {
             return;
@@ -119,7 +121,7 @@ impl Concurrency {
         }
     }
 
-    /// Returns the maximum number of requests in flight.
+    /// Returns the current concurrency limit: the maximum number of requests in flight.
     pub(crate) fn limit(&self) -> u32 {
         self.counters.limit.load(Ordering::Relaxed)
     }
@@ -129,7 +131,7 @@ impl Concurrency {
         self.counters.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of requests rejected since the start.
+    /// Returns the number of requests rejected since the gateway started.
     pub(crate) fn shed(&self) -> u64 {
         self.counters.shed.load(Ordering::Relaxed)
     }

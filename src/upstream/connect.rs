@@ -1,4 +1,4 @@
-//! Connections to a server: TCP, TLS if its URL is `https`, and HTTP/1.1.
+//! Opens connections to a server: TCP, then TLS if the URL of the server is `https`, then HTTP/1.1.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,13 +21,13 @@ use super::socket::Socket;
 use super::{Server, Upstream};
 use crate::net::{FlattenWrites, keep_alive};
 
-/// Maximum size of a response head, in bytes. A larger head is an invalid response.
+/// Maximum size of a response head, in bytes. A response with a larger head counts as invalid.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
 
-/// Maximum number of header lines in a response.
+/// Maximum number of header lines in a response. A response with more lines counts as invalid.
 const MAX_HEADERS: usize = 256;
 
-/// Address and TLS settings of a server.
+/// Opens connections to one server, with its address, TLS settings and `connect_timeout`.
 #[derive(Clone)]
 pub(crate) struct Connector {
     host: String,
@@ -36,48 +36,51 @@ pub(crate) struct Connector {
     timeout: Duration,
 }
 
-/// An upstream configuration that cannot be used.
+/// Error in the TLS settings of an upstream.
 #[derive(Debug, Error)]
 pub enum ConnectorError {
-    /// The certificate file cannot be read or parsed.
-    #[error("ca_file {}: cannot read certificates: {source}", path.display())]
+    /// The PEM file `ca_file` cannot be read or parsed.
+    #[error("cannot read certificates of the upstream from ca_file {}: {source}", path.display())]
     CaFile {
-        /// Path of the file.
+        /// Path of the PEM file.
         path: PathBuf,
         /// The error of the PEM parser.
         source: rustls::pki_types::pem::Error,
     },
-    /// The certificate file contains no valid certificate.
-    #[error("ca_file {}: no valid certificate; the file must contain PEM certificates", path.display())]
+    /// The PEM file `ca_file` contains no valid certificate.
+    #[error("ca_file {} of the upstream has no valid certificate; it must contain PEM certificates", path.display())]
     NoCertificate {
-        /// Path of the file.
+        /// Path of the PEM file.
         path: PathBuf,
     },
     /// The host is not a valid server name for TLS.
-    #[error("'{host}' is not a valid server name for TLS: {source}")]
+    #[error(
+        "host '{host}' of the upstream is not a valid server name for TLS; use a DNS name or an IP address: {source}"
+    )]
     ServerName {
         /// Host of the server.
         host: String,
-        /// The error of the name parser.
+        /// The error of the parser of TLS server names.
         source: InvalidDnsNameError,
     },
 }
 
-/// An error before the request was sent.
+/// Why no connection to a server was established. No byte of the request was sent.
 #[derive(Debug, Error)]
 pub(crate) enum ConnectError {
-    /// Resolving the name, TCP or TLS failed.
-    #[error("connect failed: {0}")]
+    /// The name resolution, the TCP connection or the TLS handshake failed.
+    #[error("cannot connect to the upstream server: {0}")]
     Io(#[from] io::Error),
-    /// `connect_timeout` expired.
-    #[error("connect timed out after {0:?}")]
+    /// The connection was not established within `connect_timeout`, which is this long.
+    #[error("connection to the upstream server not established within connect_timeout ({0:?})")]
     TimedOut(Duration),
     /// hyper could not start HTTP/1.1 on the connection.
-    #[error("HTTP handshake failed: {0}")]
+    #[error("cannot start HTTP/1.1 on the connection to the upstream server: {0}")]
     Http(#[from] hyper::Error),
 }
 
-/// Returns the TLS settings of an upstream. Root certificates come from `ca_file` or from the system.
+/// Creates the TLS settings of an upstream. The root certificates are those in `ca_file`, or those of the system if
+/// `ca_file` is not configured.
 pub(crate) fn tls_config(upstream: &Upstream) -> Result<Arc<ClientConfig>, ConnectorError> {
     let mut roots = RootCertStore::empty();
     if let Some(path) = &upstream.ca_file {
@@ -89,7 +92,10 @@ pub(crate) fn tls_config(upstream: &Upstream) -> Result<Arc<ClientConfig>, Conne
     } else {
         let system = rustls_native_certs::load_native_certs();
         for error in &system.errors {
-            tracing::warn!(%error, "cannot read system certificate");
+            tracing::warn!(
+                %error,
+                "cannot read root certificate of the system, upstream certificates that depend on it are rejected"
+            );
         }
         roots.add_parsable_certificates(system.certs);
     }
@@ -109,7 +115,7 @@ fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Connec
 }
 
 impl Connector {
-    /// Creates the connector of `server`. `tls` must be set if the server uses TLS.
+    /// Creates the connector of `server`. Panics if the server uses TLS and `tls` is `None`.
     pub(crate) fn new(
         server: &Server,
         tls: Option<&Arc<ClientConfig>>,
@@ -140,7 +146,8 @@ impl Connector {
         })
     }
 
-    /// Opens a connection. A spawned task drives it until either side closes it.
+    /// Opens a connection within `connect_timeout`. A spawned task reads and writes the connection until either side
+    /// closes it.
     pub(crate) async fn connect(&self) -> Result<ServerConnection, ConnectError> {
         match tokio::time::timeout(self.timeout, self.open()).await {
             Ok(outcome) => outcome,
@@ -176,17 +183,17 @@ where
         .handshake(TokioIo::new(FlattenWrites(io)))
         .await?;
     let driver = tokio::spawn(async move {
-        // A request in flight receives the error through its response. An idle connection has no receiver.
+        // The error is only logged, because a request in flight receives the same error from hyper.
         if let Err(error) = connection.with_upgrades().await {
-            tracing::debug!(%error, "upstream connection failed");
+            tracing::debug!(%error, "connection to upstream server failed");
         }
     });
     let driver = driver.abort_handle();
     Ok(ServerConnection { sender, driver })
 }
 
-/// An open connection to a server. Dropping it closes the connection, even with a request in flight. Otherwise a server
-/// that stops reading would block the request and its client indefinitely.
+/// An open connection to a server. Dropping this value closes the connection, even with a request in flight. Without
+/// that, a server that stops reading would block the request and its client indefinitely.
 #[derive(Debug)]
 pub(crate) struct ServerConnection {
     sender: SendRequest<UpstreamBody>,
@@ -194,7 +201,7 @@ pub(crate) struct ServerConnection {
 }
 
 impl ServerConnection {
-    /// Returns the handle that sends requests.
+    /// Returns the hyper handle that sends requests on this connection.
     pub(crate) fn sender(&mut self) -> &mut SendRequest<UpstreamBody> {
         &mut self.sender
     }

@@ -1,4 +1,5 @@
-//! Errors of a request without a response to forward, and how each error is classified.
+//! Errors of a request that gets no response from its upstream. Each error determines the retry, the metric, the
+//! circuit breaker result and the problem document.
 
 use std::io;
 use std::time::Duration;
@@ -19,46 +20,47 @@ use crate::metrics::UpstreamFailure;
 use crate::problem::{Problem, RETRY_SOON, TimeoutPhase};
 use crate::retry::Failure;
 
-/// Why no response can be forwarded.
+/// Why the gateway has no response to forward to the client.
 #[derive(Debug, Error)]
 pub(crate) enum ForwardError {
-    /// No server could be reached.
-    #[error("no upstream server reached: {0}")]
+    /// The connection to the last tried server could not be established.
+    #[error("request not sent, because no upstream server was reached: {0}")]
     Connect(#[from] ConnectError),
-    /// No server could be reached before the deadline of the request.
-    #[error("no upstream server reached: {0}")]
+    /// No connection to a server was established before the deadline of the request.
+    #[error("request not sent, because no upstream server was reached: {0}")]
     NotReachedInTime(#[source] TimeoutError),
-    /// A new connection failed before the request was sent.
-    #[error("connection failed before the request was sent: {0}")]
+    /// A new connection was established, but failed before the request was sent.
+    #[error("connection to the upstream server failed before the request was sent: {0}")]
     Unsent(#[source] hyper::Error),
     /// The circuit breakers of all servers are open.
-    #[error("circuit breakers of all servers are open")]
+    #[error("request not sent, because the circuit breakers of all upstream servers are open")]
     CircuitOpen {
-        /// Time until the first breaker admits a probe, if known.
+        /// How long until the first circuit breaker admits a probe. `None` if the time is unknown.
         wait: Option<Duration>,
     },
     /// The upstream is at its concurrency limit.
-    #[error("upstream is at its concurrency limit")]
+    #[error("request not sent, because the upstream is at its concurrency limit")]
     Overloaded,
-    /// The connection failed with the request in flight.
-    #[error("connection failed before the response: {source}")]
+    /// The connection failed before a response arrived. The server may have received the request.
+    #[error("connection to the upstream server failed before the response: {source}")]
     Exchange {
-        /// The error of the connection.
+        /// The error that hyper reported.
         source: hyper::Error,
-        /// Whether this counts as a failure of the server. It does not if the server waited for the client.
+        /// Whether the circuit breaker counts this as a failure of the server. `false` if the server was waiting for a
+        /// slow client.
         is_server_fault: bool,
     },
     /// The response violates HTTP, so the gateway does not forward it.
-    #[error("response is not valid HTTP: {0}")]
+    #[error("response of the upstream server is not valid HTTP: {0}")]
     InvalidResponse(Box<dyn std::error::Error + Send + Sync>),
-    /// No response arrived in time.
+    /// A timeout expired after the server may have received the request.
     #[error(transparent)]
     TimedOut(#[from] TimeoutError),
-    /// The request body exceeds the limit, in bytes.
-    #[error("request body is larger than {0} bytes")]
+    /// The request body is larger than this maximum, in bytes.
+    #[error("request body is larger than the maximum of {0} bytes")]
     TooLarge(u64),
     /// The client disconnected before the end of the request body, or sent invalid HTTP.
-    #[error("client did not send a valid and complete request body")]
+    #[error("client disconnected before the end of the request body, or sent invalid HTTP")]
     ClientFailed(Option<Violation>),
 }
 
@@ -72,12 +74,13 @@ impl From<Unavailable> for ForwardError {
 }
 
 impl ForwardError {
-    /// Whether the client caused the failure.
+    /// Whether the client caused the error, so that neither a retry nor a warning follows.
     pub(super) fn is_client_fault(&self) -> bool {
         matches!(self, Self::TooLarge(_) | Self::ClientFailed(_))
     }
 
-    /// Returns the failure to report to the circuit breaker of the server, if the server caused the error.
+    /// Returns the failure to report to the circuit breaker of the server. `None` if the server did not cause the
+    /// error.
     pub(super) fn server_failure(&self) -> Option<breaker::ServerFailure> {
         use breaker::ServerFailure::{Connect, Response};
         match self {
@@ -96,13 +99,14 @@ impl ForwardError {
         }
     }
 
-    /// Whether the error is logged as a warning. Errors caused by the client are not. Open circuit breakers are logged
-    /// when they open, and concurrency rejections are counted.
+    /// Whether the error is logged as a warning. Errors caused by the client are not logged as warnings. Two other
+    /// errors are not either: a circuit breaker logs when it opens, and a metric counts the rejections of the
+    /// concurrency limit.
     pub(super) fn is_warning(&self) -> bool {
         !self.is_client_fault() && !matches!(self, Self::CircuitOpen { .. } | Self::Overloaded)
     }
 
-    /// Returns whether a server may have received the request.
+    /// Returns whether the request was certainly not sent, or a server may have received it.
     pub(super) fn delivery(&self) -> Delivery {
         match self {
             Self::Connect(_)
@@ -118,7 +122,7 @@ impl ForwardError {
         }
     }
 
-    /// Returns the failure as the retry policy classifies it.
+    /// Returns the error in the classification of the retry policy.
     pub(super) fn failure(&self) -> Failure {
         match self {
             Self::Connect(ConnectError::Io(error)) => {
@@ -131,7 +135,7 @@ impl ForwardError {
         }
     }
 
-    /// Returns the timeout that expired, if any.
+    /// Returns the timeout that expired. `None` if the error is not a timeout.
     pub(super) fn timeout(&self) -> Option<TimeoutPhase> {
         match self {
             Self::Connect(ConnectError::TimedOut(_)) => Some(TimeoutPhase::Connect),
@@ -140,7 +144,7 @@ impl ForwardError {
         }
     }
 
-    /// Returns the metric that counts the error.
+    /// Returns the label of the failure metric that counts the error.
     pub(super) fn counted_as(&self) -> UpstreamFailure {
         if let Some(phase) = self.timeout() {
             return timed_out(phase);
@@ -154,8 +158,8 @@ impl ForwardError {
         }
     }
 
-    /// Returns the problem document for the client. `is_held` is true if the idempotency stage holds the key of the
-    /// request with an unknown outcome.
+    /// Returns the problem document for the client. `is_held` is true if the idempotency stage records the outcome of
+    /// the request as unknown and rejects later requests with the same idempotency key.
     pub(super) fn problem(&self, upstream: &Upstream, is_held: bool) -> Problem {
         let name = &upstream.name;
         let with_outcome = |failure: &str| match self.delivery() {
@@ -189,7 +193,7 @@ impl ForwardError {
     }
 }
 
-/// Returns the metric that counts a timeout.
+/// Returns the label of the failure metric that counts an expired timeout.
 pub(super) fn timed_out(phase: TimeoutPhase) -> UpstreamFailure {
     match phase {
         TimeoutPhase::Connect => UpstreamFailure::ConnectTimeout,
@@ -227,7 +231,8 @@ fn overloaded(upstream: &str) -> Problem {
     .retry_after(RETRY_SOON)
 }
 
-/// Whether the gateway's own machine caused a connect error: no free file descriptors, ports or buffers.
+/// Whether the machine of the gateway caused a connect error, because it has no free file descriptors, ports or
+/// buffers. Such an error says nothing about the server.
 fn is_local(error: &io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw_os_error);
     matches!(

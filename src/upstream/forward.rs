@@ -1,7 +1,7 @@
 //! The upstream stage: sends a request to a server of its upstream and returns the response.
 //!
-//! This module builds the request for the server, and counts, logs and converts the result.
-//! [`attempts`](super::attempts) decides how often the request is sent, and to which servers.
+//! This module builds the request for the server, records metrics and logs, and converts an error to a problem
+//! document. [`attempts`](super::attempts) decides how often the request is sent, and to which servers.
 
 use std::sync::Arc;
 
@@ -21,14 +21,15 @@ use crate::failpoint::failpoint;
 use crate::http1::upgrade;
 use crate::intake::headers::{HeaderNames, asks_for_upgrade};
 
-/// The upstream stage of a worker.
+/// The upstream stage of one worker: sends requests to upstreams.
 #[derive(Debug)]
 pub(crate) struct Forwarder {
-    /// Headers that limits, scopes and keys are read from. Headers with a confusable name are not forwarded.
+    /// Headers that rate limits, scopes and idempotency keys are read from. Headers with a similar name, such as
+    /// `x_api_key` for `x-api-key`, are not forwarded.
     names: HeaderNames,
     /// Maximum size of a request body, in bytes.
     max_body: u64,
-    /// Bounds on the bodies held in memory.
+    /// Size limits of the request and response bodies in memory.
     buffers: Arc<Buffers>,
 }
 
@@ -41,8 +42,8 @@ struct ForwardOutcome {
 }
 
 impl Forwarder {
-    /// Creates the stage. Request bodies have at most `max_body` bytes, and `buffers` bounds the copies held for
-    /// retries.
+    /// Creates the upstream stage. Request bodies have at most `max_body` bytes. `buffers` limits the memory of the
+    /// body copies that retries need.
     pub(crate) fn new(names: HeaderNames, max_body: u64, buffers: Arc<Buffers>) -> Self {
         Self {
             names,
@@ -51,8 +52,8 @@ impl Forwarder {
         }
     }
 
-    /// Sends `request` to a server of `target` and returns the response. The configuration and `resend` decide about
-    /// retries.
+    /// Sends `request` to a server of `target` and returns the response. `resend` states whether a second execution is
+    /// safe. Retries also require a retry configuration.
     pub(crate) async fn forward(
         &self,
         ctx: &RequestContext,
@@ -78,9 +79,21 @@ impl Forwarder {
         let upstream = &target.state.upstream;
         let (name, request_id) = (&*upstream.name, &arrival.request_id);
         if error.is_warning() {
-            tracing::warn!(upstream = name, %request_id, attempts, %error, "no response from upstream");
+            tracing::warn!(
+                upstream = name,
+                %request_id,
+                attempts,
+                %error,
+                "upstream request failed, client receives an error response"
+            );
         } else {
-            tracing::debug!(upstream = name, %request_id, attempts, %error, "upstream request failed");
+            tracing::debug!(
+                upstream = name,
+                %request_id,
+                attempts,
+                %error,
+                "upstream request failed because of the client, open circuit breakers or the concurrency limit"
+            );
         }
         let delivery = if is_lost {
             Delivery::PossiblySent
@@ -108,7 +121,7 @@ impl Forwarder {
             upstream.timeouts,
             target.retry.and_then(|retry| retry.deadline),
         );
-        // Only HTTP/1.1 supports `Upgrade` (RFC 9110, section 7.8).
+        // `Upgrade` is ignored in other versions than HTTP/1.1 (RFC 9110, section 7.8).
         let upgrades = request.version() == Version::HTTP_11 && asks_for_upgrade(request.headers());
         let client_upgrade = upgrades.then(|| upgrade::on(&mut request)).flatten();
 

@@ -1,8 +1,9 @@
-//! Opens TCP connections to a host name and tries its addresses in parallel (RFC 8305, Happy Eyeballs).
+//! Opens a TCP connection to a host name and tries the addresses of the name in parallel (RFC 8305, Happy Eyeballs).
 //!
-//! Attempts start 250 ms apart, or immediately after a failed attempt. The first established connection is used, and
-//! the others are dropped. An address that does not respond thus costs 250 ms and not the complete `connect_timeout`.
-//! Addresses are tried in the order of the resolver, except that address families alternate (section 4).
+//! Attempts to connect start 250 ms apart, or immediately after a failed attempt. The first established connection is
+//! used, and all other attempts are dropped. An address that does not respond thus costs 250 ms and not the complete
+//! `connect_timeout`. Addresses are tried in the order of the resolver, except that address families alternate (section
+//! 4).
 
 use std::io;
 use std::net::SocketAddr;
@@ -11,7 +12,7 @@ use std::time::Duration;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::net::{TcpStream, lookup_host};
 
-/// Delay between the starts of two attempts (RFC 8305, section 5).
+/// Delay between the starts of two attempts to connect (RFC 8305, section 5, "Connection Attempt Delay").
 const STAGGER: Duration = Duration::from_millis(250);
 
 /// Resolves `host` and connects to one of its addresses.
@@ -20,11 +21,14 @@ pub(super) async fn dial(host: &str, port: u16) -> io::Result<TcpStream> {
     connect_any(alternating(addresses)).await
 }
 
-/// Connects to one of the addresses. If all fail, returns the last error.
+/// Connects to one of the addresses. If all attempts fail, returns the error of the last attempt.
 async fn connect_any(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
     let mut untried = addresses.into_iter();
     let mut attempts = FuturesUnordered::new();
-    let mut failure = io::Error::new(io::ErrorKind::NotFound, "host name has no address");
+    let mut failure = io::Error::new(
+        io::ErrorKind::NotFound,
+        "host name resolves to no IP address",
+    );
     loop {
         attempts.extend(untried.next().map(TcpStream::connect));
         let finished = if untried.len() == 0 {
@@ -43,7 +47,7 @@ async fn connect_any(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
     }
 }
 
-/// Orders addresses so that IPv6 and IPv4 alternate, starting with the family of the first.
+/// Orders addresses so that IPv6 and IPv4 alternate, starting with the address family of the first address.
 fn alternating(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
     let count = addresses.len();
     let Some(first) = addresses.first().map(SocketAddr::is_ipv6) else {

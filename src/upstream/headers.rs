@@ -1,8 +1,9 @@
-//! Headers of a message for its next hop.
+//! Converts the headers of requests for the server and of responses for the client.
 //!
 //! Hop-by-hop headers are removed in both directions. The gateway writes the headers about the origin of a request,
 //! such as `X-Forwarded-For`. It uses received values of these headers only if the peer is trusted.
-//! [`crate::intake::headers`] removes the headers that `Connection` names, before limits and scopes read any header.
+//! [`crate::intake::headers`] removes the headers that `Connection` names, before rate limits and scopes read any
+//! header.
 
 use http::header::{
     CONNECTION, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRAILER, UPGRADE, VIA,
@@ -19,27 +20,28 @@ use crate::intake::headers::{
 };
 use crate::request_id::{RequestId, X_REQUEST_ID};
 
-/// The origin of a request, for the headers that the gateway adds.
+/// Facts about a client's request from which the gateway derives headers such as `X-Forwarded-For`.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestOrigin<'a> {
-    /// The client and the proxies that the request passed.
+    /// The client and the proxies that forwarded the request.
     pub caller: &'a Caller,
-    /// `X-Forwarded-For` for the server, with the trusted part of the received value.
+    /// Value of `X-Forwarded-For` for the server, including the trusted part of the received value.
     pub forwarded_for: HeaderValue,
     /// The host in the request of the client.
     pub host: &'a HeaderValue,
     /// The scheme of the request: `http` or `https`.
     pub scheme: &'static str,
-    /// The request ID.
+    /// The client's `X-Request-Id`, or a random ID if the client sent no valid one.
     pub request_id: &'a RequestId,
 }
 
-/// Number of headers that the gateway adds to a request.
+/// Number of header lines that the gateway adds to a request. The header map reserves space for them at once.
 const ADDED: usize = 6;
 
 /// Converts the headers of a client's request for the server. `upgrade` is true if the request switches protocols.
 ///
-/// Headers whose name could be confused with one in `names` are removed, such as `x_api_key` for `x-api-key`.
+/// Headers whose name is similar to one in `names` are removed, such as `x_api_key` for `x-api-key`. Some servers treat
+/// both names as equal.
 pub(crate) fn to_upstream(
     headers: &mut HeaderMap,
     origin: RequestOrigin<'_>,
@@ -57,7 +59,7 @@ pub(crate) fn to_upstream(
     let trailers = tokens(headers, &TE).any(|token| token.eq_ignore_ascii_case("trailers"));
     let trusted = caller.peer_trusted();
     remove(headers, |name| {
-        // The gateway sends `100 Continue` itself, when it reads the body.
+        // `Expect` is not forwarded, because the gateway itself sends `100 Continue` when it starts to read the body.
         *name == EXPECT
             || HOP_BY_HOP.contains(name)
             || (!trusted && FROM_TRUSTED_PEERS.contains(name))
@@ -68,12 +70,13 @@ pub(crate) fn to_upstream(
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, protocol);
     } else if trailers {
-        // `TE` is valid for one hop. The gateway forwards trailers of the response, so it sends `TE` to the server.
+        // The client accepts trailers, so the gateway asks the server for trailers and forwards them. It sends its own
+        // `TE`, because the client's `TE` is valid for one hop only.
         headers.insert(CONNECTION, HeaderValue::from_static("te"));
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
 
-    // An HTTP/2 request can contain its host in `:authority` only.
+    // `Host` is added if it is absent, because an HTTP/2 request can contain its host in `:authority` only.
     headers.entry(HOST).or_insert_with(|| host.clone());
     headers.insert(X_FORWARDED_FOR, forwarded_for);
     headers
@@ -89,8 +92,8 @@ pub(crate) fn to_upstream(
 /// Converts the headers of a server's response for the client. `upgraded` is true if the response switches protocols.
 pub(crate) fn to_client(headers: &mut HeaderMap, upgraded: bool) {
     let protocol = upgraded.then(|| headers.get(UPGRADE).cloned()).flatten();
-    // `Trailer` announces trailers, on one line or several. The client's connection sends the announced trailers if the
-    // client accepts trailers.
+    // The `Trailer` lines, which announce the names of trailers, are kept. The connection to the client sends only
+    // announced trailers, and only if the client accepts trailers.
     let trailers: SmallVec<[HeaderValue; 1]> = headers.get_all(TRAILER).iter().cloned().collect();
     remove_named_in_connection(headers, &[]);
     remove(headers, |name| HOP_BY_HOP.contains(name));
@@ -103,15 +106,15 @@ pub(crate) fn to_client(headers: &mut HeaderMap, upgraded: bool) {
     }
 }
 
-/// Removes the trailers that must not be sent to the client.
+/// Removes the trailers whose names are forbidden in a trailer section, such as framing headers.
 pub(crate) fn trailers_to_client(trailers: &mut HeaderMap) {
     for name in FORBIDDEN_TRAILERS {
         trailers.remove(name);
     }
 }
 
-/// Removes the headers for which `unwanted` returns true. One pass over the headers costs less than a lookup of each
-/// unwanted name.
+/// Removes the headers for which `unwanted` returns true. The function passes over all headers once, which costs less
+/// than a lookup of each unwanted name.
 fn remove(headers: &mut HeaderMap, unwanted: impl Fn(&HeaderName) -> bool) {
     let found: SmallVec<[HeaderName; 8]> = headers
         .keys()

@@ -2,8 +2,8 @@
 //!
 //! One task checks all servers of an upstream. Each check opens a new connection, because a server that accepts no
 //! connections is unhealthy even if its old connections work. Three consecutive failed checks eject a server, and two
-//! consecutive successful checks restore it. At most `max_ejected` of the servers are ejected: if most servers seem
-//! unhealthy, the check itself is the more likely cause. Health checks and circuit breakers are independent, and a
+//! consecutive successful checks restore it. At most the fraction `max_ejected` of the servers is ejected, because the
+//! check itself is probably wrong if most servers seem unhealthy. Health checks and circuit breakers are independent. A
 //! server receives requests only if neither excludes it.
 
 use std::sync::Arc;
@@ -20,13 +20,13 @@ use super::target;
 use super::{HealthSettings, HostHeader};
 use crate::clock::Clock;
 
-/// Number of consecutive failed checks that ejects a server.
+/// A server becomes unhealthy after this many consecutive failed checks.
 const FAILURES_TO_EJECT: u32 = 3;
 
-/// Number of consecutive successful checks that restores a server.
+/// An unhealthy server becomes healthy again after this many consecutive successful checks.
 const SUCCESSES_TO_RESTORE: u32 = 2;
 
-/// Health checks of one upstream.
+/// The health checks of all servers of one upstream.
 #[derive(Debug)]
 pub(crate) struct HealthChecks {
     state: Arc<UpstreamState>,
@@ -35,16 +35,16 @@ pub(crate) struct HealthChecks {
     clock: Clock,
 }
 
-/// State of a server according to its health checks.
+/// Whether a server is healthy according to its health checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct ServerHealth {
     is_unhealthy: bool,
-    /// Number of consecutive checks whose result contradicts `is_unhealthy`.
+    /// Number of consecutive checks whose result contradicts `is_unhealthy`. Enough of them change `is_unhealthy`.
     contrary: u32,
 }
 
 impl ServerHealth {
-    /// Records the result of a check. Returns whether the state changed.
+    /// Records the result of a check. Returns whether the server became healthy or unhealthy.
     fn record(&mut self, passed: bool) -> bool {
         if passed != self.is_unhealthy {
             self.contrary = 0;
@@ -68,7 +68,7 @@ impl ServerHealth {
 }
 
 impl HealthChecks {
-    /// Creates the health checks of an upstream. Returns `None` if none are configured.
+    /// Creates the health checks of an upstream. Returns `None` if the upstream has no `health` configuration.
     pub(crate) fn of(
         state: &Arc<UpstreamState>,
         clock: &Clock,
@@ -84,7 +84,7 @@ impl HealthChecks {
         }))
     }
 
-    /// Checks all servers periodically until the future is dropped.
+    /// Checks all servers at the configured interval, and ejects or restores them. Runs until the future is dropped.
     pub(crate) async fn run(self) {
         let mut healths = vec![ServerHealth::default(); self.connectors.len()];
         let mut ticks = interval(self.settings.interval);
@@ -107,14 +107,14 @@ impl HealthChecks {
         let why = match result {
             Ok(Ok(())) => return true,
             Ok(Err(why)) => why,
-            Err(_) => "timed out".to_owned(),
+            Err(_) => "no response within the timeout of the health check".to_owned(),
         };
         let server = self.state.servers[index].name();
         tracing::debug!(
             upstream = &*self.state.upstream.name,
             server,
-            why,
-            "health check failed"
+            reason = why,
+            "health check of upstream server failed"
         );
         false
     }
@@ -139,7 +139,7 @@ impl HealthChecks {
         if status.is_success() || status.is_redirection() {
             Ok(())
         } else {
-            Err(format!("status {}", status.as_u16()))
+            Err(format!("response has status {}", status.as_u16()))
         }
     }
 
@@ -147,13 +147,21 @@ impl HealthChecks {
         let upstream = &*self.state.upstream.name;
         let server = self.state.servers[index].name();
         if is_unhealthy {
-            tracing::warn!(upstream, server, "server failed health checks");
+            tracing::warn!(
+                upstream,
+                server,
+                "upstream server is unhealthy after failed health checks"
+            );
         } else {
-            tracing::info!(upstream, server, "server passed health checks again");
+            tracing::info!(
+                upstream,
+                server,
+                "upstream server is healthy again after successful health checks"
+            );
         }
     }
 
-    /// Restores healthy servers, and ejects unhealthy ones up to `max_ejected`.
+    /// Restores ejected servers that are healthy, and ejects unhealthy servers up to the fraction `max_ejected`.
     fn apply(&self, healths: &[ServerHealth]) {
         let servers = || self.state.servers.iter().zip(healths);
         for (server, _) in
@@ -171,7 +179,7 @@ impl HealthChecks {
     }
 }
 
-/// Returns the maximum number of ejected servers.
+/// Returns the maximum number of ejected servers. `part` is the fraction `max_ejected`.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -179,7 +187,7 @@ impl HealthChecks {
     reason = "the number of servers is small"
 )]
 fn max_ejected_servers(servers: usize, part: f64) -> usize {
-    // The small addition makes 1/3 of 3 servers one server, despite rounding.
+    // Without the small addition, a rounding error could make 1/3 of 3 servers zero servers instead of one.
     (servers as f64 * part + 1e-9) as usize
 }
 

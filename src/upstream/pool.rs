@@ -1,11 +1,12 @@
-//! Pool of idle connections to a server.
+//! Pool of idle HTTP/1.1 connections to a server.
 //!
-//! Each worker has one pool per server. Connections never cross threads, so the lock is uncontended. The most recently
-//! used connection is taken first. An idle connection is closed after [`MAX_IDLE_TIME`], or earlier if the server
-//! announces that with `Keep-Alive: timeout=N`. A connection returns to the pool only after a complete exchange.
+//! Each worker has one pool per server. Connections stay in the thread of their worker, so workers do not contend for
+//! the lock of a pool. The most recently used connection is taken first. An idle connection is closed after
+//! [`MAX_IDLE_TIME`], or earlier if the server has announced a shorter time with `Keep-Alive: timeout=N`. A connection
+//! returns to the pool only after a complete request and response.
 //!
-//! One task per pool closes expired connections. It runs once a second, and only while the pool has idle connections. A
-//! timer per connection would be exact, but would cost a timer entry per request.
+//! One task per pool closes expired connections. The task runs once a second, and only while the pool has idle
+//! connections. A timer per connection would be exact, but each request would have to register a timer.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -22,23 +23,25 @@ use super::body::{UploadProgress, UploadStage, UpstreamBody};
 use super::connect::{ConnectError, Connector, ServerConnection};
 use super::headers::KEEP_ALIVE;
 
-/// Maximum number of idle connections in a pool. When it is reached, the oldest connection is closed.
+/// Maximum number of idle connections in a pool. If a further connection becomes idle, the least recently used one is
+/// closed.
 const MAX_IDLE: usize = 256;
 
-/// Maximum time that a connection stays idle. Most servers wait longer before they close it.
+/// How long a connection stays idle before the gateway closes it. Most servers close idle connections later than that.
 const MAX_IDLE_TIME: Duration = Duration::from_secs(30);
 
-/// The gateway closes an idle connection this much earlier than the server. Otherwise it could send a request while the
-/// server closes the connection.
+/// The gateway closes an idle connection this much earlier than the server does. With equal times, the gateway could
+/// send a request while the server closes the connection.
 const KEEP_ALIVE_MARGIN: Duration = Duration::from_secs(1);
 
-/// Time between two sweeps for expired connections.
+/// Time between two searches for expired connections, which are then closed.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Maximum time until the task of a connection is ready for the next request.
+/// How long the pool waits until hyper accepts a request on an idle connection. After this time, the connection is
+/// closed.
 const READY_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// The connections of one worker to one server.
+/// Pool of the idle connections of one worker to one server.
 #[derive(Debug)]
 pub(crate) struct Pool {
     connector: Connector,
@@ -47,9 +50,9 @@ pub(crate) struct Pool {
 
 #[derive(Debug, Default)]
 struct IdleConnections {
-    /// Ordered by the time of last use, the most recent one last.
+    /// Idle connections, ordered by the time of their last use. The most recently used connection is last.
     connections: VecDeque<IdleConnection>,
-    /// Whether the task that closes expired connections runs.
+    /// Whether the task that closes expired connections is running.
     is_swept: bool,
 }
 
@@ -59,15 +62,16 @@ struct IdleConnection {
     expires: Instant,
 }
 
-/// A connection in use. [`finish`](Self::finish) returns it to its pool; dropping it closes the connection.
+/// A connection in use. [`finish`](Self::finish) returns the connection to its pool. Dropping the lease closes the
+/// connection.
 #[derive(Debug)]
 pub(crate) struct Lease {
     connection: ServerConnection,
     pool: Arc<Pool>,
     upload: Option<Arc<UploadProgress>>,
-    /// How long the connection may stay idle after this exchange. `None` if it must not be reused.
+    /// How long the connection can stay idle after this response. `None` if the connection must not be reused.
     idle_time: Option<Duration>,
-    /// Whether an earlier request used the connection. The server may have closed it since then.
+    /// Whether an earlier request used the connection. In that case the server can have closed it in the meantime.
     pub reused: bool,
 }
 
@@ -80,7 +84,7 @@ impl Pool {
         })
     }
 
-    /// Takes an idle connection, or opens one if none is usable.
+    /// Returns an idle connection, or opens a new connection if no idle connection is usable.
     pub(crate) async fn lease(self: &Arc<Self>) -> Result<Lease, ConnectError> {
         while let Some(mut connection) = self.take_idle() {
             if is_ready(connection.sender()).await {
@@ -92,7 +96,8 @@ impl Pool {
 
     /// Opens a new connection, even if idle connections exist.
     pub(crate) async fn lease_fresh(self: &Arc<Self>) -> Result<Lease, ConnectError> {
-        // Boxed, because it is rare and large. Unboxed, it would enlarge the future of every request.
+        // The connect future is boxed, because it is large and rarely used. Unboxed, it would enlarge the future of
+        // every request.
         let connection = Box::pin(self.connector.connect()).await?;
         Ok(self.lend(connection, false))
     }
@@ -133,7 +138,7 @@ impl Pool {
             connection,
             expires: Instant::now() + idle_time,
         });
-        // Without a runtime the worker is shutting down, and its connections are closed with it.
+        // Without a tokio runtime, no task is spawned: the worker is shutting down and closes all of its connections.
         if !idle.is_swept
             && let Ok(runtime) = Handle::try_current()
         {
@@ -142,7 +147,8 @@ impl Pool {
         }
     }
 
-    /// Closes expired connections. Returns whether idle connections remain.
+    /// Closes idle connections that have expired or that the server has closed. Returns whether idle connections
+    /// remain.
     fn sweep(&self) -> bool {
         let now = Instant::now();
         let mut idle = self.idle.lock();
@@ -153,7 +159,7 @@ impl Pool {
     }
 }
 
-/// Closes expired connections until the pool has none or is dropped.
+/// Closes expired connections once a second. Ends when the pool has no idle connections or is dropped.
 async fn sweep_repeatedly(pool: Weak<Pool>) {
     loop {
         tokio::time::sleep(SWEEP_INTERVAL).await;
@@ -164,8 +170,8 @@ async fn sweep_repeatedly(pool: Weak<Pool>) {
     }
 }
 
-/// Whether a connection accepts another request. After an exchange, its task becomes ready with a short delay. It never
-/// becomes ready if the server has not read the complete request.
+/// Whether hyper accepts another request on a connection. hyper needs a short time after a response until it does. It
+/// never does if the server has not read the complete previous request.
 async fn is_ready(sender: &mut SendRequest<UpstreamBody>) -> bool {
     if sender.is_ready() {
         return true;
@@ -175,23 +181,24 @@ async fn is_ready(sender: &mut SendRequest<UpstreamBody>) -> bool {
 }
 
 impl Lease {
-    /// Returns the sender of this connection.
+    /// Returns the hyper handle that sends requests on this connection.
     pub(crate) fn sender(&mut self) -> &mut SendRequest<UpstreamBody> {
         self.connection.sender()
     }
 
-    /// Sets the progress of the request body. The connection is reused only if the body is sent completely.
+    /// Sets the progress of the request body on this connection. [`finish`](Self::finish) reuses the connection only if
+    /// the body was sent completely.
     pub(crate) fn track_upload(&mut self, upload: Option<Arc<UploadProgress>>) {
         self.upload = upload;
     }
 
-    /// Sets how long the connection may stay idle, from the head of the response.
+    /// Derives from the version and the headers of the response how long the connection can stay idle afterwards.
     pub(crate) fn set_idle_time(&mut self, version: Version, headers: &HeaderMap) {
         self.idle_time = idle_time(version, headers);
     }
 
-    /// Ends an exchange whose response was read completely. The connection returns to the pool if the request was also
-    /// sent completely.
+    /// Ends the use of the connection after its response was read completely. The connection returns to the pool if the
+    /// request was also sent completely, and is closed otherwise.
     pub(crate) fn finish(self) {
         let sent = |upload: &Arc<UploadProgress>| upload.stage() == UploadStage::Sent;
         if let Some(idle_time) = self.idle_time
@@ -202,10 +209,10 @@ impl Lease {
     }
 }
 
-/// Returns how long a connection may stay idle after a response, or `None` if it must not be reused.
+/// Returns how long a connection can stay idle after a response. `None` if the connection must not be reused.
 ///
-/// A connection with an HTTP/1.0 response is not reused: hyper would send the next request as HTTP/1.0. That version
-/// has no chunked coding, so hyper would drop a request body without a declared length.
+/// A connection with an HTTP/1.0 response is not reused, because hyper would send the next request as HTTP/1.0.
+/// HTTP/1.0 has no chunked coding, so hyper would drop a request body without a declared length.
 fn idle_time(version: Version, headers: &HeaderMap) -> Option<Duration> {
     if version != Version::HTTP_11 {
         return None;
@@ -220,7 +227,8 @@ fn idle_time(version: Version, headers: &HeaderMap) -> Option<Duration> {
     }
 }
 
-/// Returns the `timeout` of a `Keep-Alive` line such as `timeout=5, max=100` (RFC 2068, section 19.7.1).
+/// Parses the `timeout` of a `Keep-Alive` header line such as `timeout=5, max=100` (RFC 2068, section 19.7.1). `None`
+/// if it is absent or invalid.
 fn timeout(line: &HeaderValue) -> Option<Duration> {
     let mut parameters = line.to_str().ok()?.split(',');
     let seconds = parameters.find_map(|parameter| {
@@ -240,7 +248,8 @@ mod tests {
     use super::super::Server;
     use super::*;
 
-    /// Returns a pool with connections that expire after these times, and the sockets of the server.
+    /// Creates a pool with one idle connection for each of these idle times. Also returns the server's sockets of these
+    /// connections.
     async fn pool_with(idle_times: &[Duration]) -> (Arc<Pool>, Vec<TcpStream>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let authority = listener.local_addr().unwrap().to_string();

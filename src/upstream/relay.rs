@@ -1,8 +1,9 @@
 //! Response body that is streamed from a server to the client.
 //!
 //! The gateway reads from the server no faster than the client reads. A body that stalls or is truncated ends with an
-//! error, which aborts the response to the client: a truncated response must not look complete. At the end of the body
-//! the connection returns to its pool. If the end is not reached, the connection is closed.
+//! error. The error aborts the response to the client, because a truncated response must not look complete. When the
+//! body has ended, the connection to the server returns to its pool. If the body does not end normally, the connection
+//! is closed.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -22,7 +23,7 @@ use super::timeouts::{CLIENT_PAUSE, RequestTimeouts};
 use crate::body::BodyError;
 use crate::metrics::{InFlight, UpstreamFailure};
 
-/// A wait of this length means that the server paused. Internal delays of the gateway are shorter.
+/// If the gateway waits for the next part for this long, the server has paused. Delays within the gateway are shorter.
 const UPSTREAM_PAUSE: Duration = Duration::from_millis(250);
 
 /// Response body that is streamed from a server to the client.
@@ -30,20 +31,20 @@ const UPSTREAM_PAUSE: Duration = Duration::from_millis(250);
 pub(crate) struct RelayedBody {
     body: Incoming,
     lease: Option<Lease>,
-    /// Maximum time without data from the server (`idle_timeout`).
+    /// Maximum time that the gateway waits for the next part from the server (`idle_timeout`).
     idle: Duration,
-    /// Time by which the complete body must have arrived.
+    /// When the complete body must have arrived. `None` means no deadline.
     deadline: Option<Instant>,
-    /// Time at which the head of the response was forwarded.
+    /// When the head of the response was forwarded to the client.
     began: Instant,
-    /// Start and timer of the current wait for the server. `None` while the server sends.
+    /// Start of the current wait for the server, and the timer of its timeout. `None` while the gateway does not wait.
     stalled: Option<(Instant, Pin<Box<Sleep>>)>,
-    /// Guards that count the request as in flight.
+    /// Guards that count the request as in flight until they are dropped. `None` after the end of the body.
     guards: Option<(InFlight, AttemptGuard)>,
 }
 
 impl RelayedBody {
-    /// Creates the body of a response that arrives over `lease`.
+    /// Creates the body of a response that arrives on the connection `lease`.
     pub(super) fn new(
         body: Incoming,
         lease: Lease,
@@ -70,10 +71,12 @@ impl RelayedBody {
         }
     }
 
-    /// Aborts the response. Only a connection error counts as a failure of the server. A timeout does not: the head
-    /// arrived in time, and a healthy stream can be silent for longer than the timeout.
+    /// Aborts the response to the client. The circuit breaker counts a connection error as a failure of the server, but
+    /// not a timeout. After a timeout the server is possibly healthy: the head arrived in time, and a stream can be
+    /// silent for longer than the timeout.
     fn abort(&mut self, error: BodyError) -> BodyError {
-        tracing::warn!(%error, "upstream response truncated");
+        let server = self.guards.as_ref().map(|(_, guard)| guard.name());
+        tracing::warn!(server, %error, "upstream response truncated, response to client aborted");
         if let Some((in_flight, mut guard)) = self.guards.take() {
             if matches!(error, BodyError::Upstream(_)) && !self.is_client_fault() {
                 guard.failed(ServerFailure::Response);
@@ -84,14 +87,15 @@ impl RelayedBody {
         error
     }
 
-    /// Whether the server may have closed the connection because the client reads too slowly. In that case the server
-    /// has always sent more than the client has read, so the gateway does not wait for the server.
+    /// Whether the client possibly caused the end of the connection by reading too slowly. This is excluded if the
+    /// gateway was waiting for the server, because the client had then read everything that the server had sent.
     fn is_client_fault(&self) -> bool {
         let waited = |(since, _): &(Instant, _)| since.elapsed() >= UPSTREAM_PAUSE;
         self.began.elapsed() >= CLIENT_PAUSE && !self.stalled.as_ref().is_some_and(waited)
     }
 
-    /// Becomes ready when `idle_timeout` or the deadline expires. Polled while the gateway waits for the server.
+    /// Becomes ready when `idle_timeout` or the deadline expires. The first call of each wait for the server starts the
+    /// timer.
     fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let (_, stalled) = self.stalled.get_or_insert_with(|| {
             let now = Instant::now();
@@ -120,7 +124,8 @@ impl Body for RelayedBody {
                     headers::trailers_to_client(trailers);
                 }
                 if self.body.is_end_stream() {
-                    // The exchange with the server is complete, although the client has not read everything.
+                    // The connection returns to its pool now, because the server has sent the complete body. The client
+                    // can still be reading it.
                     self.finish();
                 }
                 Poll::Ready(Some(Ok(frame)))
@@ -155,7 +160,8 @@ impl Body for RelayedBody {
 
 impl Drop for RelayedBody {
     fn drop(&mut self) {
-        // A body with a declared length is not polled again after its last byte.
+        // If the body is complete, its connection returns to the pool here. hyper does not poll a body with a declared
+        // length again after its last byte.
         if self.body.is_end_stream() {
             self.finish();
         }

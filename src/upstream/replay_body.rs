@@ -1,11 +1,11 @@
-//! Copies of request bodies for retries.
+//! Copies of request bodies, so that a retry can send a body again.
 //!
-//! A body is copied while it is forwarded, so no attempt waits until the body is complete. The copy is bounded by
-//! `max_body` and by the bounds on held bodies. If the copy exceeds a bound, or the client does not complete the body,
-//! the copy is dropped and the request is not retried.
+//! A body is copied while it is forwarded, so no attempt waits until the body is complete. The size of a copy is
+//! limited by the retry setting `max_body`, and by the limits on all bodies in memory. If the copy would exceed a
+//! limit, or if the client aborts the body, the copy is dropped and the request is not retried.
 //!
-//! An attempt can end before the client has sent everything. The next attempt then sends the copy and continues to read
-//! from the client. The attempts share the client's body, and only the latest attempt reads from it.
+//! An attempt can fail before the client has sent everything. The next attempt then sends the copy and continues to
+//! read from the client. All attempts share the client's body, but only the latest attempt reads from it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,47 +18,51 @@ use parking_lot::Mutex;
 use crate::body::{RequestBody, RequestBodyError};
 use crate::buffers::BufferCharge;
 
-/// Maximum number of bytes of a copy that are sent as one part. A part is not charged to the buffer bounds.
+/// Maximum size of the parts in which a copy is sent, in bytes. Parts are small, because they do not count towards the
+/// limits on bodies in memory.
 const PART: usize = 64 * 1024;
 
-/// Copy of the forwarded part of a body, and the source of the rest. Shared by the attempts of a request.
+/// Copy of the part of a request body that was forwarded so far, and the source of the rest. All attempts of a request
+/// share it.
 #[derive(Clone, Debug)]
 pub(super) struct ReplayBuffer(Arc<Mutex<ReplayState>>);
 
 #[derive(Debug)]
 struct ReplayState {
     body: RequestBody,
-    /// The bytes that were forwarded. `None` if the copy was dropped.
+    /// Copy of all bytes that were forwarded to a server so far. `None` if the copy was dropped, so that no retry is
+    /// possible.
     copy: Option<BodyCopy>,
     /// Whether the client has sent the complete body.
     ended: bool,
-    /// Declared length of the body.
+    /// Length of the body that the client declared, if it did.
     length: SizeHint,
-    /// Number of the latest attempt, which alone reads from the client.
+    /// Number of the latest attempt. Only this attempt reads from the client.
     attempt: u32,
 }
 
-/// Copied bytes. The forwarded parts themselves are not held, because a part of one byte can pin a read buffer of
-/// several KiB.
+/// Copied bytes of a request body. The forwarded parts are not shared, because a part of one byte can keep a read
+/// buffer of several KiB in memory.
 #[derive(Debug)]
 struct BodyCopy {
     bytes: Vec<u8>,
     charge: BufferCharge,
-    /// Maximum length, in bytes.
+    /// Maximum length of `bytes`.
     cap: usize,
 }
 
-/// Body of one attempt: first the copy, then the parts that the client sends.
+/// Request body of one attempt: first the copy, then the parts that the client still sends.
 #[derive(Debug)]
 pub(super) struct ReplayBody {
     buffer: ReplayBuffer,
     attempt: u32,
-    /// Number of bytes that this attempt has forwarded.
+    /// Number of bytes of the body that this attempt has forwarded.
     forwarded: usize,
 }
 
 impl ReplayBuffer {
-    /// Creates a buffer that copies up to `cap` bytes of `body` and adds them to `charge`.
+    /// Creates a buffer that copies up to `cap` bytes of `body` while they are forwarded. `charge` counts the copied
+    /// bytes towards the limits on bodies in memory.
     pub(super) fn new(body: RequestBody, cap: usize, charge: BufferCharge) -> Self {
         let length = body.size_hint();
         let upper = length.upper().and_then(|upper| usize::try_from(upper).ok());
@@ -76,8 +80,8 @@ impl ReplayBuffer {
         })))
     }
 
-    /// Returns the body from its start, for the next attempt. Earlier attempts receive no further parts. `None` if the
-    /// copy was dropped.
+    /// Returns the body from its start, for the next attempt. Earlier attempts then receive no further parts. Returns
+    /// `None` if the copy was dropped.
     pub(super) fn replay(&self) -> Option<ReplayBody> {
         let mut state = self.0.lock();
         state.copy.as_ref()?;
@@ -89,21 +93,21 @@ impl ReplayBuffer {
         })
     }
 
-    /// Whether the copy contains everything forwarded so far.
+    /// Whether a retry can send the body again, because the copy was not dropped.
     pub(super) fn is_complete(&self) -> bool {
         self.0.lock().copy.is_some()
     }
 }
 
 impl ReplayState {
-    /// Adds `part` to the copy, or drops the copy if a bound would be exceeded.
+    /// Adds `part` to the copy. Drops the copy if it would exceed a size limit.
     fn copy_part(&mut self, part: &[u8]) {
         if self.copy.as_mut().is_some_and(|copy| !copy.add(part)) {
             self.copy = None;
         }
     }
 
-    /// Returns the next part of the copy after `offset` bytes, or `None` at its end.
+    /// Returns the next part of the copy after `offset` bytes. `None` if the copy ends there or was dropped.
     fn copied_after(&self, offset: usize) -> Option<Bytes> {
         let rest = self.copy.as_ref()?.bytes.get(offset..)?;
         let part = &rest[..rest.len().min(PART)];
@@ -112,7 +116,7 @@ impl ReplayState {
 }
 
 impl BodyCopy {
-    /// Adds `part`. Returns `false` if a bound would be exceeded.
+    /// Adds `part` to the copy. Returns `false` and adds nothing if the copy would exceed a size limit.
     fn add(&mut self, part: &[u8]) -> bool {
         let Self { bytes, charge, cap } = self;
         let fits =
@@ -131,7 +135,8 @@ impl ReplayBody {
     ) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
         let mut state = self.buffer.0.lock();
         if state.attempt != self.attempt {
-            // A later attempt reads the body. The connection of this attempt is being closed.
+            // This attempt gets no further parts, because a later attempt reads the body. Its connection is being
+            // closed.
             return Poll::Pending;
         }
         let part = if let Some(part) = state.copied_after(self.forwarded) {
@@ -145,7 +150,8 @@ impl ReplayBody {
                     return Poll::Ready(None);
                 }
                 Some(Err(error)) => {
-                    // After an error, the body could report its end and look complete.
+                    // The copy is dropped, because the body can report its end after an error. A replay of the copy
+                    // would then look complete.
                     state.copy = None;
                     return Poll::Ready(Some(Err(error)));
                 }
@@ -192,14 +198,14 @@ mod tests {
         }))
     }
 
-    /// Returns a buffer that copies up to `cap` bytes of `body`, charged to `buffers`.
+    /// Creates a buffer that copies up to `cap` bytes of `body`. The copy counts towards the limits of `buffers`.
     fn buffer(body: impl Into<Bytes>, cap: usize, buffers: &Arc<Buffers>) -> ReplayBuffer {
         let client = ClientId::of([127, 0, 0, 1].into(), 64);
         let charge = buffers.charge(client, Buffered::Retry);
         ReplayBuffer::new(body.into().into(), cap, charge)
     }
 
-    /// Returns the parts of a body.
+    /// Reads `replay` until it is pending, fails or ends. Returns its parts.
     fn parts(replay: &mut ReplayBody) -> Vec<Bytes> {
         let mut cx = Context::from_waker(Waker::noop());
         let mut parts = Vec::new();

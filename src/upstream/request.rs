@@ -1,4 +1,4 @@
-//! The request that is sent to a server, and its copy for retries.
+//! Builds the request that is sent to a server, and its copy for retries.
 
 use std::sync::Arc;
 
@@ -17,16 +17,16 @@ use crate::client::Caller;
 use crate::context::Arrival;
 use crate::intake::headers::HeaderNames;
 
-/// A request that is ready to be sent.
+/// A request that is ready to be sent to a server.
 #[derive(Debug)]
 pub(super) struct UpstreamRequest {
-    /// `None` while the request is being sent, and afterwards.
+    /// The request. `None` while it is being sent and after it was sent.
     pub(super) request: Option<Request<UpstreamBody>>,
     /// Progress of the request body. `None` if the body is empty.
     pub(super) upload: Option<Arc<UploadProgress>>,
 }
 
-/// A copy of a request, for retries.
+/// A copy of a request, from which retries create their requests.
 #[derive(Debug)]
 pub(super) struct RequestCopy {
     method: Method,
@@ -37,9 +37,9 @@ pub(super) struct RequestCopy {
 
 #[derive(Debug)]
 enum CopiedBody {
-    /// The complete body, which can be empty.
+    /// The complete body is in memory. It can be empty.
     Complete(Bytes),
-    /// A body that is copied while it is forwarded.
+    /// The body is copied while it is forwarded.
     Buffered(ReplayBuffer),
 }
 
@@ -48,17 +48,17 @@ enum CopiedBody {
 pub(super) struct RequestBuilder<'a> {
     pub(super) caller: &'a Caller,
     pub(super) arrival: &'a Arrival,
-    /// Headers that limits, scopes and keys are read from.
+    /// Headers that rate limits, scopes and idempotency keys are read from.
     pub(super) names: &'a HeaderNames,
     pub(super) upgrade: bool,
     /// Maximum size of a body that is copied for retries, in bytes. `None` if the request must not be retried.
     pub(super) max_copy: Option<usize>,
-    /// Bounds on the bodies held in memory.
+    /// Size limits of the request and response bodies in memory.
     pub(super) buffers: &'a Arc<Buffers>,
 }
 
 impl RequestBuilder<'_> {
-    /// Returns the request to send, and a copy if it may be retried.
+    /// Returns the request to send. Also returns a copy if the request can be retried.
     pub(super) fn build(
         self,
         request: Request<RequestBody>,
@@ -73,7 +73,8 @@ impl RequestBuilder<'_> {
         };
         headers::to_upstream(&mut parts.headers, origin, self.names, self.upgrade);
         if !body.is_end_stream() && body.size_hint().exact().is_none() {
-            // Explicit, because hyper drops the body of a GET request if its length is unknown.
+            // `Transfer-Encoding` is set explicitly, because hyper drops the body of a GET request if its length is
+            // unknown.
             parts
                 .headers
                 .insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
@@ -81,8 +82,8 @@ impl RequestBuilder<'_> {
         }
         let path = parts.uri.into_parts().path_and_query;
         let target = path.map_or_else(Uri::default, Uri::from);
-        // A body with a declared length above the maximum is not copied. Other bodies are counted while they are
-        // forwarded.
+        // A body with a declared length above `max_copy` is not copied. The length of other bodies is checked while
+        // they are copied.
         let declared = body.size_hint().lower();
         let max_copy = self.max_copy.filter(|&cap| declared <= cap as u64);
         match max_copy {
@@ -93,8 +94,8 @@ impl RequestBuilder<'_> {
             }
             Some(cap) => {
                 let body = if let Some(bytes) = body.whole() {
-                    // Not charged to the buffer bounds: either the idempotency stage has charged the body, or the body
-                    // shares memory with the request head.
+                    // This copy does not count towards the limits on bodies in memory. Either the idempotency stage has
+                    // already counted the body, or the body shares memory with the request head.
                     CopiedBody::Complete(bytes.clone())
                 } else {
                     let client = self.caller.id();
@@ -117,7 +118,7 @@ impl RequestBuilder<'_> {
 }
 
 impl RequestCopy {
-    /// Returns the request for another attempt. `None` if the copy of the body was dropped.
+    /// Creates the request of another attempt. Returns `None` if the copy of the body was dropped.
     pub(super) fn to_request(&self) -> Option<UpstreamRequest> {
         let (body, upload) = match &self.body {
             CopiedBody::Complete(bytes) => UpstreamBody::new(bytes.clone().into()),
@@ -128,7 +129,7 @@ impl RequestCopy {
         Some(UpstreamRequest { request, upload })
     }
 
-    /// Whether the copy is complete, so that the request can be sent again.
+    /// Whether the request can be sent again, because the copy of its body was not dropped.
     pub(super) fn is_complete(&self) -> bool {
         match &self.body {
             CopiedBody::Complete(_) => true,

@@ -1,7 +1,7 @@
-//! Turns an upstream response into the response sent to the client.
+//! Converts a response of a server into the response that is sent to the client.
 //!
-//! The gateway rejects a response with ambiguous framing. A recipient could otherwise parse part of the response as the
-//! start of the next one.
+//! The gateway rejects a response whose `Content-Length` and `Transfer-Encoding` are ambiguous. The client could
+//! otherwise parse a part of the body as the next response (response splitting).
 
 use std::time::Duration;
 
@@ -23,7 +23,8 @@ use crate::context::Arrival;
 use crate::http1::upgrade::Upgrade;
 use crate::metrics::InFlight;
 
-/// Resources that the body of a response holds until it is complete.
+/// Values that the body of a response keeps until it is complete: the connection, the timeouts and the guards of the
+/// request.
 pub(super) struct ResponseGuards {
     pub(super) lease: Lease,
     pub(super) timeouts: RequestTimeouts,
@@ -31,7 +32,7 @@ pub(super) struct ResponseGuards {
     pub(super) guard: AttemptGuard,
 }
 
-/// Returns the response that the client receives.
+/// Converts `response` into the response that the client receives. A 101 response starts a tunnel.
 pub(super) fn to_client(
     response: Response<Incoming>,
     exchange: ResponseGuards,
@@ -66,19 +67,22 @@ pub(super) fn to_client(
     Ok(Response::from_parts(parts, ResponseBody::streaming(relay)))
 }
 
-/// Checks that the framing headers of a response are valid, and reduces `Content-Length` to one line of decimal digits.
+/// Checks that `Content-Length` and `Transfer-Encoding` of a response are valid. Reduces `Content-Length` to one line
+/// of decimal digits.
 ///
-/// hyper does not check the length of a response without a body, such as a response to HEAD. It also accepts several
-/// lines with equal lengths, which HTTP/2 does not allow. A transfer coding other than `chunked` is rejected: the
-/// header is removed on the way to the client, but the body would still be encoded.
+/// This check is necessary, because hyper does not check the length of a response without a body, such as a response to
+/// HEAD. hyper also accepts several lines with equal lengths, which HTTP/2 does not allow. A transfer coding other than
+/// `chunked` is rejected, because the gateway removes the header but would not decode the body.
 pub(super) fn check_framing(headers: &mut HeaderMap) -> Result<(), &'static str> {
     let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
     if let Some(coding) = codings.next() {
         if headers.contains_key(CONTENT_LENGTH) {
-            return Err("the response has both Content-Length and Transfer-Encoding");
+            return Err(
+                "the response has both a Content-Length and a Transfer-Encoding header field",
+            );
         }
         if codings.next().is_some() || !coding.as_bytes().eq_ignore_ascii_case(b"chunked") {
-            return Err("the response has a transfer coding other than chunked");
+            return Err("the response has a Transfer-Encoding other than chunked");
         }
         return Ok(());
     }
@@ -89,19 +93,21 @@ pub(super) fn check_framing(headers: &mut HeaderMap) -> Result<(), &'static str>
     if lines.next().is_none() && is_canonical(line.as_bytes()) {
         return Ok(());
     }
-    let length = content_length(headers).ok_or("the response has an invalid Content-Length")?;
+    let length = content_length(headers)
+        .ok_or("the response has an invalid Content-Length, or several different ones")?;
     headers.insert(CONTENT_LENGTH, length.into());
     Ok(())
 }
 
-/// Whether a `Content-Length` value has 1 to 19 digits without leading zeros. Longer numbers can exceed 64 bits.
+/// Whether a `Content-Length` value has 1 to 19 digits without leading zeros, so that it fits into 64 bits.
 fn is_canonical(value: &[u8]) -> bool {
     (1..=19).contains(&value.len())
         && value.iter().all(u8::is_ascii_digit)
         && (value == b"0" || value[0] != b'0')
 }
 
-/// Returns the length if all members of all `Content-Length` lines are equal (RFC 9110, section 8.6).
+/// Returns the length if all list members of all `Content-Length` lines are equal (RFC 9110, section 8.6). `None` if
+/// they differ or are invalid.
 fn content_length(headers: &HeaderMap) -> Option<u64> {
     let mut length = None;
     for line in headers.get_all(CONTENT_LENGTH) {
@@ -117,13 +123,14 @@ fn content_length(headers: &HeaderMap) -> Option<u64> {
     length
 }
 
-/// Maximum number of body bytes that are read from a discarded response in order to reuse its connection.
+/// Maximum number of body bytes that the gateway reads from a discarded response in order to reuse its connection.
 const MAX_DISCARDED_BYTES: usize = 64 * 1024;
 
-/// Maximum time to read the body of a discarded response.
+/// How long the gateway reads the body of a discarded response. After this time, it closes the connection.
 const MAX_DISCARD_TIME: Duration = Duration::from_millis(250);
 
-/// Discards a response. Its connection is reused if the rest of the body is small and arrives in time.
+/// Discards a response that a retry replaces. Its connection is reused if the body has at most [`MAX_DISCARDED_BYTES`]
+/// and arrives within [`MAX_DISCARD_TIME`].
 pub(super) fn discard(response: Response<Incoming>, lease: Lease) {
     let mut body = response.into_body();
     if body.is_end_stream() {

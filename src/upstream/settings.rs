@@ -9,61 +9,63 @@ use http::uri::PathAndQuery;
 use crate::problem::Fallback;
 use crate::retry::{self, Preset};
 
-/// `[upstream.NAME.retry]`: settings of retries.
+/// Settings of retries, from the configuration section `[upstream.NAME.retry]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct RetrySettings {
-    /// Retry policy. Its deadline applies to all attempts of a request together.
+    /// Which failures are retried, how often and when. The deadline of the policy applies to all attempts of a request
+    /// together.
     pub policy: retry::RetryPolicy,
     /// Maximum size of a request body that is copied for retries, in bytes. Requests with a larger body are not
     /// retried.
     pub max_body: usize,
-    /// Retry budget over all requests.
+    /// Retry budget of the upstream, which all requests share.
     pub budget: BudgetSettings,
 }
 
 /// Settings of the retry budget.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct BudgetSettings {
-    /// Maximum ratio of retries to requests.
+    /// Maximum ratio of retries to requests in the window, in addition to `floor`.
     pub ratio: f64,
-    /// Window over which requests and retries are counted.
+    /// Length of the sliding window in which requests and retries are counted.
     pub window: Duration,
     /// Number of retries per second that are allowed in addition to `ratio`.
     pub floor: u32,
 }
 
-/// `[upstream.NAME.breaker]`: settings of the circuit breaker of each server.
+/// Settings of the circuit breaker of each server, from the configuration section `[upstream.NAME.breaker]`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct BreakerSettings {
-    /// The failures that open the circuit.
+    /// Which failures open the circuit: none, those of outliers, or all.
     pub opens_on: OpensOn,
-    /// Number of consecutive failures that opens the circuit.
+    /// The circuit opens after this many consecutive failures.
     pub consecutive_failures: NonZeroU32,
-    /// Response statuses that count as failures.
+    /// Response statuses that count as failures of the server.
     pub failures: FailureStatuses,
-    /// Ratio of failed requests that opens the circuit: above 0, at most 1.
+    /// The circuit opens if this ratio of the requests in the window has failed. Above 0, at most 1.
     pub failure_ratio: f64,
-    /// Window over which `failure_ratio` is measured.
+    /// Length of the sliding window in which the failure ratio is measured.
     pub window: Duration,
-    /// Minimum number of requests in the window before `failure_ratio` applies.
+    /// `failure_ratio` applies only if the window has at least this many requests.
     pub min_requests: NonZeroU32,
-    /// Open time before the first probe.
+    /// How long the circuit stays open before the first probe.
     pub open: Duration,
-    /// Upper bound of the open time, which doubles after each failed probe.
+    /// Maximum time that the circuit stays open before a probe. The time doubles after each failed probe.
     pub open_max: Duration,
-    /// Replaces the problem document of the 503 response while the circuits of all servers are open.
+    /// Response body that replaces the problem document of the 503 response while the circuits of all servers are open.
     pub fallback: Option<Fallback>,
 }
 
-/// The failures that open a circuit.
+/// Which failures open a circuit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum OpensOn {
-    /// No failures (`enabled = false`).
+    /// No failures open the circuit (`enabled = false`). An operator can still open it.
     Nothing,
-    /// Connect failures, and response failures of one outlier among several servers (no section).
+    /// Connect failures open the circuit. Response failures open it only if the other servers are healthy. This is the
+    /// default without a `[breaker]` section.
     #[default]
     Outliers,
-    /// All failures (with a section).
+    /// All failures open the circuit. This is the default with a `[breaker]` section.
     AllFailures,
 }
 
@@ -75,7 +77,7 @@ impl FailureStatuses {
     /// All statuses from 500 to 599.
     pub(crate) const ALL: Self = Self((1 << 100) - 1);
 
-    /// Whether a response with this status is a failure.
+    /// Whether a response with this status counts as a failure of the server.
     pub(crate) fn contains(self, status: StatusCode) -> bool {
         self.0 & bit(status.as_u16()) != 0
     }
@@ -87,7 +89,7 @@ impl FailureStatuses {
 }
 
 impl FromIterator<u16> for FailureStatuses {
-    /// Collects statuses. Statuses outside of 500 to 599 are ignored.
+    /// Creates the set of these statuses. Statuses outside of 500 to 599 are ignored.
     fn from_iter<I: IntoIterator<Item = u16>>(statuses: I) -> Self {
         Self(
             statuses
@@ -103,7 +105,7 @@ impl Default for FailureStatuses {
     }
 }
 
-/// Returns the bit of a status, or 0 outside of 500 to 599.
+/// Returns the bit that stands for a status in [`FailureStatuses`]. Returns 0 for a status outside of 500 to 599.
 fn bit(status: u16) -> u128 {
     match status {
         500..600 => 1 << (status - 500),
@@ -111,32 +113,34 @@ fn bit(status: u16) -> u128 {
     }
 }
 
-/// `health` of an upstream: settings of active health checks.
+/// Settings of active health checks, from the configuration key `health` of an upstream.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct HealthSettings {
-    /// Path of the GET request.
+    /// Path and query of the GET request that checks a server.
     pub path: PathAndQuery,
-    /// Time between two checks of a server.
+    /// Time from the start of one check of a server to the start of the next.
     pub interval: Duration,
-    /// Maximum time until the head of the response.
+    /// Maximum time from the start of a check to the head of the response, including the connection. A later response
+    /// is a failed check.
     pub timeout: Duration,
-    /// Maximum ratio of the servers that health checks eject, from 0 to 1. Further unhealthy servers stay in use.
+    /// Maximum fraction of the servers that health checks eject, from 0 to 1. Further unhealthy servers stay in use.
     pub max_ejected: f64,
 }
 
-/// `[upstream.NAME.concurrency]`: bounds of the adaptive concurrency limit.
+/// Range of the adaptive concurrency limit, from the configuration section `[upstream.NAME.concurrency]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ConcurrencySettings {
-    /// Lower bound of the limit, in requests.
+    /// Minimum of the concurrency limit, in requests in flight.
     pub min: NonZeroU32,
-    /// Upper bound of the limit, in requests.
+    /// Maximum of the concurrency limit, in requests in flight.
     pub max: NonZeroU32,
-    /// Initial limit, in requests.
+    /// Concurrency limit at the start of the gateway, in requests in flight.
     pub initial: NonZeroU32,
 }
 
 impl RetrySettings {
-    /// Returns the time within which the head of a response must arrive. `None` without a deadline or without retries.
+    /// Returns the maximum time from the start of a request to the head of a response, over all attempts. `None`
+    /// without a retry deadline or without retries.
     pub(crate) fn deadline(&self) -> Option<Duration> {
         let has_retries = self.policy.attempts > NonZeroU32::MIN;
         self.policy.deadline.filter(|_| has_retries)

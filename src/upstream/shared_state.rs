@@ -1,7 +1,8 @@
-//! State of the servers of an upstream, shared by all workers.
+//! State of an upstream and its servers, shared by all workers.
 //!
-//! Each worker has its own connections. The circuit breaker, the result of health checks, the number of requests in
-//! flight and the retry budget are shared. While no request fails, a worker writes only to its own cache lines.
+//! Workers share the circuit breakers, the results of health checks, the numbers of requests in flight, the retry
+//! budget and the concurrency limit. Each worker has its own connections. Without a concurrency limit and while no
+//! request fails, a worker writes only to its own cache lines.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -13,30 +14,30 @@ use super::concurrency::Concurrency;
 use super::{Server, Upstream};
 use crate::clock::Moment;
 
-/// Part of the configured weight with which a recovered server begins.
+/// A recovered server starts with this fraction of its configured weight.
 const SLOW_START_MINIMUM: f64 = 0.1;
 
-/// State of one upstream.
+/// State of one upstream, shared by all workers.
 #[derive(Debug)]
 pub(crate) struct UpstreamState {
     /// Configuration of the upstream.
     pub upstream: Arc<Upstream>,
     /// The servers, in the order of the configuration.
     pub servers: Box<[ServerState]>,
-    /// Retry budget; `None` if the upstream has no retries.
+    /// Retry budget. `None` if retries are not configured.
     pub budget: Option<Budget>,
-    /// Adaptive concurrency limit, if configured.
+    /// Adaptive concurrency limit. `None` if it is not configured.
     pub concurrency: Option<Concurrency>,
 }
 
-/// State of one server.
+/// State of one server, shared by all workers.
 #[derive(Debug)]
 pub(crate) struct ServerState {
     /// Configuration of the server.
     pub server: Server,
     /// Circuit breaker of the server.
     pub breaker: Breaker,
-    /// Requests in flight, per worker.
+    /// Number of requests in flight to the server, for each worker.
     in_flight: Box<[PaddedCounter]>,
     /// Whether health checks have ejected the server.
     ejected: AtomicBool,
@@ -45,13 +46,13 @@ pub(crate) struct ServerState {
     slow_start: Duration,
 }
 
-/// A counter on its own cache lines, so that workers do not contend for a line.
+/// A counter on its own cache lines, so that workers do not contend for a cache line.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct PaddedCounter(AtomicU32);
 
 impl UpstreamState {
-    /// Creates the initial state, shared by `workers` workers.
+    /// Creates the state for this many workers: all circuits are closed, and no server is ejected.
     pub(crate) fn new(upstream: &Arc<Upstream>, workers: usize) -> Self {
         let servers = upstream.servers.iter();
         Self {
@@ -71,7 +72,8 @@ impl ServerState {
     fn new(server: &Server, upstream: &Upstream, workers: usize) -> Self {
         Self {
             server: server.clone(),
-            // A server responds to a probe within this time. A probe that takes longer waits for its client.
+            // The breaker replaces a probe after the connect and first byte timeouts together. A probe without a result
+            // by then waits for its client, not for the server.
             breaker: Breaker::new(
                 &upstream.breaker,
                 upstream.timeouts.connect + upstream.timeouts.first_byte,
@@ -89,17 +91,17 @@ impl ServerState {
         self.server.authority.as_str()
     }
 
-    /// Counts a request of `worker` as in flight.
+    /// Adds one to the requests in flight of `worker`.
     pub(super) fn begin_request(&self, worker: usize) {
         self.in_flight[worker].0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Removes a request of `worker` from those in flight.
+    /// Subtracts one from the requests in flight of `worker`.
     pub(super) fn end_request(&self, worker: usize) {
         self.in_flight[worker].0.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Returns the number of requests in flight, of all workers.
+    /// Returns the number of requests in flight to the server, summed over all workers.
     pub(crate) fn in_flight(&self) -> u32 {
         let counts = self.in_flight.iter();
         counts.map(|count| count.0.load(Ordering::Relaxed)).sum()
@@ -110,19 +112,20 @@ impl ServerState {
         self.ejected.load(Ordering::Relaxed)
     }
 
-    /// Ejects the server after failed health checks.
+    /// Ejects the server because of failed health checks. It receives no requests while another server is available.
     pub(super) fn eject(&self) {
         self.ejected.store(true, Ordering::Relaxed);
     }
 
-    /// Restores the server after successful health checks.
+    /// Restores the server after successful health checks. Its weight rises during `slow_start`.
     pub(super) fn restore(&self, now: Moment) {
         self.restored_at
             .store(now.as_nanos().max(1), Ordering::Relaxed);
         self.ejected.store(false, Ordering::Relaxed);
     }
 
-    /// Returns the weight of the server in load balancing. It is reduced during `slow_start` after a recovery.
+    /// Returns the weight of the server in load balancing. After a recovery, the weight rises to the configured value
+    /// during `slow_start`.
     pub(super) fn effective_weight(&self, now: Moment) -> f64 {
         let weight = f64::from(self.server.weight.get());
         let restored_at = match self.restored_at.load(Ordering::Relaxed) {

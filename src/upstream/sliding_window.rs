@@ -1,25 +1,26 @@
 //! Counters of events in a sliding time window, with one shard per worker.
 //!
 //! A single counter would make the workers contend for one cache line on every request. Each worker therefore writes
-//! its own shard, and a reader sums all shards, which is rare. A shard is a ring of 10 time slots. Each count and the
-//! number of its slot share one atomic word, so old counts need no cleanup and are never mistaken for current ones.
+//! its own shard. A reader sums all shards, but reads are rare. A shard is a ring of 10 time slots. Each count and the
+//! number of its slot share one atomic word. Old counts thus need no cleanup and are never mistaken for current ones.
 //!
-//! A list of timestamps would be exact, but would grow with the traffic. This window moves in slots, so it covers
-//! between 90 % and 100 % of its length. A sum is not a consistent snapshot: it can include events that are added
-//! during the summation. If a worker is already in the next slot, the sum can miss the oldest slot of that worker.
+//! A list of timestamps would be exact, but would grow with the traffic. This window moves in steps of one slot, so it
+//! covers between 90 % and 100 % of its length. A sum is not a consistent snapshot, because it can include events that
+//! are added during the summation. If a worker is already in the next slot, the sum can miss the oldest slot of that
+//! worker.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::clock::Moment;
 
-/// Number of slots in a window.
+/// Number of time slots into which a window is divided.
 pub(crate) const SLOTS: u64 = RING as u64;
 
-/// Length of a ring: one entry per slot.
+/// Number of entries in the ring of a shard: one for each slot of the window.
 const RING: usize = 10;
 
-/// Number of low bits that hold the count. The high bits hold the slot number.
+/// Number of low bits of a [`SlotCount`] that contain the count. The high bits contain the slot number.
 const COUNT_BITS: u32 = 32;
 const MAX_COUNT: u64 = (1 << COUNT_BITS) - 1;
 
@@ -31,15 +32,15 @@ pub(crate) struct SlidingWindow<const KINDS: usize> {
     shards: Box<[WindowShard<KINDS>]>,
 }
 
-/// Counts of one worker. The alignment is 128 bytes, because many CPUs prefetch pairs of 64-byte cache lines.
+/// Counts of one worker. They are aligned to 128 bytes, because many CPUs prefetch pairs of 64-byte cache lines.
 #[derive(Debug)]
 #[repr(align(128))]
 struct WindowShard<const KINDS: usize>([[SlotCount; KINDS]; RING]);
 
 /// The count of one slot, together with the low 32 bits of the slot number.
 ///
-/// The low bits repeat after 2³² slots, which is 136 years with slots of 1 s. Only a count that is not written for that
-/// time can be mistaken for a current one.
+/// The low bits of the slot number repeat after 2³² slots, which is 136 years with slots of 1 s. Only a count that is
+/// not written for that long can be mistaken for a current one.
 #[derive(Debug, Default)]
 struct SlotCount(AtomicU64);
 
@@ -69,7 +70,7 @@ impl<const KINDS: usize> SlidingWindow<KINDS> {
     }
 
     /// Returns the number of events of each kind in the window that ends at `now`. Events that other workers have added
-    /// slightly later are included.
+    /// slightly after `now` are included.
     pub(crate) fn sum(&self, now: Moment) -> [u64; KINDS] {
         let slot = self.slot_of(now);
         let mut sum = [0; KINDS];
@@ -81,7 +82,7 @@ impl<const KINDS: usize> SlidingWindow<KINDS> {
         sum
     }
 
-    /// Resets all counts. Events that are added concurrently may remain.
+    /// Resets all counts to 0. Events that are added during the reset can remain.
     pub(crate) fn reset(&self) {
         let counts = self.shards.iter().flat_map(|shard| &shard.0).flatten();
         counts.for_each(SlotCount::clear);
@@ -92,14 +93,14 @@ impl<const KINDS: usize> SlidingWindow<KINDS> {
     }
 }
 
-/// Returns the position of a slot in the ring.
+/// Returns the index of a slot number in the ring of a shard.
 fn ring_index(slot: u64) -> usize {
     usize::try_from(slot % SLOTS).expect("less than the ring length")
 }
 
 impl SlotCount {
     fn add(&self, slot: u64) {
-        // A shard usually has one writer, so the compare-exchange rarely fails.
+        // The loop rarely repeats, because a shard usually has one writer.
         let mut word = self.0.load(Ordering::Relaxed);
         loop {
             let more = match count_from(word, slot) {
@@ -117,7 +118,8 @@ impl SlotCount {
         }
     }
 
-    /// Returns the count if its slot is in the window that ends with `slot`, or slightly ahead; otherwise 0.
+    /// Returns the count if its slot is in the window that ends with `slot`, or at most one window later. Otherwise
+    /// returns 0.
     fn within(&self, slot: u64) -> u64 {
         let word = self.0.load(Ordering::Relaxed);
         count_from(word, slot.wrapping_sub(SLOTS - 1))
@@ -128,8 +130,8 @@ impl SlotCount {
     }
 }
 
-/// Returns the count in `word` if its slot is `first` or at most two windows later; otherwise 0. Slot numbers wrap
-/// around, so the function compares distances.
+/// Returns the count in `word` if its slot is `first` or less than two windows later. Otherwise returns 0. Slot numbers
+/// wrap around, so the function compares distances.
 fn count_from(word: u64, first: u64) -> u64 {
     let distance = (word >> COUNT_BITS).wrapping_sub(first) & MAX_COUNT;
     if distance < 2 * SLOTS {

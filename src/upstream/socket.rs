@@ -3,11 +3,12 @@
 //! A server can respond and close the connection before it has read the request, for example with 413. Its kernel then
 //! resets the connection because of the unread bytes, and the next write of the gateway fails. The response has arrived
 //! by then, and Linux keeps received bytes readable after a reset. hyper, however, ends a connection at the first
-//! failed write and drops the response. This type therefore withholds the error: writes stay pending until the read
-//! side reports its end, which a dead socket does without delay.
+//! failed write and drops the response. This type therefore withholds the error of a write. The write stays pending
+//! until a read reports the end of the stream or an error, which happens without delay on a dead socket.
 //!
-//! This type wraps the socket and not the TLS stream, because only the socket distinguishes a reset from an orderly
-//! close. Bytes that the server had not transmitted before the reset are lost, because its kernel discards them.
+//! This type wraps the TCP socket and not the TLS stream, because only the socket distinguishes a reset from an orderly
+//! close. Bytes that the server had not transmitted before the reset are lost, because the kernel of the server
+//! discards them.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -16,13 +17,13 @@ use std::task::{Context, Poll, Waker};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// A connected TCP socket whose write errors are withheld until everything received has been read.
+/// A connected TCP socket that reports a write error only after all received bytes have been read.
 #[derive(Debug)]
 pub(super) struct Socket {
     stream: TcpStream,
     write_error: Option<io::Error>,
     read_ended: bool,
-    /// The task to wake when `read_ended` becomes true after a write failed.
+    /// The task with a failed write, to wake when `read_ended` becomes true.
     writer: Option<Waker>,
 }
 
@@ -36,7 +37,7 @@ impl Socket {
         }
     }
 
-    /// Returns the result of a write, or stays pending if the write failed and bytes may remain to be read.
+    /// Returns the result of a write. Stays pending if the write failed and the read side has not ended.
     fn written(
         &mut self,
         cx: &mut Context<'_>,
@@ -52,13 +53,13 @@ impl Socket {
         }
     }
 
-    /// Returns the state of a write that needs no system call because an earlier write failed.
+    /// Returns the result of a write if an earlier write failed, without a system call. `None` if no write has failed.
     fn poll_failed(&mut self, cx: &mut Context<'_>) -> Option<Poll<io::Result<usize>>> {
         let error = repeated(self.write_error.as_ref()?);
         Some(self.written(cx, Err(error)))
     }
 
-    /// Records the end of the read side and wakes a pending write, so that it reports its error.
+    /// Records that all received bytes have been read. Wakes a pending write, so that it reports its error.
     fn end_of_reads(&mut self) {
         self.read_ended = true;
         if let Some(writer) = self.writer.take() {
@@ -67,7 +68,7 @@ impl Socket {
     }
 }
 
-/// Copies an error of a system call.
+/// Creates an error with the same error code, because `io::Error` cannot be cloned.
 fn repeated(error: &io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(code) => io::Error::from_raw_os_error(code),
@@ -88,9 +89,9 @@ impl AsyncRead for Socket {
             return Poll::Ready(result);
         }
         self.end_of_reads();
-        // The kernel reports a reset once. If the failed write received that report, the read returns 0 as
-        // after an orderly close, and a response without a length would look complete. After an orderly
-        // close the write fails with EPIPE.
+        // A read that follows a failed write returns the error of the write, unless that is EPIPE. The kernel reports a
+        // reset once. If the write received the report, a read returns 0 as after an orderly close, and a response
+        // without a length would look complete. After an orderly close, the write fails with EPIPE.
         Poll::Ready(match &self.write_error {
             Some(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(repeated(error)),
             _ => result,
@@ -148,7 +149,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns both ends of a connection. The server end is blocking.
+    /// Returns the gateway's end and the server's end of a TCP connection. The server's end is blocking.
     async fn connected() -> (Socket, std::net::TcpStream) {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap());
@@ -158,7 +159,7 @@ mod tests {
         (Socket::new(client.unwrap()), server)
     }
 
-    /// Writes until a write fails, which leaves it pending.
+    /// Writes until a write stays pending, which shows that it failed.
     async fn write_until_pending(socket: &mut Socket) {
         let stalled = Duration::from_millis(100);
         while let Ok(written) = timeout(stalled, socket.write(&[0; 100])).await {
@@ -173,7 +174,7 @@ mod tests {
         let (mut socket, mut server) = connected().await;
         socket.write_all(b"request").await.unwrap();
         server.write_all(b"response").unwrap();
-        // The unread request makes the kernel reset the connection.
+        // The kernel resets the connection, because the server has not read the request.
         drop(server);
         write_until_pending(&mut socket).await;
         let mut received = [0; 100];

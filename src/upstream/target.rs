@@ -21,9 +21,9 @@ use crate::retry::RetryPolicy;
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(super) state: Arc<UpstreamState>,
-    /// Retry policy; `None` if the upstream has no retries.
+    /// Retry policy. `None` if retries are not configured.
     pub(super) retry: Option<RetryPolicy>,
-    /// Index of the worker.
+    /// Index of the worker that owns this target.
     pub(super) worker: usize,
     pub(super) clock: Clock,
     /// Counters of the upstream, for this worker.
@@ -31,11 +31,11 @@ pub(crate) struct Target {
     servers: Vec<Arc<ServerTarget>>,
 }
 
-/// A server as one worker uses it.
+/// A server as one worker uses it: its connection pool, and the shared state of its upstream.
 #[derive(Debug)]
 pub(super) struct ServerTarget {
     pub(super) pool: Arc<Pool>,
-    /// The authority of the server, as a `Host` header.
+    /// Host and port of the server, as the value of a `Host` header.
     pub(super) host: HeaderValue,
     state: Arc<UpstreamState>,
     index: usize,
@@ -43,25 +43,25 @@ pub(super) struct ServerTarget {
     clock: Clock,
 }
 
-/// Guard of one attempt at a server. It reports the result to the circuit breaker and the concurrency limit. A guard
-/// that is dropped without a result reports nothing and frees its slots.
+/// Guard of one attempt to send a request to a server. It counts the attempt as in flight, and reports its result to
+/// the circuit breaker and the concurrency limit. A guard that is dropped without a result reports nothing.
 #[derive(Debug)]
 pub(super) struct AttemptGuard {
     server: Arc<ServerTarget>,
     permit: Option<BreakerPermit>,
     began: Moment,
-    /// Slot of the concurrency limit, if the upstream has one.
+    /// Slot of the concurrency limit. `None` if no limit is configured or the slot was released.
     slot: Option<ConcurrencySlot>,
 }
 
-/// What the result of an attempt indicates about the load of the upstream.
+/// What the result of an attempt shows about the load of the upstream.
 #[derive(Clone, Copy, Debug)]
 enum LoadSignal {
     Normal,
     Overload,
 }
 
-/// Why no attempt can begin.
+/// Why no attempt to send a request can begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unavailable {
     /// The circuit breakers of all servers are open.
@@ -71,7 +71,8 @@ pub(super) enum Unavailable {
 }
 
 impl Target {
-    /// Creates the empty connection pools of a worker. `metrics` are the counters of this worker for the upstream.
+    /// Creates the target of one worker, with empty connection pools. `metrics` are the counters of this worker for the
+    /// upstream.
     pub(crate) fn new(
         state: &Arc<UpstreamState>,
         worker: usize,
@@ -102,7 +103,7 @@ impl Target {
         })
     }
 
-    /// Chooses a server and begins an attempt. `tried` are the indexes of servers used before.
+    /// Chooses a server and begins an attempt. `tried` are the indexes of the servers of earlier attempts.
     pub(super) fn begin_attempt(
         &self,
         tried: &[usize],
@@ -126,7 +127,7 @@ impl Target {
     }
 }
 
-/// Creates a connector for each server of an upstream.
+/// Creates a connector for each server of an upstream, in the order of the configuration.
 pub(super) fn connectors(upstream: &Upstream) -> Result<Vec<Connector>, ConnectorError> {
     let speaks_tls = upstream.servers.iter().any(|server| server.tls);
     let tls = speaks_tls
@@ -138,8 +139,8 @@ pub(super) fn connectors(upstream: &Upstream) -> Result<Vec<Connector>, Connecto
         .collect()
 }
 
-/// Returns the configured retry policy with a deadline no later than the total timeout. `None` if one attempt is
-/// allowed.
+/// Returns the configured retry policy, with a deadline no later than the total `timeout`. `None` if retries are not
+/// configured or only one attempt is allowed.
 fn retry_policy(state: &UpstreamState) -> Option<RetryPolicy> {
     let retry = state.upstream.retry?.policy;
     let total = state.upstream.timeouts.total;
@@ -167,7 +168,7 @@ impl AttemptGuard {
             tracing::info!(
                 upstream = guard.upstream(),
                 server = guard.name(),
-                "circuit breaker half-open, sending probe"
+                "circuit breaker is half-open, sending request as probe to upstream server"
             );
         }
         guard
@@ -193,21 +194,22 @@ impl AttemptGuard {
             .is_some_and(BreakerPermit::probes_connection)
     }
 
-    /// Reports an established connection. It is the result of a probe that tests only the connection.
+    /// Reports that a connection was established. A probe that tests only the connection succeeds with this report.
     pub(super) fn connected(&mut self) {
         if self.probes_connection() {
             self.succeeded();
         }
     }
 
-    /// Reports the head of a response. A failure status is the result of the attempt. After any other status the body
-    /// can still fail. A probe, however, succeeds with the head, because a body can take arbitrarily long.
+    /// Reports the status of a response. A failure status ends the attempt as failed. After any other status the
+    /// attempt is still open, because the body can fail. A probe, however, succeeds with the head of the response,
+    /// because a body can take arbitrarily long.
     pub(super) fn responded(&mut self, status: StatusCode) {
         self.release_slot(match status {
             StatusCode::TOO_MANY_REQUESTS
             | StatusCode::SERVICE_UNAVAILABLE
             | StatusCode::GATEWAY_TIMEOUT => Some(LoadSignal::Overload),
-            // Other 5xx statuses do not indicate overload.
+            // Other 5xx statuses say nothing about the load of the upstream.
             _ if status.is_server_error() => None,
             _ => Some(LoadSignal::Normal),
         });
@@ -219,8 +221,9 @@ impl AttemptGuard {
         }
     }
 
-    /// Frees the slot of the concurrency limit. This happens with the head of the response, where latency is measured.
-    /// Otherwise endless streams would occupy all slots.
+    /// Frees the slot of the concurrency limit and reports what the result shows about the load. `load` is `None` if it
+    /// shows nothing. The slot is freed when the head of the response arrives, because endless streams would otherwise
+    /// occupy all slots.
     fn release_slot(&mut self, load: Option<LoadSignal>) {
         let concurrency = self.server.state.concurrency.as_ref();
         if let (Some(slot), Some(concurrency)) = (self.slot.take(), concurrency) {
@@ -235,7 +238,7 @@ impl AttemptGuard {
         }
     }
 
-    /// Reports to the circuit breaker that the server did not fail.
+    /// Reports a success to the circuit breaker. Has no effect if a result was already reported.
     pub(super) fn succeeded(&mut self) {
         let Some(permit) = self.permit.take() else {
             return;
@@ -249,12 +252,12 @@ impl AttemptGuard {
             tracing::info!(
                 upstream = self.upstream(),
                 server = self.name(),
-                "circuit breaker closed"
+                "circuit breaker closed after successful probe"
             );
         }
     }
 
-    /// Reports an attempt that ended without a response.
+    /// Reports an attempt that ended without a response to the circuit breaker and the concurrency limit.
     pub(super) fn failed_with(&mut self, error: &ForwardError) {
         self.release_slot(error.timeout().map(|_| LoadSignal::Overload));
         if let Some(failure) = error.server_failure() {
@@ -262,7 +265,7 @@ impl AttemptGuard {
         }
     }
 
-    /// Reports a failure of the server to the circuit breaker.
+    /// Reports a failure of the server to the circuit breaker. Has no effect if a result was already reported.
     pub(super) fn failed(&mut self, failure: ServerFailure) {
         let Some(permit) = self.permit.take() else {
             return;
@@ -283,8 +286,8 @@ impl AttemptGuard {
                 upstream = self.upstream(),
                 server = self.name(),
                 open_ms = u64::try_from(open_time.as_millis()).unwrap_or(u64::MAX),
-                why = why.name(),
-                "circuit breaker opened"
+                reason = why.name(),
+                "circuit breaker opened, upstream server receives no requests"
             );
         }
     }

@@ -1,3 +1,3 @@
-//! Test support for other modules.
+//! Test support for other modules: servers without sockets.
 
 pub(crate) mod in_memory;

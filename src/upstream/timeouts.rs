@@ -14,35 +14,36 @@ use super::Timeouts;
 use super::body::{UploadProgress, UploadStage};
 use crate::problem::TimeoutPhase;
 
-/// A client that neither reads nor sends for this time is slow. If the server then closes the connection, this does not
-/// count as a failure of the server.
+/// If the client neither reads nor sends for this long, a server that closes its connection has not failed. The circuit
+/// breaker then counts no failure.
 pub(super) const CLIENT_PAUSE: Duration = Duration::from_secs(1);
 
-/// The timeouts of one request, over all its attempts.
+/// The timeouts of one request, over all of its attempts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestTimeouts {
     started: Instant,
     timeouts: Timeouts,
-    /// Maximum time until the head of a response arrives, over all attempts.
+    /// Maximum time from the start of the request to the head of a response, over all attempts. `None` means no
+    /// maximum.
     head: Option<Duration>,
 }
 
-/// An expired timeout of an upstream request.
+/// Error of a request to an upstream whose timeout expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("upstream timed out after {waited:?} ({} timeout)", phase.name())]
+#[error("upstream did not respond in time: {} timeout expired {waited:?} after the start of the request", phase.name())]
 pub(crate) struct TimeoutError {
-    /// The timeout that expired.
+    /// Which timeout expired.
     pub phase: TimeoutPhase,
-    /// Time since the start of the request.
+    /// How long the request had taken in total when the timeout expired.
     pub waited: Duration,
-    /// Whether the timeout counts as a failure of the server. The total timeout can also expire because of a slow
-    /// client or earlier servers.
+    /// Whether the circuit breaker counts the timeout as a failure of the server. The total timeout can also expire
+    /// because of a slow client or earlier servers.
     pub is_server_fault: bool,
 }
 
 impl RequestTimeouts {
-    /// Starts the timeouts of a request. `head` is the maximum time until the head of the response arrives; it is set
-    /// if the request can be retried.
+    /// Starts the timeouts of a request. `head` is the deadline of the retry policy: the maximum time until the head of
+    /// a response arrives. It is `None` if retries or their deadline are not configured.
     pub(crate) fn start(timeouts: Timeouts, head: Option<Duration>) -> Self {
         Self {
             started: Instant::now(),
@@ -51,28 +52,28 @@ impl RequestTimeouts {
         }
     }
 
-    /// Returns when the request began.
+    /// Returns when the first attempt of the request began.
     pub(crate) fn started(&self) -> Instant {
         self.started
     }
 
-    /// Returns when the total timeout expires, if there is one.
+    /// Returns when the total timeout expires. `None` if no total timeout is configured.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.timeouts.total.map(|total| self.started + total)
     }
 
-    /// Returns the time by which the head of a response must arrive, if there is one.
+    /// Returns when the head of a response must have arrived. `None` without a total timeout and a retry deadline.
     pub(crate) fn head_deadline(&self) -> Option<Instant> {
         let total = self.timeouts.total.into_iter().chain(self.head).min();
         total.map(|total| self.started + total)
     }
 
-    /// Returns `idle_timeout`.
+    /// Returns the configured `idle_timeout`.
     pub(crate) fn idle(&self) -> Duration {
         self.timeouts.idle
     }
 
-    /// Waits for `work` until the deadline for the response head.
+    /// Waits for `work`, but no longer than until [`head_deadline`](Self::head_deadline).
     pub(crate) async fn within_total<F: Future>(&self, work: F) -> Result<F::Output, TimeoutError> {
         match self.head_deadline() {
             None => Ok(work.await),
@@ -84,7 +85,8 @@ impl RequestTimeouts {
         }
     }
 
-    /// Waits for the head of the response. `upload` is the progress of the request body.
+    /// Waits for the head of the response, until one of the timeouts expires. `upload` is the progress of the request
+    /// body, or `None` for an empty body.
     pub(crate) async fn await_response<F: Future>(
         &self,
         response: F,
@@ -131,7 +133,8 @@ impl RequestTimeouts {
         }
     }
 
-    /// Returns the error of an expired total timeout. The gateway has waited for the current server for `silence`.
+    /// Returns the error of an expired total timeout. `silence` is how long the gateway has waited for the current
+    /// server. It is a failure of the server if it is at least half of the time.
     fn total_expired(&self, silence: Duration) -> TimeoutError {
         let waited = self.started.elapsed();
         TimeoutError {

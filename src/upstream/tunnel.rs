@@ -1,4 +1,4 @@
-//! Tunnel after a 101 response: copies bytes in both directions until both sides have closed.
+//! Tunnel after a 101 response, such as a WebSocket: copies bytes in both directions until both sides have closed.
 
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
@@ -10,7 +10,7 @@ use crate::context::ClientConnection;
 use crate::http1::upgrade::Upgrade;
 use crate::metrics::InFlight;
 
-/// Connects the client to the server when both connections have been upgraded.
+/// Spawns a task that copies bytes between client and server as soon as hyper has upgraded both connections.
 pub(super) fn open(
     connection: &ClientConnection,
     client: Upgrade,
@@ -18,26 +18,26 @@ pub(super) fn open(
     (lease, in_flight, guard): (Lease, InFlight, AttemptGuard),
 ) {
     let permit = connection.permit();
-    // The task is tracked, so that a drain waits for the tunnel within the grace period.
+    // The task is spawned in the connection's task set, so that a drain waits for the tunnel within the grace period.
     connection.tasks.spawn(async move {
         let _held = (permit, in_flight, guard);
         let (mut client, upstream) = match tokio::join!(client, upstream) {
             (Ok(client), Ok(upstream)) => (client, upstream),
             (Err(error), _) => {
-                tracing::debug!(%error, "upgrade failed");
+                tracing::debug!(%error, "cannot upgrade connection to client after 101 response");
                 return;
             }
             (_, Err(error)) => {
-                tracing::debug!(%error, "upgrade failed");
+                tracing::debug!(%error, "cannot upgrade connection to upstream server after 101 response");
                 return;
             }
         };
-        // hyper has handed over the connection, so the lease is no longer needed.
+        // The lease is dropped, because the upgraded connection no longer belongs to the pool.
         drop(lease);
         let mut upstream = TokioIo::new(upstream);
         match copy_bidirectional(&mut client, &mut upstream).await {
-            Ok((sent, received)) => tracing::debug!(sent, received, "tunnel closed"),
-            Err(error) => tracing::debug!(%error, "tunnel failed"),
+            Ok((sent, received)) => tracing::debug!(sent, received, "upgraded connection (101) closed"),
+            Err(error) => tracing::debug!(%error, "upgraded connection (101) failed"),
         }
     });
 }

@@ -1,4 +1,5 @@
-//! Preset `authorization-api` against its document: the three specified cases, and their console output.
+//! Tests that the preset `authorization-api` behaves as its document specifies: the three documented cases, and their
+//! console output.
 
 use std::time::Duration;
 
@@ -9,13 +10,13 @@ use tidegate::retry::{Backoff, GiveUp, Jitter, Preset, RetryPolicy, Retrying};
 
 use super::Api;
 
-/// Returns the policy with the recommended `HTTP_RETRY_ATTEMPTS=5`.
+/// Returns the policy of the preset with the `HTTP_RETRY_ATTEMPTS=5` that its document recommends.
 fn five_attempts() -> RetryPolicy {
     let lookup = |name: &str| (name == "HTTP_RETRY_ATTEMPTS").then(|| "5".to_owned());
     Settings::authorization_api(lookup).unwrap().policy
 }
 
-/// Returns the same policy without jitter, so that delays are exactly those of the document.
+/// Returns the policy with five attempts and without jitter, so that delays are exactly those of the document.
 fn without_jitter() -> RetryPolicy {
     let policy = five_attempts();
     RetryPolicy {

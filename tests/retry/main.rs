@@ -1,7 +1,7 @@
-//! Tests of the retry presets against the documents that specify them, in virtual time.
+//! Tests that each retry preset behaves as its document specifies, in virtual time.
 //!
-//! Each file covers one document. A test calls a scripted API with a preset and checks the times of the calls. Time is
-//! tokio's paused clock, so a delay of half an hour takes no time and is exact to the millisecond.
+//! Each file covers one document. A test calls a scripted API with a preset and checks the times of the calls. The
+//! tests pause the tokio clock, so a delay of half an hour takes no real time and is exact to the millisecond.
 
 #![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
@@ -20,17 +20,17 @@ use tokio::time::Instant;
 /// Wednesday, 21 October 2026, 07:28:00 UTC, as the time since the Unix epoch.
 const WEDNESDAY: Duration = Duration::from_mins(29_876_128);
 
-/// An API with scripted responses. The last response is repeated.
+/// An API that returns the responses of `script` in order, and repeats the last one.
 struct Api {
     script: Vec<Response<()>>,
-    /// Times of the calls.
+    /// When the API was called.
     calls: Vec<Instant>,
 }
 
-/// Result and attempts of a request.
+/// Result of a request, and the times of its attempts.
 struct RequestRun {
     result: Result<StatusCode, GaveUp<ErrorResponse>>,
-    /// Times of the attempts.
+    /// When each attempt was made.
     calls: Vec<Instant>,
 }
 
@@ -43,7 +43,7 @@ impl Api {
         }
     }
 
-    /// Adds a `Retry-After` to all responses with an error status.
+    /// Adds a `Retry-After` to all responses with a status of 400 or above.
     fn with_retry_after(mut self, retry_after: &str) -> Self {
         for response in &mut self.script {
             if response.status().as_u16() >= 400 {
@@ -60,7 +60,7 @@ impl Api {
         self.script[index].clone()
     }
 
-    /// Calls the API with `retrying`.
+    /// Calls the API with `retrying`, whose wall clock starts at [`WEDNESDAY`].
     async fn call_with<O: Observer>(mut self, retrying: Retrying<O>) -> RequestRun {
         let began = Instant::now();
         let result = retrying
@@ -73,7 +73,7 @@ impl Api {
         }
     }
 
-    /// Calls the API with this policy and a fixed seed.
+    /// Calls the API with this policy and this seed of the jitter.
     async fn call_with_policy(self, policy: RetryPolicy, seed: u64) -> RequestRun {
         self.call_with(Retrying::new(policy).seed(seed)).await
     }
@@ -88,7 +88,8 @@ impl RequestRun {
             .collect()
     }
 
-    /// Whether the delays match `seconds`. `tolerance` is a fraction of each delay.
+    /// Whether the delays between the attempts match `seconds`. `tolerance` is the allowed difference, as a fraction of
+    /// each delay.
     fn has_delays(&self, seconds: &[f64], tolerance: f64) -> bool {
         let delays = self.delays();
         let near =
@@ -97,5 +98,5 @@ impl RequestRun {
     }
 }
 
-/// Resolution of tokio timers in seconds. Timers round up.
+/// Resolution of tokio timers in seconds. A delay can be this much longer than requested, because timers round up.
 const TICK: f64 = 0.001;

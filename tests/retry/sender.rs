@@ -1,5 +1,5 @@
-//! Preset `sender` against its document: delays of 1, 2 and 4 s without `Retry-After`, and the ratio of recovered
-//! transient failures.
+//! Tests that the preset `sender` behaves as its document specifies: delays of 1, 2 and 4 s that ignore `Retry-After`,
+//! and how many requests with transient failures succeed.
 
 use std::future::ready;
 use std::time::Duration;
@@ -53,8 +53,8 @@ async fn the_sender_retries_the_documented_failures() {
 
 const REQUESTS: u64 = 10_000;
 
-/// Returns the ratio of requests that succeed with `policy` if each one starts with an outage. The outages have a
-/// uniformly distributed duration of up to `longest`.
+/// Returns the ratio of requests that succeed with `policy` if each one starts during an outage. The remaining time of
+/// the outage is uniformly distributed between zero and `longest`.
 async fn recovered_from_outages(longest: Duration, policy: RetryPolicy) -> f64 {
     let mut requests = JoinSet::new();
     for seed in 0..REQUESTS {
@@ -68,7 +68,8 @@ async fn recovered_from_outages(longest: Duration, policy: RetryPolicy) -> f64 {
     recovered(requests).await
 }
 
-/// Returns the ratio of requests that succeed if the first attempt always fails and further ones with this probability.
+/// Returns the ratio of requests that succeed with `policy` if the first attempt always fails and each retry fails with
+/// this probability.
 async fn recovered_from_random_failures(probability: f64, policy: RetryPolicy) -> f64 {
     let mut requests = JoinSet::new();
     for seed in 0..REQUESTS {

@@ -1,5 +1,5 @@
-//! Preset `traffic-control` against its document: retried failures, `Retry-After`, and clients that fail at the same
-//! time.
+//! Tests that the preset `traffic-control` behaves as its document specifies: retried failures, `Retry-After`, and the
+//! retries of clients that fail at the same time.
 
 use std::future::ready;
 use std::num::NonZeroU32;
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use super::Api;
 
-/// Returns the number of attempts of a request whose attempts all fail with `failure`.
+/// Makes a request whose attempts all fail with `failure`. Returns the number of attempts.
 async fn attempts(failure: Failure) -> u32 {
     let retrying = Retrying::new(Preset::TrafficControl.policy());
     let result = retrying.run(async |_| Err::<(), _>(failure)).await;
@@ -101,8 +101,9 @@ const BUSY: Failure = Failure::Status(StatusCode::SERVICE_UNAVAILABLE);
 
 const CLIENTS: u64 = 1_000;
 
-/// Returns the highest number of calls within 100 ms if 1,000 clients fail at the same time and retry with `policy`.
-/// The API fails all calls. The first calls are not counted, because they are simultaneous by design.
+/// Simulates 1,000 clients that fail at the same time and retry with `policy`. All calls of the API fail. Returns the
+/// highest number of calls within 100 ms. The first call of each client is not counted, because the first calls are
+/// simultaneous.
 async fn peak(policy: RetryPolicy) -> usize {
     let began = Instant::now();
     let mut clients = JoinSet::new();
@@ -149,7 +150,8 @@ async fn jitter_spreads_the_retries_of_a_thousand_clients_that_failed_together()
     );
     println!("peak of 1,000 clients that failed together, in calls per 100 ms");
     println!("{:<28}{none:>6}", "no jitter");
-    // The first delay bounds the spread: jitter of 0.5 s leaves at least a fifth of the calls in one interval of 0.1 s.
+    // The last column is the required reduction. It depends on the range of the first delay: if the delay varies by 0.5
+    // s, at least a fifth of the calls are in one interval of 0.1 s.
     let policies = [
         ("full", policy_with(Jitter::Full), 0.80),
         ("decorrelated", policy_with(Jitter::Decorrelated), 0.80),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::super::{ErrorResponse, RetryAfter, RetryableError};
 use super::*;
 
-/// A writer whose text can be read.
+/// A writer that keeps the written text, so that a test can read it.
 #[derive(Clone, Default)]
 struct WrittenText(Arc<Mutex<Vec<u8>>>);
 
@@ -41,7 +41,7 @@ fn logged(mut observer: impl Observer, failed: &FailedAttempt<'_>) -> Vec<Value>
     lines.collect::<Result<_, _>>().unwrap()
 }
 
-/// Returns the line without its timestamp and target, and asserts that both are present.
+/// Removes the timestamp and the target from a log line, and asserts that both are present.
 fn without_timestamp(mut line: Value) -> Value {
     let fields = line.as_object_mut().unwrap();
     let timestamp = fields.remove("timestamp");

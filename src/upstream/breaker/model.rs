@@ -1,23 +1,23 @@
-//! Reference implementation of the breaker for tests. It is slow and simple: it stores all events and evaluates them
-//! from the start. `tests/model_comparison.rs` compares both implementations.
+//! Reference implementation of the circuit breaker for tests. It is slow and simple: it stores all results and
+//! evaluates all of them for each decision. `tests/model_comparison.rs` compares the circuit breaker with it.
 
 use super::super::settings::OpensOn;
 use super::super::sliding_window::SLOTS;
 use super::*;
 
-/// Maximum time that a probe without a result blocks other requests.
+/// How long a probe without a result blocks other requests.
 pub(super) const PROBE: Duration = Duration::from_millis(500);
 
-/// A breaker that stores all events.
+/// A circuit breaker that stores all results of the closed phase.
 pub(super) struct BreakerModel {
     pub(super) settings: BreakerSettings,
     pub(super) phase: ModelPhase,
     since: Moment,
-    /// Results of the closed phase, with their times. `None` is a success.
+    /// Results of the closed phase, each with its time. `None` stands for a success.
     results: Vec<(Moment, Option<ServerFailure>)>,
-    /// Numbers of the steps at which the phase changed.
+    /// Numbers of the test steps at which the phase changed.
     changes: Vec<usize>,
-    /// Causes of all openings since the circuit was last closed.
+    /// Why the circuit opened, for each opening since it was last closed.
     causes: Vec<OpenCause>,
     openings: u64,
     why: Option<OpenCause>,
@@ -27,15 +27,15 @@ pub(super) struct BreakerModel {
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum ModelPhase {
     Closed,
-    /// End of the open time. `None` if an operator holds the circuit open.
+    /// The circuit is open until this time. `None` if an operator keeps the circuit open.
     Open(Option<Moment>),
-    /// Start of the probe, if one is in flight.
+    /// The circuit admits one probe. `probed` is the start of the probe in flight, if there is one.
     HalfOpen {
         probed: Option<Moment>,
     },
 }
 
-/// Permit of the model: the step at which it was issued.
+/// Permit of the model. It contains the number of the test step that issued it.
 #[derive(Clone, Copy)]
 pub(super) struct ModelPermit {
     step: usize,
@@ -58,7 +58,7 @@ impl BreakerModel {
         }
     }
 
-    /// Ends an open phase whose open time is over at `now`.
+    /// Changes an open circuit to half-open if its open time is over at `now`.
     pub(super) fn advance_to(&mut self, now: Moment) {
         if let ModelPhase::Open(Some(until)) = self.phase
             && until <= now
@@ -68,7 +68,7 @@ impl BreakerModel {
         }
     }
 
-    /// Whether the circuit is open because the server is an outlier.
+    /// Whether the circuit opened because the server failed while the other servers were healthy.
     pub(super) fn is_outlier(&self) -> bool {
         let is_shut_off = !matches!(self.phase, ModelPhase::Closed | ModelPhase::Open(None));
         is_shut_off && self.causes.contains(&OpenCause::Outlier)
@@ -121,7 +121,7 @@ impl BreakerModel {
         None
     }
 
-    /// Returns why the circuit opens, if it does.
+    /// Records a failure and returns why the circuit has to open. `None` if the circuit stays closed.
     pub(super) fn failed(
         &mut self,
         permit: ModelPermit,
@@ -144,7 +144,7 @@ impl BreakerModel {
         {
             return Some(OpenCause::ConsecutiveFailures);
         }
-        // `failure_ratio` is 0.5 in all settings of this test.
+        // The factor 2 below stands for `failure_ratio`, which is 0.5 in all settings of the test.
         let (all, failures, counted) = self.counts(now);
         if all < u64::from(self.settings.min_requests.get()) {
             return None;
@@ -163,7 +163,7 @@ impl BreakerModel {
         is_outlier.then_some(OpenCause::Outlier)
     }
 
-    /// Whether the server is healthy. `None` if that is unknown.
+    /// Whether the server is healthy. `None` if it has too few results.
     fn is_healthy(&self, now: Moment) -> Option<bool> {
         let (all, failures, _) = self.counts(now);
         match self.phase {
@@ -202,7 +202,7 @@ impl BreakerModel {
         self.causes.clear();
     }
 
-    /// Returns the open time without jitter.
+    /// Returns how long the circuit stays open, without jitter.
     pub(super) fn open_time(&self) -> Duration {
         let failed = self
             .causes
@@ -212,12 +212,12 @@ impl BreakerModel {
         doubled.min(self.settings.open_max)
     }
 
-    /// Whether a failure counts without comparison with other servers.
+    /// Whether a failure can open the circuit without a comparison with the other servers.
     fn counts_alone(&self, failure: ServerFailure) -> bool {
         failure == ServerFailure::Connect || self.settings.opens_on != OpensOn::Outliers
     }
 
-    /// Returns the number of consecutive failures of one kind at the end of the results.
+    /// Returns how many of the latest results are consecutive failures of the same kind.
     fn consecutive_failures(&self) -> u32 {
         let kind = |(_, result): &(_, Option<ServerFailure>)| result.map(|f| self.counts_alone(f));
         let last = self.results.last().and_then(kind);
@@ -226,7 +226,8 @@ impl BreakerModel {
         u32::try_from(streak.count()).unwrap()
     }
 
-    /// Returns the number of results in the window, of failures, and of failures that count without comparison.
+    /// Returns three numbers for the window: all results, all failures, and the failures that [count
+    /// alone](Self::counts_alone).
     fn counts(&self, now: Moment) -> (u64, u64, u64) {
         let slot = |moment: Moment| moment.as_nanos() / (nanos(self.settings.window) / SLOTS);
         let within = |moment| slot(moment) + SLOTS > slot(now);

@@ -1,10 +1,10 @@
-//! Tests of outlier detection: breakers of upstreams without a `[breaker]` section.
+//! Tests of outlier detection, which applies to upstreams without a `[breaker]` section in the configuration.
 
 use super::*;
 
 const NOW: Moment = Moment::from_nanos(5_000_000_000);
 
-/// Breakers of three servers.
+/// The circuit breakers of the three servers of an upstream.
 struct ThreeServers([Breaker; 3]);
 
 impl ThreeServers {
@@ -31,7 +31,8 @@ impl ThreeServers {
         }
     }
 
-    /// Reports successes, then response failures. Returns why the circuit opened, if it did.
+    /// Reports `succeeded` successes and then `failed` response failures of `server`. Returns why its circuit opened,
+    /// or `None` if it stays closed.
     fn respond(&self, server: usize, succeeded: usize, failed: usize) -> Option<OpenCause> {
         for _ in 0..succeeded {
             self.report(server, Ok(()), NOW);
@@ -50,7 +51,7 @@ impl ThreeServers {
     }
 }
 
-/// Returns a time after the first open time and after the window.
+/// Returns a time at which the first open time is over and all results at `NOW` are outside of the window.
 fn later() -> Moment {
     NOW.after(Duration::from_secs(11))
 }
@@ -65,13 +66,14 @@ fn response_failures_of_a_single_server_never_open_its_circuit() {
 
 #[test]
 fn a_server_at_the_ratio_is_an_outlier_if_the_others_are_below_half_of_it() {
-    // (Successes, failures) of the other two servers, and whether the first server opens at 10 failures of 20.
+    // Each row: (successes, failures) of the second and the third server, and whether 10 failures of 20 requests open
+    // the circuit of the first server.
     for (others, opens) in [
         ([(20, 0), (20, 0)], true),
         ([(16, 4), (16, 4)], true),
         ([(15, 5), (20, 0)], false),
         ([(10, 10), (20, 0)], false),
-        // A server needs 20 requests to be known as healthy, but fewer to be known as failing.
+        // A server is known to be healthy after 20 requests, but known to fail after fewer requests.
         ([(20, 0), (19, 0)], true),
         ([(20, 0), (4, 1)], true),
         ([(20, 0), (3, 1)], false),
@@ -98,7 +100,7 @@ fn consecutive_response_failures_make_an_outlier_despite_earlier_successes() {
         servers.respond(server, 3_000, 0);
     }
     assert_eq!(servers.respond(0, 0, 19), None);
-    // A success ends the streak, and so does a connect failure.
+    // A success ends the streak of response failures, and so does a connect failure.
     assert_eq!(servers.respond(0, 1, 19), None);
     assert_eq!(servers.report(0, Err(ServerFailure::Connect), NOW), None);
     assert_eq!(servers.respond(0, 0, 19), None);
@@ -154,7 +156,7 @@ fn at_most_one_server_is_an_outlier() {
     servers.respond(2, 60, 0);
     assert_eq!(servers.respond(0, 0, 20), Some(OpenCause::Outlier));
     assert_eq!(servers.respond(1, 0, 100), None);
-    // The server is still the outlier after a failed probe and after the end of the window.
+    // The first server is still an outlier after a failed probe, and after its failures have left the window.
     let probe = servers.probe(0, later());
     assert!(!probe.probes_connection());
     let failed = servers.0[0].failed(
@@ -191,7 +193,7 @@ fn connect_failures_open_the_circuit_consecutively_and_by_ratio() {
     for _ in 0..4 {
         assert_eq!(refused(0), None);
     }
-    // A response ends the streak, even a response failure.
+    // A response failure ends the streak of connect failures, because the connection was established.
     assert_eq!(servers.respond(0, 0, 1), None);
     for _ in 0..4 {
         assert_eq!(refused(0), None);

@@ -1,4 +1,4 @@
-//! State of a breaker, packed into one atomic word. All workers see the same state and change it atomically.
+//! State of a circuit breaker, packed into one atomic word. All workers read the same word and change it atomically.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -10,35 +10,35 @@ const LENGTH_SHIFT: u32 = PHASE_BITS + COMPARED_BITS;
 const LENGTH_BITS: u32 = 21;
 const GENERATION_SHIFT: u32 = LENGTH_SHIFT + LENGTH_BITS;
 
-/// Upper bound of [`FailureStreak::length`]. Longer streaks have this length.
+/// Maximum of [`FailureStreak::length`]. A longer streak is recorded with this length.
 pub(super) const MAX_STREAK: u32 = (1 << LENGTH_BITS) - 1;
 
-/// Encoding of a time that is never reached.
+/// Value of an atomic time that stands for `None`.
 const NEVER: u64 = u64::MAX;
 
-/// Phase of a circuit.
+/// Phase of a circuit breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     /// All attempts are admitted.
     Closed,
-    /// No attempt is admitted until the open time ends.
+    /// No attempt is admitted until the open time is over. Then the next attempt becomes the probe.
     Open,
-    /// The next attempt becomes the probe.
+    /// A probe ended without a result, so the next attempt becomes the probe.
     HalfOpen,
     /// The probe is in flight, and no other attempt is admitted.
     Probing,
 }
 
-/// Consecutive results that are failures of one kind.
+/// Consecutive failures of the same kind, without a success or a failure of the other kind in between.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct FailureStreak {
     pub(super) length: u32,
-    /// Whether these failures count only in comparison with other servers.
+    /// Whether these failures open the circuit only if the other servers are healthy.
     pub(super) is_compared: bool,
 }
 
 impl FailureStreak {
-    /// Returns the streak after another failure. A failure of the other kind starts a new streak.
+    /// Returns the streak after one more failure. A failure of the other kind starts a new streak of length 1.
     fn after(self, is_compared: bool) -> Self {
         let length = if self.is_compared == is_compared {
             MAX_STREAK.min(self.length + 1)
@@ -52,7 +52,7 @@ impl FailureStreak {
     }
 }
 
-/// Phase, failure streak, and generation (number of phase changes) in one word.
+/// Phase, failure streak and generation in one word. The generation is the number of phase changes so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PackedState(u64);
 
@@ -73,7 +73,7 @@ impl PackedState {
     pub(super) fn streak(self) -> FailureStreak {
         let length = self.0 >> LENGTH_SHIFT & u64::from(MAX_STREAK);
         FailureStreak {
-            length: u32::try_from(length).expect("fewer bits than 32"),
+            length: u32::try_from(length).expect("the length has fewer than 32 bits"),
             is_compared: self.0 >> PHASE_BITS & 1 == 1,
         }
     }
@@ -82,7 +82,7 @@ impl PackedState {
         self.0 >> GENERATION_SHIFT
     }
 
-    /// Returns the state after a change to `phase`: the next generation, without failures.
+    /// Returns the state after a change to `phase`: the generation is one higher, and the failure streak is empty.
     fn next_phase(self, phase: Phase) -> Self {
         Self::new(phase, self.generation() + 1)
     }
@@ -94,20 +94,22 @@ impl PackedState {
     }
 }
 
-/// The state that every attempt reads. It has its own cache lines, which are not written while no attempt fails.
+/// The state that every attempt reads. It has its own cache lines, so reads stay cheap while no attempt fails.
 ///
-/// The phase changes only while the history of the breaker is locked. Two changes need no lock: a failure streak grows
-/// or ends, and a probe frees its slot. Both change the word only in their own generation, so they cannot undo a change
-/// of phase.
+/// The phase changes only while the caller has locked the history of the breaker. Two changes need no lock: a failure
+/// streak grows or ends, and a probe ends without a result. These changes have no effect if the generation has changed,
+/// so they cannot undo a change of phase.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct AtomicState {
     word: AtomicU64,
-    /// When the open phase ends, or the probe times out.
+    /// When the open phase ends, or when the probe times out, in nanoseconds of the clock. [`NEVER`] if an operator
+    /// keeps the circuit open.
     until: AtomicU64,
-    /// When the circuit last closed after being open.
+    /// When the circuit last closed after it had been open, in nanoseconds of the clock. [`NEVER`] if it was never
+    /// open.
     recovered: AtomicU64,
-    /// Whether the circuit is open because the server is an outlier. Written only while the history is locked.
+    /// Whether the circuit opened because the server was an outlier. Written only while the history is locked.
     outlier: AtomicBool,
 }
 
@@ -122,7 +124,8 @@ impl AtomicState {
     }
 
     pub(super) fn read(&self) -> PackedState {
-        // Acquire makes the end time visible that was stored before the phase.
+        // `Acquire` pairs with the `Release` of a phase change, so a reader that sees the new phase also sees its
+        // `until`.
         PackedState(self.word.load(Ordering::Acquire))
     }
 
@@ -131,7 +134,7 @@ impl AtomicState {
         PackedState(self.word.load(Ordering::Relaxed)).phase() == Phase::Closed
     }
 
-    /// Returns when the open phase ends, or when the probe times out. `None` if an operator holds the circuit open.
+    /// Returns when the open phase ends, or when the probe times out. `None` if an operator keeps the circuit open.
     pub(super) fn until(&self) -> Option<Moment> {
         moment(&self.until)
     }
@@ -140,29 +143,31 @@ impl AtomicState {
         moment(&self.recovered)
     }
 
-    /// Whether the circuit is open because the server is an outlier.
+    /// Whether the circuit opened because the server was an outlier.
     pub(super) fn is_outlier(&self) -> bool {
         self.outlier.load(Ordering::Relaxed)
     }
 
-    /// Sets whether the server is an outlier. The caller must hold the lock of the history.
+    /// Sets whether the server is an outlier. The caller must have locked the history of the breaker.
     pub(super) fn set_outlier(&self, outlier: bool) {
         self.outlier.store(outlier, Ordering::Relaxed);
     }
 
-    /// Changes the phase and returns the new generation. The caller must hold the lock of the history.
+    /// Changes the phase and returns the new generation. The caller must have locked the history of the breaker.
     pub(super) fn enter(&self, phase: Phase) -> u64 {
         let next = self.read().next_phase(phase);
         self.word.store(next.0, Ordering::Release);
         next.generation()
     }
 
-    /// Enters the open phase, which ends at `until`. The caller must hold the lock of the history.
+    /// Enters the open phase, which ends at `until`, or never if it is `None`. The caller must have locked the history
+    /// of the breaker.
     pub(super) fn open_until(&self, until: Option<Moment>) {
         self.enter_until(Phase::Open, until);
     }
 
-    /// Begins a probe that times out at `until`. The caller must hold the lock of the history.
+    /// Begins a probe that times out at `until`, and returns its generation. The caller must have locked the history of
+    /// the breaker.
     pub(super) fn probe_until(&self, until: Moment) -> u64 {
         self.enter_until(Phase::Probing, Some(until))
     }
@@ -173,14 +178,15 @@ impl AtomicState {
         self.enter(phase)
     }
 
-    /// Enters the closed phase after an open phase. The caller must hold the lock of the history.
+    /// Closes the circuit and records `now` as the time of recovery. The caller must have locked the history of the
+    /// breaker.
     pub(super) fn recover(&self, now: Moment) {
         let now = now.as_nanos().min(NEVER - 1);
         self.recovered.store(now, Ordering::Relaxed);
         self.enter(Phase::Closed);
     }
 
-    /// Adds a failure to the streak and returns the streak. `None` if `generation` is not current.
+    /// Adds a failure to the streak and returns the new streak. `None` if the phase has changed since `generation`.
     pub(super) fn extend_streak(
         &self,
         generation: u64,
@@ -192,21 +198,23 @@ impl AtomicState {
         .map(PackedState::streak)
     }
 
-    /// Ends the failure streak, if `generation` is current.
+    /// Ends the failure streak, unless the phase has changed since `generation`.
     pub(super) fn end_streak(&self, generation: u64) {
         self.change(generation, |word| {
             (word.streak().length != 0).then(|| word.with_streak(FailureStreak::default()))
         });
     }
 
-    /// Ends a probe without a result, if `generation` is current. The next attempt becomes the probe.
+    /// Ends a probe without a result, so that the next attempt becomes the probe. Has no effect if the phase has
+    /// changed since `generation`.
     pub(super) fn release_probe(&self, generation: u64) {
         self.change(generation, |word| {
             (word.phase() == Phase::Probing).then(|| PackedState::new(Phase::HalfOpen, generation))
         });
     }
 
-    /// Changes the word while `generation` is current. Returns the new state, or `None` if nothing changed.
+    /// Replaces the word by the result of `change`. Returns the new state. Returns `None` and changes nothing if the
+    /// phase has changed since `generation`, or if `change` returns `None`.
     fn change(
         &self,
         generation: u64,

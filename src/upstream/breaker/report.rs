@@ -1,24 +1,26 @@
-//! Types that a breaker receives and returns: failures, changes of phase, snapshots.
+//! Types that a circuit breaker receives and returns: failures, changes of phase, snapshots.
 
 use std::time::Duration;
 
 use crate::clock::Moment;
 
-/// A failure of a server.
+/// A failure of a server, as reported to its circuit breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServerFailure {
-    /// No connection was established: refused, unreachable, or `connect_timeout` expired.
+    /// No connection was established, because it was refused, the server was unreachable, or `connect_timeout` expired.
     Connect,
-    /// A connection was established, but no valid response arrived in time, or its status counts as a failure.
+    /// A connection was established, but no valid response arrived in time, or the status of the response counts as a
+    /// failure.
     Response,
 }
 
-/// A change of phase, caused by a reported result or an operator.
+/// A change of the phase of a circuit breaker, caused by the result of an attempt or by an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PhaseChange {
     /// The circuit opened.
     Opened {
-        /// The open time. [`Duration::MAX`] if an operator opened the circuit.
+        /// How long the circuit stays open before a probe is admitted. [`Duration::MAX`] if an operator opened the
+        /// circuit.
         open_time: Duration,
         /// Why the circuit opened.
         why: OpenCause,
@@ -30,50 +32,51 @@ pub(crate) enum PhaseChange {
 /// Why a circuit opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpenCause {
-    /// `consecutive_failures` was reached.
+    /// The number of consecutive failures reached `consecutive_failures`.
     ConsecutiveFailures,
-    /// `failure_ratio` was reached.
+    /// The ratio of failures in the window reached `failure_ratio`.
     FailureRatio,
-    /// Only this server reached `failure_ratio`, or `min_requests` consecutive response failures.
+    /// Only this server of the upstream failed: it reached `failure_ratio`, or `min_requests` consecutive response
+    /// failures.
     Outlier,
-    /// The probe failed.
+    /// The probe of the half-open circuit failed.
     FailedProbe,
     /// An operator opened the circuit.
     Operator,
 }
 
-/// State of a circuit, for metrics and the admin API.
+/// State of a circuit breaker, as shown in metrics and the admin API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BreakerState {
-    /// The breaker admits all requests.
+    /// The breaker admits all requests to the server.
     Closed,
-    /// The breaker admits no requests.
+    /// The breaker admits no requests to the server.
     Open {
-        /// Time until a probe is admitted. `None` if an operator holds the circuit open.
+        /// How long until a probe is admitted. `None` if an operator keeps the circuit open.
         remaining: Option<Duration>,
-        /// Whether an operator holds the circuit open.
+        /// Whether an operator keeps the circuit open.
         held: bool,
     },
-    /// The breaker admits one probe, which may be in flight.
+    /// The breaker admits one request as the probe. The probe is possibly in flight already.
     HalfOpen,
 }
 
-/// State and counts of a breaker at one time.
+/// State and counts of a circuit breaker at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BreakerSnapshot {
     /// State of the circuit.
     pub state: BreakerState,
-    /// When the circuit entered this state.
+    /// When the circuit entered its state.
     pub since: Moment,
-    /// Number of consecutive failures of one kind. 0 unless the circuit is closed.
+    /// Number of consecutive failures of the same kind, connect or response. 0 unless the circuit is closed.
     pub consecutive_failures: u32,
-    /// Number of openings since the start, including those by failed probes and by an operator.
+    /// How often the circuit has opened since the gateway started, including failed probes and openings by an operator.
     pub openings: u64,
-    /// Cause of the last opening.
+    /// Why the circuit last opened. `None` if it has never opened.
     pub why: Option<OpenCause>,
-    /// Successes in the window, counted while the circuit is closed.
+    /// Number of successes in the window. Only results of a closed circuit count.
     pub succeeded: u64,
-    /// Failures in the window, counted while the circuit is closed.
+    /// Number of failures in the window. Only results of a closed circuit count.
     pub failed: u64,
 }
 
@@ -91,7 +94,7 @@ impl OpenCause {
 }
 
 impl BreakerState {
-    /// Names of all states.
+    /// All names that [`name`](Self::name) returns.
     pub(crate) const NAMES: [&'static str; 3] = ["closed", "open", "half_open"];
 
     /// Returns the name of the state in metrics and the admin API.

@@ -1,21 +1,22 @@
-//! Conditions that open a circuit, and the open time.
+//! Conditions that open a circuit, and how long it stays open.
 //!
-//! With a `[breaker]` section, all failures count. Without one, connect failures count, and response failures count
-//! only in comparison with the other servers. A client can cause response failures, so they must not open the circuit
-//! of the only server, nor of several servers at once.
+//! With a `[breaker]` section in the configuration, all failures of a server can open its circuit. Without this
+//! section, connect failures can open the circuit, but response failures only if the other servers are healthy. The
+//! reason is that a client can cause response failures. They must not open the circuit of the only server, nor of
+//! several servers at once.
 //!
-//! A server is an outlier if it fails while the other servers are healthy. It fails if its failures reach
+//! A server is an outlier if it fails while the other servers are healthy. A server fails if its failures reach
 //! `failure_ratio`, or if its last `min_requests` results are response failures. The second condition detects a server
 //! that starts to fail under load, where earlier successes outweigh the failures for half of the window. A client that
 //! makes two of five requests fail causes 20 consecutive failures with a probability of 1e-8.
 //!
 //! Another server is healthy if its failures are below half of `failure_ratio` and its last result is not a failure.
 //! Without the second condition, servers that start to fail at the same time would look healthy to each other. At least
-//! one other server needs `min_requests` results. Servers without results are ignored. A few successes thus do not
-//! prove that a server is healthy, but a few failures prevent the opening of another circuit.
+//! one other server must have `min_requests` results. Servers without results are ignored. A few successes thus do not
+//! prove that a server is healthy, but a few failures keep the circuits of the other servers closed.
 //!
-//! An outlier counts as failing until its circuit closes. Therefore at most one server of an upstream is an outlier,
-//! and none if all servers fail alike.
+//! An outlier counts as failing until its circuit closes. Therefore at most one server of an upstream is an outlier. If
+//! all servers fail alike, none is an outlier.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -24,14 +25,14 @@ use super::super::settings::{BreakerSettings, OpensOn};
 use super::packed_state::{FailureStreak, MAX_STREAK};
 use super::report::{OpenCause, ServerFailure};
 
-/// Random variation of the open time, as a fraction in both directions. It separates the probes of servers that failed
-/// together.
+/// Maximum random variation of the open time, as a fraction: ±10 %. Without it, servers that failed together would get
+/// their probes at the same time.
 const JITTER: f64 = 0.1;
 
-/// Upper bound of an open time, far below the overflow of the clock.
+/// Maximum open time: 100 years. A longer configured time is shortened to it, so that the clock cannot overflow.
 const LONGEST_OPEN: Duration = Duration::from_hours(24 * 365 * 100);
 
-/// Conditions that open a circuit, and the open time.
+/// Conditions that open a circuit, and how long it stays open.
 #[derive(Debug)]
 pub(super) struct BreakerRule {
     opens_on: OpensOn,
@@ -42,7 +43,7 @@ pub(super) struct BreakerRule {
     open_max: Duration,
 }
 
-/// Number of results of one server in the window.
+/// Numbers of successes and failures of one server in the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ResultCounts {
     pub(super) succeeded: u64,
@@ -51,7 +52,7 @@ pub(super) struct ResultCounts {
 }
 
 impl ResultCounts {
-    /// Returns the number of failures of both kinds.
+    /// Returns the number of connect and response failures together.
     pub(super) fn all_failures(self) -> u64 {
         self.connect_failures + self.response_failures
     }
@@ -74,18 +75,18 @@ impl BreakerRule {
         }
     }
 
-    /// Whether response failures count only in comparison with other servers.
+    /// Whether response failures open the circuit only if the other servers are healthy.
     pub(super) fn compares_responses(&self) -> bool {
         self.opens_on == OpensOn::Outliers
     }
 
-    /// Whether this failure counts only in comparison with other servers.
+    /// Whether this failure opens the circuit only if the other servers are healthy.
     pub(super) fn is_compared(&self, failure: ServerFailure) -> bool {
         failure == ServerFailure::Response && self.compares_responses()
     }
 
-    /// Returns why the circuit opens after a failure, if it does. `streak` ends with this failure, and
-    /// `are_others_healthy` evaluates the other servers.
+    /// Returns why the circuit has to open after a failure. `None` if it stays closed. `streak` and `counts` include
+    /// this failure. `are_others_healthy` is called only if the result depends on the other servers.
     pub(super) fn cause_to_open(
         &self,
         streak: FailureStreak,
@@ -111,12 +112,13 @@ impl BreakerRule {
         (fails && are_others_healthy()).then_some(OpenCause::Outlier)
     }
 
-    /// Whether there are enough results to evaluate a ratio.
+    /// Whether the window has enough results (`min_requests`) to evaluate the failure ratio.
     fn has_enough_results(&self, counts: ResultCounts) -> bool {
         counts.all() >= self.min_requests
     }
 
-    /// Whether a server is healthy. `None` if it has too few results and they do not indicate failure.
+    /// Whether a server is healthy. `None` if it has fewer than `min_requests` results and these do not show that it
+    /// fails.
     pub(super) fn is_healthy(&self, streak: FailureStreak, counts: ResultCounts) -> Option<bool> {
         let fails = counts.all() > 0
             && (streak.length > 0
@@ -124,7 +126,8 @@ impl BreakerRule {
         (fails || self.has_enough_results(counts)).then_some(!fails)
     }
 
-    /// Returns the open time after this many failed probes: it doubles with each, up to `open_max`.
+    /// Returns how long the circuit stays open after this many failed probes. The time doubles with each failed probe,
+    /// up to `open_max`, and then varies by ±10 %.
     pub(super) fn open_time(&self, failed_probes: u32, random: &mut fastrand::Rng) -> Duration {
         let doubled = self.open.saturating_mul(1 << failed_probes.min(31));
         let spread = 1.0 - JITTER + 2.0 * JITTER * random.f64();
@@ -132,7 +135,7 @@ impl BreakerRule {
     }
 }
 
-/// Whether the ratio of `part` to `all` is at least `ratio`.
+/// Whether `part / all` is at least `ratio`. Also true if `part` and `all` are 0.
 #[expect(
     clippy::cast_precision_loss,
     reason = "counts of a window are far below 2^52"

@@ -7,10 +7,10 @@ use std::thread;
 use super::super::settings::OpensOn;
 use super::*;
 
-/// Maximum time that a probe without a result blocks other requests.
+/// How long a probe without a result blocks other requests.
 const PROBE: Duration = Duration::from_secs(35);
 
-/// Returns the settings of an empty `[breaker]` section, with a longer open time.
+/// Returns the settings of an empty `[breaker]` section, but with an open time of 5 s.
 fn settings() -> BreakerSettings {
     BreakerSettings {
         opens_on: OpensOn::AllFailures,
@@ -32,7 +32,7 @@ fn a_probe_without_a_result_is_replaced_after_its_timeout() {
     assert!(!breaker.may_admit(almost) && breaker.admit(almost).is_err());
     let second = breaker.admit(later(PROBE)).expect("another probe");
     assert!(second.is_probe());
-    // The result of the first probe is late. It neither changes the phase nor frees the slot of the second probe.
+    // The result of the first probe is late: it neither closes the circuit nor ends the second probe.
     assert_eq!(breaker.succeeded(slow, 0, later(PROBE)), None);
     assert!(breaker.admit(later(PROBE)).is_err());
     assert_eq!(
@@ -54,7 +54,7 @@ fn fail(breaker: &Breaker, now: Moment) -> Option<PhaseChange> {
     report(breaker, permit, now)
 }
 
-/// Reports a failure of a single server.
+/// Reports a response failure of a server that is alone in its upstream.
 fn report(breaker: &Breaker, permit: BreakerPermit, now: Moment) -> Option<PhaseChange> {
     let others = std::iter::empty();
     breaker.failed(
@@ -71,7 +71,7 @@ fn succeed(breaker: &Breaker, now: Moment) -> Option<PhaseChange> {
     breaker.succeeded(permit, 0, now)
 }
 
-/// Returns a breaker that consecutive failures have just opened, and the end of its open time.
+/// Returns a breaker that five consecutive failures have opened at `now`, and the end of its open time.
 fn opened(now: Moment) -> (Breaker, Moment) {
     let breaker = breaker();
     for _ in 0..4 {

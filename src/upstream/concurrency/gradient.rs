@@ -1,14 +1,17 @@
-//! Computes the concurrency limit from latencies: no clock, no lock, no sharing.
+//! Computes the concurrency limit of an upstream from latencies. The caller provides the time and the lock.
 //!
-//! The computation works in rounds of at least 100 ms, or 2 s with little traffic. The baseline is the latency with at
-//! most half of the limit in flight. At the end of a round, the new limit follows from the mean latency: `limit ×
-//! min(1, 1.25 × baseline / latency) + √limit`. This follows Gradient2 of Netflix's concurrency-limits. Gradient2 uses
-//! the long-term average as the baseline, which rises during a long overload. Here the limit is instead halved for one
-//! round every 10 s, to measure the latency without a queue. Envoy does the same with a limit of three. If the measured
-//! baseline differs from the previous one, the next measurement follows after 1 s, until two measurements agree.
+//! The computation works in rounds of at least 100 ms, or 2 s with little traffic. The baseline is the latency while at
+//! most half of the limit is in flight. At the end of a round, the new limit follows from the mean latency: `limit ×
+//! min(1, 1.25 × baseline / latency) + √limit`.
 //!
-//! Latencies are averaged by their logarithms (geometric mean). One response of a minute among a hundred of 10 ms then
-//! raises the mean by 9 %. The arithmetic mean would be about 600 ms.
+//! This formula is that of Gradient2 in Netflix's concurrency-limits. The baseline differs: Gradient2 uses the
+//! long-term average, which rises during a long overload. Here the limit is halved for one round every 10 s, and the
+//! latency of this round, without a queue, becomes the baseline. Envoy does the same with a limit of three. If the
+//! measured baseline differs from the previous one, the next measurement follows after 1 s, until two measurements
+//! agree.
+//!
+//! Latencies are averaged by their logarithms (geometric mean). One response of a minute among a hundred responses of
+//! 10 ms then raises the mean by 9 %. The arithmetic mean would rise to about 600 ms.
 
 use std::mem;
 use std::time::Duration;
@@ -17,68 +20,71 @@ use super::super::settings::ConcurrencySettings;
 use super::LoadSample;
 use crate::clock::Moment;
 
-/// A round ends after at least this many results and at least [`ROUND`].
+/// A round ends when it has this many results and has lasted for [`ROUND`].
 const MIN_RESULTS: u32 = 100;
 const ROUND: Duration = Duration::from_millis(100);
 
-/// With little traffic, a round ends after at least this many results and at least [`LONG_ROUND`].
+/// A round with fewer than [`MIN_RESULTS`] results ends when it has this many results and has lasted for
+/// [`LONG_ROUND`].
 const MIN_RESULTS_LONG: u32 = 10;
 const LONG_ROUND: Duration = Duration::from_secs(2);
 
-/// A round with more responses than this halves the sampling rate of the next round.
+/// If a round has recorded more responses than this, the next round records half the share of the responses.
 const MAX_RESPONSES: u32 = 1_000;
 
-/// Pause between two rounds, in mean latencies. After the pause, all results reflect the new limit.
+/// Pause between two rounds, as a multiple of the mean latency. After the pause, all results are of requests under the
+/// new concurrency limit.
 const SETTLING: f64 = 2.0;
 
-/// Upper bound of the pause between two rounds.
+/// Maximum pause between two rounds.
 const MAX_SETTLING: Duration = Duration::from_secs(2);
 
-/// Ratio of latency to baseline above which the limit shrinks.
+/// The concurrency limit shrinks if the mean latency is more than this many times the baseline latency.
 const TOLERANCE: f64 = 1.25;
 
-/// A dropped request counts as a latency of this many baselines. With this value, the limit shrinks if more than one
-/// request in ten is dropped.
+/// A dropped request counts like a response with a latency of this many times the baseline latency. With a value of 8,
+/// the concurrency limit shrinks if more than one request in ten is dropped.
 const DROPPED_LATENCY: f64 = 8.0;
 
-/// A round reduces the limit to at least this part of its value.
+/// One round reduces the concurrency limit to no less than this fraction of its previous value.
 const MIN_FACTOR: f64 = 0.7;
 
-/// Time between two measurements of the baseline.
+/// How long after a measurement of the baseline latency the next measurement follows.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Time to the next measurement after the first round, and after a measurement outside of the tolerance.
+/// How long until the baseline latency is measured again after the first round, and after a measurement that differs
+/// from the previous one.
 const REMEASURE_DELAY: Duration = Duration::from_secs(1);
 
-/// Part of the difference by which a faster round lowers the baseline. A value of 1 would make the baseline the minimum
-/// of all rounds.
+/// A round with a mean latency below the baseline latency lowers the baseline by this fraction of the difference. With
+/// a value of 1, the baseline would become the minimum of all rounds.
 const FASTER: f64 = 0.2;
 
-/// The limit and the measurements it is computed from.
+/// The concurrency limit and the measurements from which it is computed.
 #[derive(Debug)]
 pub(super) struct Gradient {
     min: f64,
     max: f64,
     limit: f64,
-    /// Natural logarithm of the latency without a queue, in nanoseconds.
+    /// Natural logarithm of the latency without a queue, in nanoseconds. `None` before the first round has ended.
     baseline: Option<f64>,
     round: Round,
-    /// Whether this round uses half of the limit to measure the baseline.
+    /// Whether this round measures the baseline latency. The concurrency limit is halved during such a round.
     is_measuring: bool,
     next_measurement: Moment,
-    /// One response in `sampling_mask + 1` is recorded. The mask is a power of two minus one.
+    /// Bit mask that selects one response in `sampling_mask + 1`. The mask is a power of two minus one.
     sampling_mask: u64,
 }
 
-/// Results since the limit last changed.
+/// Results of the requests in the current round.
 #[derive(Debug, Default)]
 struct Round {
     begin: Moment,
-    /// Sum of the logarithms of the latencies.
+    /// Sum of the natural logarithms of the latencies in nanoseconds.
     log_sum: f64,
     responded: u32,
     dropped: u32,
-    /// Maximum number of requests in flight.
+    /// Highest number of requests in flight during the round.
     peak: u32,
 }
 
@@ -98,24 +104,26 @@ impl Gradient {
         }
     }
 
-    /// Returns the current limit.
+    /// Returns the current concurrency limit, in requests in flight. It is halved while the baseline latency is
+    /// measured.
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "between min and max, which are u32"
+        reason = "the limit is between min and max, which are u32"
     )]
     pub(super) fn limit(&self) -> u32 {
         let part = if self.is_measuring { 0.5 } else { 1.0 };
         (self.limit * part).max(self.min) as u32
     }
 
-    /// Returns the sampling mask: a response is recorded if its time in nanoseconds has none of these bits.
+    /// Returns the bit mask of the sampling: the caller records a response if its time in nanoseconds has none of these
+    /// bits.
     pub(super) fn sampling_mask(&self) -> u64 {
         self.sampling_mask
     }
 
-    /// Records the result of a request that ended with `in_flight` requests in flight. Returns whether the round ended,
-    /// so that the limit may have changed.
+    /// Records the result of a request that ended with `in_flight` requests in flight. Returns whether the round ended.
+    /// The caller must then read the limit and the sampling mask again.
     pub(super) fn record(&mut self, sample: LoadSample, in_flight: u32, now: Moment) -> bool {
         if now < self.round.begin {
             return false;
@@ -128,7 +136,7 @@ impl Gradient {
         over
     }
 
-    /// Ends a round and starts the next one.
+    /// Ends the round: updates the baseline latency or the concurrency limit, and starts the next round after a pause.
     fn end_round(&mut self, now: Moment) {
         let round = mem::take(&mut self.round);
         self.adjust_sampling(round.responded);
@@ -145,7 +153,7 @@ impl Gradient {
         self.round.begin = now.after(settling.min(MAX_SETTLING));
     }
 
-    /// Adjusts the sampling so that a round records about as many responses as it needs.
+    /// Adjusts the sampling so that a round records 250 to 1,000 responses, if there are enough.
     fn adjust_sampling(&mut self, responded: u32) {
         if responded > MAX_RESPONSES {
             self.sampling_mask = self.sampling_mask << 1 | 1;
@@ -154,13 +162,14 @@ impl Gradient {
         }
     }
 
-    /// Updates the baseline from a measurement round, or from a round that used less than half of the limit.
+    /// Updates the baseline latency from a round with at most half of the concurrency limit in flight.
     fn update_baseline(&mut self, round: &Round, now: Moment) {
         let Some(mean) = round.mean_log() else {
             return;
         };
         let before = self.baseline.unwrap_or(mean);
-        // A round outside of a measurement can have few responses, so it counts in proportion to their number.
+        // Only a round that measures the baseline has full weight. Other rounds can have few responses, so their weight
+        // is proportional to the number of responses.
         let weight = if self.is_measuring {
             1.0
         } else {
@@ -175,7 +184,8 @@ impl Gradient {
         self.next_measurement = now.after(again);
     }
 
-    /// Updates the limit from a round that used at least half of it. A limit that is not used does not change.
+    /// Updates the concurrency limit from a round with at least half of it in flight. With less traffic, the latency
+    /// does not show whether the limit is right.
     fn update_limit(&mut self, round: &Round, now: Moment) {
         if let Some(mean) = round.mean_log() {
             let baseline = self.baseline.get_or_insert_with(|| {
@@ -209,7 +219,7 @@ impl Round {
         (all >= MIN_RESULTS && lasted >= ROUND) || (all >= MIN_RESULTS_LONG && lasted >= LONG_ROUND)
     }
 
-    /// Returns the logarithm of the geometric mean latency. `None` without responses.
+    /// Returns the natural logarithm of the geometric mean latency in nanoseconds. `None` without responses.
     fn mean_log(&self) -> Option<f64> {
         (self.responded != 0).then(|| self.log_sum / f64::from(self.responded))
     }
@@ -218,7 +228,8 @@ impl Round {
         f64::from(self.responded) / f64::from(self.responded + self.dropped).max(1.0)
     }
 
-    /// Returns the logarithm of the ratio of latency to baseline.
+    /// Returns the natural logarithm of the ratio of the mean latency to the baseline latency. Dropped requests are
+    /// included as [`DROPPED_LATENCY`].
     fn rise(&self, baseline: Option<f64>) -> f64 {
         let responded = match (self.mean_log(), baseline) {
             (Some(mean), Some(baseline)) => (mean - baseline) * f64::from(self.responded),

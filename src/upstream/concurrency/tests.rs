@@ -1,4 +1,4 @@
-//! Simulated upstreams with a fixed capacity behind an adaptive limit. Requests above the capacity wait in a queue.
+//! Tests of the adaptive concurrency limit with simulated upstreams of a fixed capacity.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -7,40 +7,40 @@ use std::num::NonZeroU32;
 
 use super::*;
 
-/// An upstream and the requests sent to it.
+/// A simulated upstream and the rate of requests that it gets.
 #[derive(Clone, Copy)]
 struct SimulatedLoad {
-    /// Simulated time.
+    /// How long the simulation runs, in simulated time.
     duration: Duration,
     /// Number of requests that the upstream processes in parallel.
     capacity: usize,
     /// Mean processing time of a request.
     service: Duration,
-    /// Requests per second, independent of the responses.
+    /// Number of requests per second that arrive, however slow the responses are.
     offered: f64,
     behaviour: UpstreamBehaviour,
 }
 
-/// How an upstream processes requests.
+/// How long the upstream takes for a request, and what it does with requests above its capacity.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum UpstreamBehaviour {
-    /// Each request takes the same time, and excess requests wait.
+    /// Each request takes the same time. Requests above the capacity wait in a queue.
     ConstantTime,
-    /// Processing times are distributed exponentially, and excess requests wait.
+    /// Processing times are distributed exponentially. Requests above the capacity wait in a queue.
     ExponentialTime,
-    /// Excess requests get a 503 immediately.
+    /// Requests above the capacity get a 503 response immediately.
     RejectsExcess,
 }
 
 /// Measurements of the second half of a simulation.
 struct Measurements {
-    /// Mean limit.
+    /// Mean concurrency limit.
     limit: f64,
-    /// Highest limit.
+    /// Highest concurrency limit.
     max_limit: u32,
-    /// 99th percentile of the latency.
+    /// 99th percentile of the latency, including the time in the queue.
     p99: Duration,
-    /// Responses per second.
+    /// Number of successful responses per second.
     goodput: f64,
 }
 
@@ -48,7 +48,7 @@ struct Simulation<'a> {
     limit: Option<&'a Concurrency>,
     now: Moment,
     random: fastrand::Rng,
-    /// Arrival time and slot of each waiting request.
+    /// Arrival time and slot of each request in the queue. The slot is `None` without a concurrency limit.
     waiting: VecDeque<(Moment, Option<ConcurrencySlot>)>,
     /// Completion time and ID of each request in progress.
     working: BinaryHeap<Reverse<(Moment, u64)>>,
@@ -58,8 +58,9 @@ struct Simulation<'a> {
 }
 
 impl Measurements {
-    /// Asserts that the limit is within a factor of two of the capacity, and that goodput is above 90 % of the maximum.
-    #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+    /// Asserts that the concurrency limit is between half and twice the capacity. Also asserts that the goodput is
+    /// above 90 % of what the upstream can process.
+    #[expect(clippy::cast_precision_loss, reason = "the numbers are far below 2^52")]
     fn assert_near(&self, load: SimulatedLoad, case: &str) {
         let capacity = load.capacity as f64;
         let near = capacity / 2.0..=capacity * 2.0;
@@ -177,7 +178,7 @@ impl<'a> Simulation<'a> {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "small numbers")]
+#[expect(clippy::cast_precision_loss, reason = "the numbers are far below 2^52")]
 fn measurements(mut latencies: Vec<Duration>, limits: &[u32], duration: Duration) -> Measurements {
     latencies.sort_unstable();
     let all: u64 = limits.iter().copied().map(u64::from).sum();
@@ -193,8 +194,8 @@ fn limit() -> Concurrency {
     Concurrency::new(ConcurrencySettings::default())
 }
 
-/// Returns a load of twice the capacity of the upstream.
-#[expect(clippy::cast_precision_loss, reason = "small numbers")]
+/// Returns an upstream that gets twice as many requests as it can process, for one minute.
+#[expect(clippy::cast_precision_loss, reason = "the numbers are far below 2^52")]
 fn overload(capacity: usize, service: Duration, behaviour: UpstreamBehaviour) -> SimulatedLoad {
     SimulatedLoad {
         duration: Duration::from_mins(1),
@@ -231,7 +232,7 @@ fn at_a_high_rate_a_round_records_about_a_thousand_responses() {
     let limit = fixed(1);
     let mut now = Moment::default();
     let mut mask = 0;
-    // 100,000 responses per second, for 3 s.
+    // The loop simulates 100,000 responses per second for 3 s.
     for _ in 0..300_000 {
         now = now.after(Duration::from_nanos(9_973));
         let slot = limit.acquire().expect("free");
@@ -239,7 +240,7 @@ fn at_a_high_rate_a_round_records_about_a_thousand_responses() {
         limit.release(slot, Some(LoadSample::Responded { latency }), now);
         mask = limit.sampling_mask.load(Ordering::Relaxed);
     }
-    // 10,000 responses per round of 100 ms: one in 8 or 16 is recorded.
+    // A round of 100 ms has 10,000 responses, so one response in 8 or 16 is recorded.
     assert!(mask == 7 || mask == 15, "{mask}");
 }
 
@@ -384,8 +385,8 @@ fn the_limit_approaches_the_capacity_of_an_upstream_that_rejects_excess() {
     assert!(measurements.goodput > 800.0, "{measurements}");
 }
 
-/// Returns the limit after a few hundred rounds with equal latencies. `used` of every 20 slots are in use, and
-/// `failures` of every 100 requests fail.
+/// Returns the concurrency limit after a few hundred rounds with a latency of 10 ms. `used` of every 20 slots are in
+/// use, and `failures` of every 100 requests fail.
 fn limit_after_rounds(used: u32, failures: u32) -> u32 {
     let mut gradient = Gradient::new(ConcurrencySettings::default());
     let latency = Duration::from_millis(10);

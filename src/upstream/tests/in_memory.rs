@@ -1,7 +1,7 @@
 //! In-memory servers for tests of the complete request path without sockets.
 //!
-//! The gateway connects to them with HTTP/1.1 over a duplex stream instead of TCP. All code above the socket is the
-//! production code.
+//! The gateway connects to these servers with HTTP/1.1 over a duplex stream instead of TCP. Only the TCP and TLS code
+//! of the gateway is not used.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -19,13 +19,13 @@ use parking_lot::Mutex;
 use tokio::io::DuplexStream;
 use tokio::sync::mpsc;
 
-/// Buffer size of each direction of a connection, in bytes.
+/// Number of bytes that each direction of a connection can buffer.
 const CAPACITY: usize = 64 * 1024;
 
 static SERVERS: LazyLock<Mutex<HashMap<String, mpsc::UnboundedSender<DuplexStream>>>> =
     LazyLock::new(Mutex::default);
 
-/// Starts a server that responds with `respond`, and returns its host name, which is unique in the process.
+/// Starts a server that responds with `respond`. Returns its host name, which is unique in the test process.
 pub(crate) fn serve<F, Fut>(respond: F) -> String
 where
     F: Fn(Request<Incoming>) -> Fut + Clone + Send + 'static,
@@ -48,7 +48,7 @@ where
     host
 }
 
-/// Connects to an in-memory server. `None` if there is no server with this name.
+/// Connects to an in-memory server. Returns `None` if no server has this host name.
 pub(crate) fn connect(host: &str) -> Option<DuplexStream> {
     let (client, server) = tokio::io::duplex(CAPACITY);
     SERVERS.lock().get(host)?.send(server).ok()?;

@@ -1,5 +1,5 @@
-//! Compares the breakers of three servers with the reference [model](super::super::model) after random sequences of
-//! actions.
+//! Compares the circuit breakers of three servers with the reference [model](super::super::model) after each step of
+//! random sequences of actions.
 
 use std::num::NonZeroU32;
 
@@ -12,14 +12,14 @@ use super::super::*;
 const SERVERS: usize = 3;
 const WORKERS: usize = 3;
 
-/// An action on a breaker and its model.
+/// A random action, applied to a circuit breaker and to its model. A `usize` is the index of the server.
 #[derive(Clone, Debug)]
 enum Action {
     Admit(usize),
     Succeed(prop::sample::Index),
     Fail(prop::sample::Index, ServerFailure),
     Abandon(prop::sample::Index),
-    /// An attempt whose result arrives immediately. `None` is a success.
+    /// An attempt at this server whose result arrives immediately. `None` stands for a success.
     Attempt(usize, Option<ServerFailure>),
     Wait(Duration),
     WaitForOpenTime(usize),
@@ -28,14 +28,14 @@ enum Action {
     CloseOutlier(usize),
 }
 
-/// A permit in use, and the corresponding permit of the model.
+/// A permit whose attempt has no result yet, and the corresponding permit of the model.
 struct PermitInUse {
     server: usize,
     permit: BreakerPermit,
     model_permit: ModelPermit,
 }
 
-/// The breakers, their models and the permits in use.
+/// The circuit breakers of the servers, their models, and the permits of attempts without a result.
 struct ModelledBreakers {
     breakers: Vec<Breaker>,
     models: Vec<BreakerModel>,
@@ -108,7 +108,8 @@ impl ModelledBreakers {
             others.map(|(_, other)| other),
         );
         if in_use.model_permit.connection_only && failure == ServerFailure::Response {
-            // The connection was established, so a probe that tests only the connection succeeds.
+            // A probe that tests only the connection succeeds even with a response failure, because the connection was
+            // established.
             let expected = self.models[server].succeeded(in_use.model_permit, self.step, self.now);
             prop_assert_eq!(change, expected);
             return Ok(());
@@ -238,7 +239,8 @@ fn failure() -> impl Strategy<Value = ServerFailure> {
     prop_oneof![1 => Just(ServerFailure::Connect), 2 => Just(ServerFailure::Response)]
 }
 
-/// Generates attempts. Those at the first server fail more often, so that it is an outlier in many cases.
+/// Generates attempts at all servers. Attempts at the first server fail more often, so that it is an outlier in many
+/// cases.
 fn attempt() -> impl Strategy<Value = Action> {
     let rarely = || prop_oneof![9 => Just(None), 1 => failure().prop_map(Some)];
     prop_oneof![
