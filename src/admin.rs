@@ -1,6 +1,6 @@
-//! Admin API: probes, metrics, idempotency records and circuit breakers.
+//! Admin API: liveness and readiness probes, metrics, idempotency records and circuit breakers.
 //!
-//! The admin listener runs on its own thread, so scrapes and client requests do not delay each other.
+//! The admin listener runs on its own thread, so metric scrapes and client requests do not delay each other.
 
 mod auth;
 mod keys;
@@ -12,7 +12,7 @@ mod upstreams;
 
 use std::time::Duration;
 
-/// Returns a duration in seconds, truncated to milliseconds, for JSON.
+/// Converts a duration to seconds for JSON output. Fractions of a millisecond are cut off.
 #[expect(
     clippy::cast_precision_loss,
     reason = "millisecond precision is sufficient"

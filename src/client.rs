@@ -1,16 +1,17 @@
-//! Identifies the client of a request.
+//! Determines the address of the client that sent a request.
 //!
-//! This stage runs before any header is removed. The client is the TCP peer, unless the peer is a trusted proxy. Then
-//! the gateway reads `X-Forwarded-For` from right to left, because trusted proxies append on the right. The first
-//! untrusted address is the client. Addresses further left come from that client or from unknown proxies, so they are
-//! neither trusted nor forwarded.
+//! This stage runs before any header is removed. The client is the TCP peer, unless the peer is a trusted proxy. If the
+//! peer is trusted, the gateway reads `X-Forwarded-For` from right to left, because proxies append on the right. The
+//! first untrusted address is the client. Addresses further left come from that client or from unknown proxies, so they
+//! are neither trusted nor forwarded.
 //!
-//! An entry that is not an address ends the search, and the last valid hop is the client. The alternatives are unsafe:
-//! if the whole header were ignored, a client could use the bucket of the proxy by sending an invalid entry. If the
-//! entry were skipped, a client could choose its address. Buckets are counted by [`ClientId`]. An IPv6 client is
-//! identified by its network, because one subscriber has 2⁶⁴ addresses. Exemption is decided by the full address.
+//! An element that is not an address ends the search, and the last valid address is the client. The two alternatives
+//! are unsafe. If the gateway ignored the header, a client that sends an invalid element would be treated as the proxy.
+//! If the gateway skipped the element, a client could choose its address. Rate limits count requests by [`ClientId`].
+//! An IPv6 client is identified by its network, because one subscriber has 2⁶⁴ addresses. Whether a client is exempt
+//! from rate limits depends on its full address.
 //!
-//! `Forwarded` and `X-Real-IP` are not read: a client could send one that contradicts `X-Forwarded-For`.
+//! `Forwarded` and `X-Real-IP` are not read, because a client could send a value that contradicts `X-Forwarded-For`.
 
 mod forwarded_address;
 mod networks;
@@ -27,15 +28,16 @@ use thiserror::Error;
 use networks::Networks;
 pub(crate) use networks::families_covered;
 
-/// Limit of the hops in `X-Forwarded-For` from a trusted peer.
+/// Maximum number of addresses in `X-Forwarded-For` from a trusted peer. A request with more is rejected.
 pub(crate) const MAX_HOPS: usize = 256;
 
-/// Addresses of the client and of the proxies that a request passed.
+/// Header with the addresses of the client and of the proxies that the request passed, client first.
 pub(crate) const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// Section `[client]` of the configuration: trusted proxies, exempt clients, IPv6 prefix.
 ///
-/// By default no proxy is trusted, no client is exempt, and an IPv6 client is its /64.
+/// By default no proxy is trusted, no client is exempt from rate limits, and IPv6 clients are identified by their /64
+/// network.
 #[derive(Clone, Debug)]
 pub struct Trust {
     trusted: Networks,
@@ -50,8 +52,8 @@ impl Default for Trust {
 }
 
 impl Trust {
-    /// Creates settings that trust `X-Forwarded-For` from `trusted` peers, never throttle `exempt` clients, and
-    /// identify an IPv6 client by its first `ipv6_prefix` bits.
+    /// Creates settings that trust `X-Forwarded-For` from `trusted` peers, never apply rate limits to `exempt` clients,
+    /// and identify an IPv6 client by its first `ipv6_prefix` bits.
     pub fn new(trusted: Vec<IpNet>, exempt: Vec<IpNet>, ipv6_prefix: u8) -> Self {
         Self {
             trusted: trusted.into_iter().collect(),
@@ -60,9 +62,9 @@ impl Trust {
         }
     }
 
-    /// Returns the caller of a request that arrived from `peer`.
+    /// Determines the client of a request that arrived from `peer`, and the proxies that the request passed.
     ///
-    /// `X-Forwarded-For` is read only if the peer is trusted. It may have at most 256 hops.
+    /// `X-Forwarded-For` is read only if the peer is trusted. The header must have at most 256 addresses.
     pub fn identify(&self, peer: IpAddr, headers: &HeaderMap) -> Result<Caller, TooManyHops> {
         let peer = peer.to_canonical();
         let peer_trusted = self.trusted.contains(peer);
@@ -90,7 +92,8 @@ impl Trust {
     }
 }
 
-/// Returns the elements of all `X-Forwarded-For` lines, last first, trimmed. Empty elements are skipped.
+/// Returns the elements of all `X-Forwarded-For` lines from right to left, without surrounding white space. Empty
+/// elements are skipped.
 fn elements_from_the_right(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
     headers
         .get_all(X_FORWARDED_FOR)
@@ -101,12 +104,12 @@ fn elements_from_the_right(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
         .filter(|element| !element.is_empty())
 }
 
-/// `X-Forwarded-For` from a trusted peer has more than 256 hops.
+/// Error: `X-Forwarded-For` from a trusted peer has more than 256 addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("x-forwarded-for has more than {MAX_HOPS} hops")]
+#[error("the X-Forwarded-For header has more than {MAX_HOPS} addresses")]
 pub struct TooManyHops;
 
-/// List of hops. Up to four addresses need no heap allocation.
+/// List of addresses from `X-Forwarded-For`. Up to four addresses need no heap allocation.
 type Hops = SmallVec<[IpAddr; 4]>;
 
 /// The client of a request, and the proxies that the request passed.
@@ -116,39 +119,39 @@ pub struct Caller {
     address: IpAddr,
     exempt: bool,
     peer_trusted: bool,
-    /// The peer, the trusted proxies, and the client, in this order.
+    /// The TCP peer, the trusted proxies, and the client, in this order.
     hops: Hops,
 }
 
 impl Caller {
-    /// Returns the identity that the client's buckets are counted by.
+    /// Returns the identity by which rate limits count the requests of this client.
     pub fn id(&self) -> ClientId {
         self.id
     }
 
-    /// Returns the full address of the client.
+    /// Returns the full address of the client, also for IPv6.
     pub fn address(&self) -> IpAddr {
         self.address
     }
 
-    /// Whether the client is never throttled.
+    /// Whether rate limits do not apply to the client.
     pub fn exempt(&self) -> bool {
         self.exempt
     }
 
-    /// Whether the peer is a trusted proxy.
+    /// Whether the TCP peer is a trusted proxy.
     pub fn peer_trusted(&self) -> bool {
         self.peer_trusted
     }
 
-    /// Returns the client, the trusted proxies, and the peer, in this order.
+    /// Returns the addresses of the client, the trusted proxies, and the TCP peer, in this order.
     ///
-    /// If the peer is the client, it is the only element.
+    /// If the peer is the client, the list has only this one address.
     pub fn chain(&self) -> impl DoubleEndedIterator<Item = IpAddr> + ExactSizeIterator {
         self.hops.iter().rev().copied()
     }
 
-    /// Returns the [chain](Self::chain) as the value of `X-Forwarded-For` for upstream.
+    /// Formats the [chain](Self::chain) as the value of `X-Forwarded-For` in the request to the upstream.
     pub fn forwarded_for(&self) -> HeaderValue {
         let mut line = HeaderLineBuffer::default();
         for (index, hop) in self.chain().enumerate() {
@@ -159,7 +162,7 @@ impl Caller {
     }
 }
 
-/// Buffer for a header value. It is on the stack up to 128 bytes.
+/// Buffer in which a header value is formatted. Up to 128 bytes need no heap allocation.
 #[derive(Default)]
 struct HeaderLineBuffer(SmallVec<[u8; 128]>);
 
@@ -170,12 +173,12 @@ impl fmt::Write for HeaderLineBuffer {
     }
 }
 
-/// Identity of a client for buckets: an IPv4 address, or the network of an IPv6 address.
+/// Identity of a client for rate limits: an IPv4 address, or the network of an IPv6 address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClientId(IpAddr);
 
 impl ClientId {
-    /// Returns the identity of the client at `address`, where an IPv6 network has `ipv6_prefix` bits.
+    /// Returns the identity of the client at `address`. An IPv6 address is reduced to its first `ipv6_prefix` bits.
     pub fn of(address: IpAddr, ipv6_prefix: u8) -> Self {
         Self(match address.to_canonical() {
             IpAddr::V6(address) => {
@@ -187,7 +190,7 @@ impl ClientId {
         })
     }
 
-    /// Returns the IPv4 address, or the first address of the IPv6 network.
+    /// Returns the address of an IPv4 client, or the first address of the network of an IPv6 client.
     pub fn ip(self) -> IpAddr {
         self.0
     }

@@ -1,9 +1,9 @@
-//! The clock of the gateway, real or virtual (for tests).
+//! The clock of the gateway. Tests use a virtual clock, which they advance themselves.
 //!
-//! Buckets count monotonic nanoseconds since the creation of the clock, so a step of the wall clock never changes a
-//! decision. The wall clock is used for dates, for snapshots of buckets, and by the disk store across reboots. Within
-//! one boot the disk store uses the boot clock (`CLOCK_BOOTTIME`). It also runs while the machine is suspended and
-//! while the gateway does not run.
+//! Rate limits use monotonic nanoseconds since the creation of the clock, so a step of the wall clock never changes a
+//! decision. The wall clock is used for dates and for snapshots of rate-limit buckets. The disk store uses the boot
+//! clock (`CLOCK_BOOTTIME`) within one boot, and the wall clock across reboots. The boot clock also advances while the
+//! machine is suspended and while the gateway does not run.
 
 use std::fs;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -23,17 +23,18 @@ impl Moment {
         Self(nanos)
     }
 
-    /// Returns the nanoseconds since the creation of the clock.
+    /// Returns the number of nanoseconds since the creation of the clock.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Returns the time from `earlier` to this moment, or zero if `earlier` is later.
+    /// Returns how long this moment is after `earlier`, or zero if `earlier` is the later one.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// Returns the moment `wait` after this one. Saturates at the largest moment.
+    /// Returns the moment `wait` after this one. If the result exceeds the range of `Moment`, returns the largest
+    /// moment.
     #[must_use]
     pub fn after(self, wait: Duration) -> Self {
         let nanos = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);
@@ -41,12 +42,12 @@ impl Moment {
     }
 }
 
-/// Identifier of one boot of the machine.
+/// Identifier that the kernel generates at each boot of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BootId(u128);
 
 impl BootId {
-    /// Returns the id of the current boot, or `None` if the system provides none, as in some sandboxes.
+    /// Returns the id of the current boot, or `None` if the system provides no boot id, as in some sandboxes.
     fn current() -> Option<Self> {
         static CURRENT: OnceLock<Option<BootId>> = OnceLock::new();
         *CURRENT.get_or_init(|| {
@@ -55,7 +56,7 @@ impl BootId {
         })
     }
 
-    /// Parses a UUID as the kernel writes it.
+    /// Parses a UUID in the format of `/proc/sys/kernel/random/boot_id`: 32 hexadecimal digits with hyphens.
     fn parse(text: &str) -> Option<Self> {
         let digits = text.trim().replace('-', "");
         if digits.len() != 32 {
@@ -65,7 +66,7 @@ impl BootId {
     }
 }
 
-/// A clock, cheap to clone. All clones show the same time.
+/// A real or virtual clock. Clones are cheap, and all clones of a clock show the same time.
 #[derive(Clone, Debug)]
 pub struct Clock(ClockSource);
 
@@ -76,20 +77,20 @@ enum ClockSource {
     },
     Virtual {
         machine: Arc<Machine>,
-        /// Value of [`Machine::running`] when the process started, in nanoseconds.
+        /// Value of [`Machine::running`] when the virtual process started, in nanoseconds.
         origin: u64,
     },
 }
 
-/// Clocks of a virtual machine since its boot. Times are in nanoseconds.
+/// Clocks of a simulated machine since its boot. Times are in nanoseconds.
 #[derive(Debug)]
 struct Machine {
     id: BootId,
-    /// Time since boot, without suspended time.
+    /// How long the machine has run since its boot, without suspended time.
     running: AtomicU64,
     suspended: AtomicU64,
     wall_at_boot: SystemTime,
-    /// Sum of all steps of the wall clock.
+    /// Sum of all forward and backward steps of the wall clock.
     wall_steps: AtomicI64,
 }
 
@@ -123,15 +124,15 @@ impl Machine {
 }
 
 impl Clock {
-    /// Returns the clock of the real machine. [`now`](Self::now) counts from this call on.
+    /// Creates a clock that reads the clocks of the real machine. [`now`](Self::now) counts from this call on.
     pub fn real() -> Self {
         Self(ClockSource::Real {
             origin: Instant::now(),
         })
     }
 
-    /// Returns the clock of a virtual machine that boots now, with its wall clock at `wall_origin`. Only calls such as
-    /// [`advance`](Self::advance) change its time.
+    /// Creates the clock of a simulated machine that boots now, with its wall clock at `wall_origin`. The time changes
+    /// only by calls such as [`advance`](Self::advance).
     pub fn virtual_from(wall_origin: SystemTime) -> Self {
         Self(ClockSource::Virtual {
             machine: Machine::boot(wall_origin),
@@ -139,7 +140,7 @@ impl Clock {
         })
     }
 
-    /// Returns the monotonic time of this process.
+    /// Returns the monotonic time since the clock was created.
     pub fn now(&self) -> Moment {
         match &self.0 {
             ClockSource::Real { origin } => Moment::default().after(origin.elapsed()),
@@ -149,7 +150,8 @@ impl Clock {
         }
     }
 
-    /// Returns the time of the wall clock. Within one boot, a step of the wall clock must not change a decision.
+    /// Returns the time of the wall clock, which an administrator or NTP can change at any time. Use [`now`](Self::now)
+    /// for timeouts and rate limits.
     pub fn wall(&self) -> SystemTime {
         match &self.0 {
             ClockSource::Real { .. } => SystemTime::now(),
@@ -157,11 +159,11 @@ impl Clock {
         }
     }
 
-    /// Returns the time since the machine booted, including suspended time. A step of the wall clock does not change
-    /// it.
+    /// Returns how long ago the machine booted, including suspended time. A step of the wall clock does not change this
+    /// duration.
     pub fn since_boot(&self) -> Duration {
         match &self.0 {
-            // The kernel never returns a negative time since boot.
+            // The conversion does not fail, because the kernel never returns a negative time since boot.
             ClockSource::Real { .. } => clock_gettime(ClockId::Boottime)
                 .try_into()
                 .unwrap_or_default(),
@@ -169,7 +171,8 @@ impl Clock {
         }
     }
 
-    /// Returns the id of the boot that [`since_boot`](Self::since_boot) counts from, if the system provides one.
+    /// Returns the id of the boot that [`since_boot`](Self::since_boot) counts from, or `None` if the system provides
+    /// no boot id.
     pub fn boot_id(&self) -> Option<BootId> {
         match &self.0 {
             ClockSource::Real { .. } => BootId::current(),
@@ -177,7 +180,7 @@ impl Clock {
         }
     }
 
-    /// Advances all times of a virtual clock.
+    /// Advances the monotonic, boot and wall clocks of a simulated machine by the same duration.
     ///
     /// # Panics
     ///
@@ -188,7 +191,7 @@ impl Clock {
             .fetch_add(nanos(by), Ordering::AcqRel);
     }
 
-    /// Suspends the virtual machine for `time`: the wall and boot clocks advance, the monotonic clock does not.
+    /// Suspends the simulated machine for `time`. The wall and boot clocks advance, but the monotonic clock does not.
     ///
     /// # Panics
     ///
@@ -199,7 +202,7 @@ impl Clock {
             .fetch_add(nanos(time), Ordering::AcqRel);
     }
 
-    /// Steps the wall clock of a virtual clock forward. The other times do not change.
+    /// Steps the wall clock of a simulated machine forward. The monotonic and boot clocks do not change.
     ///
     /// # Panics
     ///
@@ -210,7 +213,7 @@ impl Clock {
             .fetch_add(signed_nanos(by), Ordering::AcqRel);
     }
 
-    /// Steps the wall clock of a virtual clock back. The other times do not change.
+    /// Steps the wall clock of a simulated machine back. The monotonic and boot clocks do not change.
     ///
     /// # Panics
     ///
@@ -221,7 +224,8 @@ impl Clock {
             .fetch_sub(signed_nanos(by), Ordering::AcqRel);
     }
 
-    /// Returns the clock of a new process that starts now on the same virtual machine, within the same boot.
+    /// Returns the clock of a new process on the same simulated machine, within the same boot. The monotonic clock of
+    /// the new process starts at zero.
     ///
     /// # Panics
     ///
@@ -235,7 +239,8 @@ impl Clock {
         })
     }
 
-    /// Returns the clock of the same virtual machine after a reboot. Only the wall clock continues.
+    /// Returns the clock of the same simulated machine after a reboot. The wall clock continues, and all other clocks
+    /// start at zero.
     ///
     /// # Panics
     ///
@@ -247,7 +252,7 @@ impl Clock {
 
     fn machine(&self) -> &Arc<Machine> {
         match &self.0 {
-            ClockSource::Real { .. } => panic!("only a virtual clock can be set"),
+            ClockSource::Real { .. } => panic!("the real clock cannot be changed"),
             ClockSource::Virtual { machine, .. } => machine,
         }
     }

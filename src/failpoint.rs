@@ -23,7 +23,8 @@ macro_rules! failpoint {
     ($name:literal $(, $last_act:expr)?) => {};
 }
 
-/// Whether the operation at this point must fail. `NAME=sleep(1000)` delays it by 1,000 ms instead.
+/// Whether the operation at this failpoint must fail. With `FAILPOINTS=NAME=sleep(1000)` the operation does not fail,
+/// but is delayed by 1,000 ms.
 #[cfg(feature = "failpoints")]
 macro_rules! fails {
     ($name:literal) => {
@@ -41,14 +42,14 @@ macro_rules! fails {
 pub(crate) use failpoint;
 pub(crate) use fails;
 
-/// Activates the failpoints that the environment names.
+/// Activates the failpoints that the environment variable `FAILPOINTS` lists.
 #[cfg(feature = "failpoints")]
 pub(crate) fn arm() {
-    // Forgotten, because dropping the scenario would deactivate the failpoints.
+    // The scenario is never dropped, because dropping it would deactivate the failpoints.
     std::mem::forget(fail::FailScenario::setup());
 }
 
-/// Aborts the process without flushing buffers or running destructors.
+/// Simulates a crash: aborts the process without flushing buffers or running destructors.
 #[cfg(feature = "failpoints")]
 pub(crate) fn abort(name: &str) {
     eprintln!("failpoint {name}: aborting the process");

@@ -1,12 +1,12 @@
-//! Runs the proxy: listeners, workers, connections, drain.
+//! Runs the gateway: binds the listeners, starts the workers, serves connections, and drains on shutdown.
 //!
 //! Each worker is a thread with a single-threaded runtime, its own listeners and its own upstream connections, so a
 //! request never changes threads. The workers listen on the same addresses with `SO_REUSEPORT`, and the kernel
-//! distributes connections among them. The alternative, a work-stealing runtime, adds a cost to every request. Many
-//! small clients load the workers evenly without it.
+//! distributes connections among them. A work-stealing runtime would add a cost to every request. It is not needed,
+//! because many small clients load the workers evenly.
 //!
-//! During a drain, the workers accept no connections and finish the requests in flight. The drain ends when all
-//! connections are closed, or after `shutdown_grace`. The admin listener is not part of a [`Gateway`]: only
+//! During a drain, the workers accept no new connections and finish the requests in flight. The drain ends when all
+//! connections are closed, or after `shutdown_grace`. The admin listener is not part of a [`Gateway`], because only
 //! `tidegate serve` starts it.
 //!
 //! ```
@@ -58,7 +58,7 @@ pub use crate::upstream::connect::ConnectorError;
 pub use listen::ListenError;
 pub use tls::TlsError;
 
-/// A running gateway.
+/// A running gateway. Dropping this value does not stop the gateway.
 #[derive(Debug)]
 pub struct Gateway {
     addresses: Vec<SocketAddr>,
@@ -67,42 +67,45 @@ pub struct Gateway {
     shared: Shared,
 }
 
-/// A handle that stops a gateway. It is cheap to clone.
+/// A handle that stops a gateway, either after a drain or immediately. It is cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub struct Stop {
     drain: CancellationToken,
     halt: CancellationToken,
 }
 
-/// A worker thread panicked.
+/// Error: a worker thread panicked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("a worker panicked, and its requests in flight were aborted")]
+#[error(
+    "a worker thread panicked, and its requests in flight were aborted (standard error contains the panic message)"
+)]
 pub struct Crashed;
 
 /// Why a gateway cannot start.
 #[derive(Debug, Error)]
 pub enum StartError {
-    /// A configured address cannot be bound.
+    /// A listener cannot be bound to its configured address.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// The certificate or key of the listeners is unusable.
+    /// The TLS certificate or private key of the listeners is unusable.
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// The TLS settings of an upstream are unusable.
     #[error(transparent)]
     Upstream(#[from] ConnectorError),
-    /// The runtime or the thread of a worker cannot be created.
+    /// The async runtime or the thread of a worker cannot be created.
     #[error("cannot start a worker thread: {0}")]
     Worker(#[source] std::io::Error),
 }
 
 impl Gateway {
-    /// Binds the listeners, starts the workers, and returns when all of them run.
+    /// Binds the listeners and starts the workers. Returns when all worker threads are started.
     pub fn start(shared: Shared) -> Result<Self, StartError> {
         let settings = &shared.policy.server;
         let tls = settings.tls.as_ref().map(tls::acceptor).transpose()?;
         let sockets = listen::bind(&settings.listen, settings.workers)?;
-        // All workers are prepared before the first one starts, because a running worker accepts connections.
+        // All workers are prepared before the first worker starts. If preparing fails, no worker has accepted a
+        // connection yet.
         let stop = Stop::default();
         let prepared = sockets
             .per_worker
@@ -143,22 +146,23 @@ impl Gateway {
         })
     }
 
-    /// Returns the addresses of the listeners. A configured port 0 is replaced by the port that the system chose.
+    /// Returns the addresses that the listeners are bound to. A configured port 0 is replaced by the port that the
+    /// system chose.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
 
-    /// Returns a handle that stops the gateway.
+    /// Returns a handle with which any thread can stop the gateway.
     pub fn stopper(&self) -> Stop {
         self.stop.clone()
     }
 
-    /// Returns the state that all workers share.
+    /// Returns the state that all workers share, such as the stores and the configuration.
     pub fn shared(&self) -> &Shared {
         &self.shared
     }
 
-    /// Waits until all workers have stopped.
+    /// Waits until all workers have stopped. Blocks the calling thread. Returns an error if a worker panicked.
     pub fn join(self) -> Result<(), Crashed> {
         let ends: Vec<_> = self.workers.into_iter().map(JoinHandle::join).collect();
         if ends.iter().all(Result::is_ok) {
@@ -169,7 +173,7 @@ impl Gateway {
     }
 }
 
-/// Returns the health checks of the upstreams that configure them.
+/// Creates the health checks of all upstreams that have health checks in the configuration.
 fn health_checks(shared: &Shared) -> Result<Vec<HealthChecks>, ConnectorError> {
     let checks = shared.upstream_states.iter();
     checks
@@ -178,7 +182,8 @@ fn health_checks(shared: &Shared) -> Result<Vec<HealthChecks>, ConnectorError> {
 }
 
 impl Stop {
-    /// Starts a drain: the gateway accepts no connections and finishes the requests in flight within `shutdown_grace`.
+    /// Starts a drain. The gateway accepts no new connections, and finishes the requests in flight within
+    /// `shutdown_grace`.
     pub fn drain(&self) {
         self.drain.cancel();
     }
@@ -189,7 +194,7 @@ impl Stop {
         self.halt.cancel();
     }
 
-    /// Whether a drain or a stop has started.
+    /// Whether [`drain`](Self::drain) or [`halt`](Self::halt) was called.
     pub fn is_draining(&self) -> bool {
         self.drain.is_cancelled()
     }

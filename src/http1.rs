@@ -1,9 +1,9 @@
-//! HTTP/1 server codec.
+//! HTTP/1 server: parses requests and encodes responses on client connections.
 //!
-//! Most HTTP/1 parsers are too lenient for a gateway (see [`head`]). A gateway must also know for every byte whether it
-//! belongs to a head, to a body or to neither. So this module has its own strict parser and encoder. The alternative, a
-//! strict check in front of hyper's parser, needs two parsers that agree on every byte and cost more than one. HTTP/2
-//! is in the module `http2`.
+//! Most HTTP/1 parsers are too lenient for a gateway (see [`head`]). A gateway must also know for every byte whether
+//! the byte belongs to a head, to a body or to neither. So this module has its own strict parser and encoder. The
+//! alternative is a strict check in front of hyper's parser. Then two parsers would have to agree on every byte, and
+//! would cost more than one. HTTP/2 is in the module `http2`.
 //!
 //! ```text
 //! socket → detect ─ HTTP/1 → serve: Connection ─ Reader, Decoder → Request<Http1Body> → service
@@ -11,9 +11,9 @@
 //!             └── HTTP/2 → Rewind → http2::serve
 //! ```
 //!
-//! Exchanges on a connection do not overlap. Bytes that arrive early for the next exchange wait: the gateway buffers up
-//! to one read, and the kernel the rest. So the bytes after an upgrade request are not parsed before the response shows
-//! whether they are HTTP.
+//! A connection serves one request after the other. If a client sends the next request early, its bytes are not parsed
+//! yet. The gateway buffers up to one read, and the kernel buffers the rest. So the bytes after an upgrade request are
+//! not parsed before the response shows whether they are HTTP.
 
 mod body;
 mod connection;

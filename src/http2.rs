@@ -1,23 +1,23 @@
-//! HTTP/2 server on the `h2` crate.
+//! HTTP/2 server, based on the `h2` crate.
 //!
-//! The alternative, hyper's server, was used before. hyper treats a stream that the client resets with `NO_ERROR` as a
-//! complete body. It does not send `100 Continue`, sends the body of a response to `HEAD`, and does not show how much
-//! of a response was sent. `h2` gives control over all of this.
+//! hyper's HTTP/2 server is not used for these reasons. hyper treats a stream that the client resets with `NO_ERROR` as
+//! a complete body. It does not send `100 Continue`, sends a body in response to `HEAD`, and does not report how much
+//! of a response was sent. With `h2` the gateway controls all of this.
 //!
 //! ```text
 //! connection task ─ accept ─→ stream task: Request<Http2Body> → service → Response<B> → response::send → linger
 //! ```
 //!
-//! Each request runs in its own task, which the worker tracks, so a drain waits for the task even if its connection has
-//! ended. Every phase of a stream has a timeout:
+//! Each request runs in its own task. The worker tracks these tasks, so a drain waits for a task even if its connection
+//! has ended. Every phase of a stream has a timeout:
 //!
-//! - `body_timeout` while the gateway waits for the request body,
-//! - `write_timeout` while the client accepts no bytes of the response,
-//! - a fixed time while the client still sends after the response (`linger`).
+//! - `body_timeout` applies while the gateway waits for the request body.
+//! - `write_timeout` applies while the client accepts no bytes of the response.
+//! - A fixed timeout applies while the client still sends after the response is complete (see `linger`).
 //!
 //! When a timeout expires, the gateway resets the stream. Other streams of the connection are not affected. The gateway
-//! sends no keep-alive pings: a connection without streams is closed after `idle_timeout`, and TCP keep-alive detects a
-//! client that has vanished.
+//! sends no HTTP/2 pings, because they are not needed. A connection without streams is closed after `idle_timeout`, and
+//! TCP keep-alive detects a client that has vanished.
 
 mod body;
 mod flow;
@@ -50,46 +50,47 @@ use crate::server_settings::{ClientTimeouts, ServerLimits};
 
 pub(crate) use self::body::{Http2Body, Http2BodyError};
 
-/// Flow-control window of a stream: bytes that a client may send before the gateway reads them.
+/// Flow-control window of a stream: the number of bytes that a client can send before the gateway reads them.
 const STREAM_WINDOW: u32 = 256 * 1024;
 
-/// Flow-control window of a connection. It is 16 times the window of a stream, so that a few unread bodies do not block
-/// the other streams.
+/// Flow-control window of a connection, in bytes. It is 16 times the window of a stream, so that a few unread request
+/// bodies do not block the other streams.
 const CONNECTION_WINDOW: u32 = 4 << 20;
 
-/// Limit of the bytes of a response that `h2` queues for the socket, per stream.
+/// Maximum number of response bytes that `h2` queues for the socket, per stream.
 const SEND_BUFFER: usize = 64 * 1024;
 
-/// Time after a reset in which `h2` ignores frames for the stream, which the client may have sent before it read the
-/// reset. `h2` treats later frames as errors, and closes the connection after `h2_max_resets` of them.
+/// How long `h2` ignores frames for a stream after the gateway has reset it. The client can have sent such frames
+/// before it read the reset. `h2` treats later frames as errors, and closes the connection after `h2_max_resets`
+/// errors.
 const RESET_TIME: Duration = Duration::from_secs(5);
 
-/// Limit of the reset streams whose frames are ignored, as a multiple of `h2_max_streams`.
+/// Maximum number of reset streams for which `h2` ignores late frames, as a multiple of `h2_max_streams`.
 const RESET_STREAMS: usize = 4;
 
-/// State that the streams of a connection share.
+/// State that all streams of a connection share.
 struct ConnectionState<B> {
     flow: FlowControl,
     lingering: LingeringStreams,
     queue: QueueSender<B>,
 }
 
-/// Why a connection ended early.
+/// Why an HTTP/2 connection ended with an error.
 #[derive(Debug, Error)]
 pub(crate) enum ServeError {
-    /// The client violated the protocol, or the connection failed.
+    /// The client violated the HTTP/2 protocol, or the connection failed.
     #[error(transparent)]
     Connection(#[from] h2::Error),
-    /// The client did not complete the connection preface within `header_timeout`.
-    #[error("the client did not complete the HTTP/2 connection preface in time")]
+    /// The client did not complete the HTTP/2 connection preface within `header_timeout`.
+    #[error("the client did not complete the HTTP/2 connection preface within `header_timeout`")]
     PrefaceTimeout,
 }
 
-/// Serves HTTP/2 on `io` until the client closes the connection or the connection is idle for too long. Once `stop` is
-/// ready, the connection closes after its last stream.
+/// Serves HTTP/2 on `io`. Returns when the client has closed the connection, or when the connection was idle for
+/// `idle_timeout`. Once `stop` is ready, the connection closes after its last stream.
 ///
-/// `service` responds to a request. A request whose declared empty body does not end in time is passed with a
-/// violation. The service's future is dropped if the client resets the stream or disconnects.
+/// `service` responds to a request. Its second argument is a violation if a request with `content-length: 0` does not
+/// end its stream in time. The future of the service is dropped if the client resets the stream or disconnects.
 pub(crate) async fn serve<IO, S, Responding, B>(
     io: Rewind<IO>,
     limits: &ServerLimits,
@@ -108,7 +109,7 @@ where
 {
     let socket = io.state();
     let queued = QueuedResponses::new();
-    // Each stream task holds a clone, so the reference count shows how many tasks exist.
+    // Each stream task owns a clone of `state`, so the reference count shows how many stream tasks exist.
     let state = Arc::new(ConnectionState {
         flow: FlowControl::new(Arc::clone(&socket)),
         lingering: LingeringStreams::new(metrics),
@@ -130,8 +131,8 @@ where
                 let accepted = connection.poll_accept(cx);
                 let is_written = match &accepted {
                     Poll::Pending => true,
-                    // `None` after a graceful shutdown means that all responses are written. After a close by the
-                    // client or an abort, it does not.
+                    // `None` means that the connection has ended. After a graceful shutdown, all responses are then
+                    // written. After a close by the client or an abort, some responses can be unwritten.
                     Poll::Ready(None) => !socket.is_ended() && !is_aborted,
                     Poll::Ready(Some(_)) => false,
                 };
@@ -159,22 +160,25 @@ where
             }
             () = check.as_mut() => {
                 let now = Instant::now();
-                // While the socket is blocked, the write timeout of `Rewind` applies.
+                // A connection with a blocked socket counts as active, because the write timeout of `Rewind` closes it
+                // if necessary.
                 if Arc::strong_count(&state) > 1 || socket.is_blocked() {
                     last_active = now;
                 }
                 let inactive = now.saturating_duration_since(last_active);
                 let idle_limit = if is_stopping { timeouts.head } else { timeouts.idle };
                 if connection.has_streams() {
-                    // No task serves these streams. They have queued bytes that the client's windows do not permit to
-                    // send.
+                    // No task serves these streams, but `h2` still has bytes queued for them, because the client's
+                    // flow-control windows are exhausted. If the client does not open its windows within
+                    // `write_timeout`, the gateway closes the connection.
                     if inactive >= timeouts.write {
                         is_aborted = true;
                         connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
                     }
                 } else if inactive >= idle_limit {
                     if is_stopping {
-                        // The client has not acknowledged the graceful shutdown in time.
+                        // The gateway closes the connection, because the client has not acknowledged the graceful
+                        // shutdown in time.
                         connection.abrupt_shutdown(Reason::NO_ERROR);
                     } else {
                         connection.graceful_shutdown();
@@ -204,7 +208,8 @@ fn builder(limits: &ServerLimits) -> Builder {
     builder
 }
 
-/// Serves one stream. At the end, `h2` resets the stream if the client has not ended its side.
+/// Serves the request of one stream. When this function returns, `h2` resets the stream if the client has not ended its
+/// side.
 async fn exchange<Responding, B>(
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
@@ -217,13 +222,13 @@ async fn exchange<Responding, B>(
 {
     let is_head = request.method() == Method::HEAD;
     let (mut request, mut first_read, mut unread) = body::receive(request, timeouts.body);
-    // Upstream treats a request with `content-length: 0` as complete when it has received the head. So the gateway
-    // waits for the end of the stream first.
+    // The gateway waits for the end of a stream with `content-length: 0` before it forwards the request. The reason is
+    // that an upstream treats such a request as complete as soon as it has received the head.
     let violation = match request.body_mut().end_if_declared_empty().await {
         Ok(()) => None,
         Err(Http2BodyError::Stalled(_)) => Some(Violation::BodyTimeout),
         Err(Http2BodyError::Stream(error)) => {
-            tracing::debug!(%error, "HTTP/2 stream failed before the request was complete");
+            tracing::debug!(%error, "client reset HTTP/2 stream or disconnected before the request was complete");
             return;
         }
     };
@@ -236,20 +241,22 @@ async fn exchange<Responding, B>(
             let mut interim = Response::new(());
             *interim.status_mut() = StatusCode::CONTINUE;
             if let Err(error) = respond.send_informational(interim) {
-                tracing::debug!(%error, "sending 100 Continue failed");
+                tracing::debug!(%error, "cannot send 100 Continue to HTTP/2 client");
             }
         }
-        // Ready if the client resets the stream or the connection fails.
+        // `poll_reset` is ready if the client resets the stream or the connection fails. The request is then abandoned.
         respond.poll_reset(cx).map(|_| None)
     })
     .await;
     let Some(response) = response else {
-        tracing::debug!("client cancelled the HTTP/2 request");
+        tracing::debug!(
+            "client reset HTTP/2 stream or disconnected before the response, request abandoned"
+        );
         return;
     };
     let (parts, body) = response.into_parts();
-    // Only responses that are not 2xx linger. curl 7.88 continues an upload after a complete 2xx response and does not
-    // read a later reset. An immediate reset does not always help: curl then reports error 92, or continues to wait.
+    // The stream lingers only if the status is not 2xx. After a complete 2xx response, curl 7.88 continues its upload
+    // and ignores a later reset. With an immediate reset, curl sometimes reports error 92 or continues to wait.
     let lingers = !parts.status.is_success();
     let mut body = Box::pin(body);
     let (write, flow) = (timeouts.write, &state.flow);
@@ -258,7 +265,7 @@ async fn exchange<Responding, B>(
     match sent {
         Ok(stream) => state.queue.push(body, stream),
         Err(error) => {
-            tracing::debug!(%error, "sending HTTP/2 response failed");
+            tracing::debug!(%error, "cannot send complete HTTP/2 response to client");
             return;
         }
     }

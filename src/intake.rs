@@ -1,8 +1,8 @@
-//! Checks of request heads, the same for HTTP/1 and HTTP/2.
+//! Checks request heads. The same checks apply to HTTP/1 and HTTP/2.
 //!
-//! The parsers have already checked syntax and framing. These checks reject a valid head that two servers could
-//! interpret differently. They cover the host, the form of the target, methods without a resource, and
-//! [spellings of headers](headers).
+//! The parsers have already checked the syntax and the framing of a request. The checks in this module reject a head
+//! that is valid, but that two servers could interpret differently. They cover the host, the form of the target, the
+//! methods `CONNECT` and `TRACE`, and [spellings of headers](headers).
 
 pub(crate) mod headers;
 
@@ -16,18 +16,18 @@ use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version};
 use self::headers::{HeaderNames, PADDED_VALUE, has_padded_value};
 use crate::problem::Problem;
 
-/// Why a request is rejected because of its head.
+/// Why the gateway rejects a request because of its head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HeadError {
-    /// The head is ambiguous or lacks a required field. The text is the detail of the problem.
+    /// The head is ambiguous or lacks a required header. The text is the `detail` member of the problem document.
     Invalid(Cow<'static, str>),
-    /// The method is never forwarded, or the target is `*`.
+    /// The method is `CONNECT` or `TRACE`, or the target is `*`. The gateway never forwards such requests.
     MethodNotAllowed,
     /// `Expect` has a value other than `100-continue`.
     ExpectationFailed,
-    /// The declared length of the body exceeds the limit.
+    /// `Content-Length` exceeds the maximum size of a request body.
     BodyTooLarge {
-        /// The limit in bytes.
+        /// Maximum size of a request body in bytes.
         limit: u64,
     },
 }
@@ -58,17 +58,18 @@ impl From<HeadError> for Problem {
                 StatusCode::EXPECTATION_FAILED,
                 "bad-request",
                 "Bad request",
-                "The only supported value of the Expect header is 100-continue.",
+                "The Expect header has an unsupported value. The only supported value is 100-continue.",
             ),
             HeadError::BodyTooLarge { limit } => Self::payload_too_large(limit),
         }
     }
 }
 
-/// Value of `Allow` in the response to a method that is never forwarded.
+/// Value of `Allow` in a response with status 405.
 const FORWARDED_METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
-/// Checks the head of `request` and normalises its headers. Returns the host of the request.
+/// Checks the head of `request` and normalises its headers. Returns the requested host with its port, if any.
+/// `max_body` is the maximum `Content-Length`.
 pub(crate) fn check<B>(
     request: &mut Request<B>,
     max_body: u64,
@@ -80,7 +81,7 @@ pub(crate) fn check<B>(
     check_expectation(&checked)?;
     check_content_length(&checked.length, max_body)?;
     let lists_headers = checked.lists_headers;
-    // The HTTP/1 parser has already removed such white space.
+    // Only HTTP/2 needs this check, because the HTTP/1 parser removes white space around header values.
     if request.version() == Version::HTTP_2 && has_padded_value(request.headers()) {
         return Err(PADDED_VALUE);
     }
@@ -88,18 +89,18 @@ pub(crate) fn check<B>(
     Ok(host)
 }
 
-/// The headers to check, found in one pass. A separate lookup of each would cost as much as passing eight headers, and
-/// most requests have fewer than sixteen.
+/// The headers to check. They are collected in one pass over all headers, because this is cheaper than a lookup of
+/// each. One lookup costs as much as passing eight headers, and most requests have fewer than sixteen.
 #[derive(Default)]
 struct CheckedHeaders<'a> {
     host: SingleHeader<'a>,
     length: SingleHeader<'a>,
     has_unknown_expectation: bool,
-    /// Whether `Connection` may list a header.
+    /// Whether `Connection` can list the name of a header, because its value is not only `close` or `keep-alive`.
     lists_headers: bool,
 }
 
-/// A header that must not be repeated.
+/// A header that a request must not repeat.
 #[derive(Default)]
 struct SingleHeader<'a> {
     line: Option<&'a HeaderValue>,
@@ -140,12 +141,13 @@ fn check_method<B>(request: &Request<B>) -> Result<(), HeadError> {
     }
 }
 
-/// Returns the host of the request. It must be in the target, in `Host`, or the same in both.
+/// Returns the host of the request. The host must be in the target or in `Host`. If it is in both, the two must be
+/// equal.
 fn check_host(target: &Uri, header: &SingleHeader<'_>) -> Result<HeaderValue, HeadError> {
     let web = |scheme: &Scheme| *scheme == Scheme::HTTP || *scheme == Scheme::HTTPS;
     if !target.scheme().is_none_or(web) {
         return Err(HeadError::invalid(
-            "The scheme of the request target is neither http nor https.",
+            "The scheme in the request target is not supported. Use http or https.",
         ));
     }
     if header.is_repeated {
@@ -187,7 +189,8 @@ fn check_host(target: &Uri, header: &SingleHeader<'_>) -> Result<HeaderValue, He
 }
 
 /// Whether `host` is a host name or an IP address with an optional port. RFC 3986 also allows other characters and
-/// percent escapes in a name. Real names do not contain them, and a server that decodes them would see another host.
+/// percent escapes in a host name. They are rejected here, because real names do not contain them and a server that
+/// decodes them would see another host.
 fn is_plain_host(host: &[u8]) -> bool {
     if let Some(bracketed) = host.strip_prefix(b"[") {
         let Some(end) = bracketed.iter().position(|&byte| byte == b']') else {
@@ -201,7 +204,8 @@ fn is_plain_host(host: &[u8]) -> bool {
     name > 0 && is_port(&host[name..])
 }
 
-/// The bytes allowed in a host name. It is a table, because every byte of the host of every request is checked.
+/// Table of the bytes that are allowed in a host name. A table lookup is fast, which matters because every request is
+/// checked.
 static HOST_NAME_BYTES: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0_u8;
@@ -212,7 +216,7 @@ static HOST_NAME_BYTES: [bool; 256] = {
     table
 };
 
-/// Whether `bytes` is empty or a colon followed by digits.
+/// Whether `bytes` is empty, or a colon followed by any number of digits.
 fn is_port(bytes: &[u8]) -> bool {
     match bytes {
         [] => true,
@@ -240,7 +244,7 @@ fn check_content_length(header: &SingleHeader<'_>, limit: u64) -> Result<(), Hea
         Some(Ok(length)) if length <= limit => Ok(()),
         Some(Ok(_)) => Err(HeadError::BodyTooLarge { limit }),
         Some(Err(_)) => Err(HeadError::invalid(
-            "The Content-Length header is not a number.",
+            "The value of the Content-Length header is not a decimal number.",
         )),
     }
 }

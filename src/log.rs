@@ -1,7 +1,7 @@
-//! Log output: structured events on standard error, one line per event.
+//! Log output: writes structured events to standard error, one line per event.
 //!
-//! A queue passes the lines to a writer thread, so a slow terminal or disk never delays a request. If the queue is
-//! full, lines are dropped. `RUST_LOG` sets the filter. Access log lines have the target `tidegate::access`.
+//! A queue passes the log lines to a writer thread, so a slow terminal or disk never delays a request. If the queue is
+//! full, new lines are dropped. `RUST_LOG` sets the filter. Access log lines have the target `tidegate::access`.
 
 use std::io::{self, IsTerminal as _};
 
@@ -12,23 +12,24 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 /// Format of log lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum LogFormat {
-    /// Text for a terminal.
+    /// Human-readable text for a terminal.
     #[default]
     Text,
     /// One JSON object per line.
     Json,
 }
 
-/// Capacity of the queue, in lines.
+/// Maximum number of log lines in the queue. Further lines are dropped.
 const QUEUE_LINES: usize = 65_536;
 
-/// The filter without `RUST_LOG`. The storage engine of the disk store logs warnings and errors, except in modules that
-/// also return their errors: on a full disk they would log every attempt, and the store logs the failure once. The
-/// Redis client logs nothing for the same reason.
+/// The log filter if `RUST_LOG` is not set. The storage engine of the disk store (`fjall`, `lsm_tree`) logs warnings
+/// and errors. Its batch and journal modules are off, because on a full disk they would log every attempt. The gateway
+/// logs such a failure once. The Redis client is off for the same reason.
 const DEFAULT_FILTER: &str = "info,fjall=warn,fjall::batch=off,fjall::journal=off,fjall::journal::batch_reader=warn,\
                      lsm_tree=warn,redis=off";
 
-/// Starts logging. Dropping the returned guard writes the lines that are still queued.
+/// Starts logging. Keep the returned guard until the process exits: dropping it writes the lines that are still queued
+/// and stops the writer thread.
 pub(crate) fn start(format: LogFormat) -> WorkerGuard {
     let (writer, guard): (NonBlocking, _) = NonBlockingBuilder::default()
         .buffered_lines_limit(QUEUE_LINES)
@@ -49,7 +50,7 @@ pub(crate) fn start(format: LogFormat) -> WorkerGuard {
             .finish()
             .try_init(),
     };
-    // `Err` means that a subscriber is already set, which happens only in tests.
+    // An error is ignored: it means that a subscriber is already set, which happens only in tests.
     let _ = started;
     guard
 }

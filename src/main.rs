@@ -1,4 +1,4 @@
-//! The `tidegate` binary: parses the arguments and runs the command.
+//! The `tidegate` binary: parses the command-line arguments and runs the command.
 
 use std::process::ExitCode;
 
@@ -17,7 +17,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 fn main() -> ExitCode {
     match cli::run(Cli::parse()) {
         Ok(code) => code,
-        // The reader closed the pipe, as `head` does. This is not an error.
+        // A broken pipe is not an error: the program that reads the output, such as `head`, has read enough.
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");

@@ -1,11 +1,12 @@
-//! Counters of the stages, one set per worker.
+//! Counters of requests, limits, connections and upstreams. Each worker has its own set of counters.
 //!
-//! All counters are created at startup, so counting is one atomic addition: the request path hashes no label and takes
-//! no lock. Each worker has its own set, because a counter that two cores write is the most expensive line of a stage.
-//! A scrape adds up the sets. Label values are names from the configuration. They are never clients, paths or keys,
-//! because callers could then create an unbounded number of series.
+//! All counters are created at startup, so counting is one atomic addition. While a request is served, no label is
+//! hashed and no lock is taken. Each worker has its own set, because a counter that two CPU cores write is slow. A
+//! Prometheus scrape adds up the sets. Label values are names from the configuration. They are never clients, paths or
+//! idempotency keys, because clients could then create an unbounded number of time series.
 //!
-//! This module imports nothing from the crate, so every stage can use it. `admin` exports the counters.
+//! This module imports nothing from other modules of the crate, so every module can use it. `admin` exports the
+//! counters.
 
 mod count;
 mod http2;
@@ -26,10 +27,10 @@ pub(crate) use latency::HistogramSnapshot;
 pub(crate) use latency::{LatencyHistogram, StoreBounds, UpstreamBounds};
 pub(crate) use upstream::{InFlight, RetryRefusal, UpstreamFailure, UpstreamMetrics};
 
-/// Number of possible status codes, 100 to 999.
+/// Number of possible HTTP status codes, 100 to 999.
 pub(crate) const STATUSES: usize = 900;
 
-/// Route label of requests that match no route.
+/// Value of the label `route` for requests that match no route.
 const NO_ROUTE: &str = "(none)";
 
 /// All counters of one worker.
@@ -39,43 +40,43 @@ pub(crate) struct Metrics {
     pub(crate) upstreams: Vec<Arc<UpstreamMetrics>>,
     /// Counters of requests that match no route.
     pub(crate) unrouted: Arc<RouteMetrics>,
-    /// Open client connections.
+    /// Number of open client connections.
     pub(crate) connections: Arc<Gauge>,
-    /// Responses whose last byte was not written to the client's socket.
+    /// Number of responses whose last byte was not written to the client's socket.
     pub truncated: Count,
     pub(crate) http2: Arc<Http2Metrics>,
 }
 
-/// Guard that counts a connection as open until it is dropped.
+/// Guard that counts a client connection as open until the guard is dropped.
 #[derive(Debug)]
 pub(crate) struct OpenConnection(Arc<Gauge>);
 
-/// Counters of a route.
+/// Counters of the requests of one route.
 pub(crate) struct RouteMetrics {
     pub(crate) name: Arc<str>,
-    /// Requests by the status of their response. The index is the status minus 100.
+    /// Number of requests by the status of their response. The index is the status minus 100.
     pub(crate) by_status: Box<[Count]>,
-    /// Requests that waited for a token of a limit with `on_exceed = "delay"`.
+    /// Number of requests that a rate limit with `on_exceed = "delay"` delayed.
     pub delayed: Count,
     /// Counters of requests with an idempotency key.
     pub keyed: KeyedMetrics,
-    /// Whether the route has a rule for idempotency keys. Otherwise `keyed` is not exported.
+    /// Whether the route has a rule for idempotency keys. If not, `keyed` is not exported.
     pub(crate) has_keys: bool,
 }
 
-/// Counters of a limit.
+/// Counters of a rate limit.
 #[derive(Debug)]
 pub(crate) struct LimitMetrics {
     pub(crate) name: Arc<str>,
-    /// Requests that the limit rejected.
+    /// Number of requests that the rate limit rejected.
     pub refused: Count,
-    /// Requests that the limit would have rejected outside shadow mode.
+    /// Number of requests that the rate limit would have rejected if it were not in shadow mode.
     pub shadow_refused: Count,
 }
 
 impl Metrics {
-    /// Creates the counters of the named routes, limits and upstreams, each in the order of the configuration. The flag
-    /// of a route is [`RouteMetrics::has_keys`].
+    /// Creates the counters for these routes, rate limits and upstreams, which are in the order of the configuration.
+    /// The flag of a route is [`RouteMetrics::has_keys`].
     pub(crate) fn new<'a>(
         routes: impl IntoIterator<Item = (&'a Arc<str>, bool)>,
         limits: impl IntoIterator<Item = &'a Arc<str>>,
@@ -95,12 +96,12 @@ impl Metrics {
         }
     }
 
-    /// Returns the counters of all routes, then those of requests that match no route.
+    /// Returns the counters of all routes, and at the end the counters of requests that match no route.
     pub(crate) fn all_routes(&self) -> impl Iterator<Item = &Arc<RouteMetrics>> {
         self.routes.iter().chain([&self.unrouted])
     }
 
-    /// Counts a connection as open until the returned guard is dropped.
+    /// Counts a client connection as open until the returned guard is dropped.
     pub(crate) fn connected(&self) -> OpenConnection {
         self.connections.add(1);
         OpenConnection(Arc::clone(&self.connections))
@@ -125,7 +126,7 @@ impl RouteMetrics {
         })
     }
 
-    /// Counts a request by the status of its response.
+    /// Counts a request under the status of its response.
     pub(crate) fn responded(&self, status: StatusCode) {
         let index = usize::from(status.as_u16()) - 100;
         self.by_status[index].inc();

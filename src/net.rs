@@ -1,7 +1,7 @@
-//! Socket helpers: options and state of client sockets, and flattening of small vectored writes.
+//! Socket helpers: options and state of client sockets, and conversion of small vectored writes to plain writes.
 //!
-//! A netlink query (`sock_diag`) returns the number of unacknowledged bytes, because no safe interface to the ioctl
-//! `SIOCOUTQ` exists.
+//! The number of unacknowledged bytes is read by a netlink query (`sock_diag`). The ioctl `SIOCOUTQ` would be simpler,
+//! but no safe Rust interface to it exists.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -21,14 +21,15 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
-/// Cookie value that matches every socket (`INET_DIAG_NOCOOKIE`).
+/// Socket cookie in a netlink query that matches every socket (`INET_DIAG_NOCOOKIE`).
 const ANY_COOKIE: [u8; 8] = [0xff; 8];
 
-/// Largest total size of the slices that [`FlattenWrites`] copies, in bytes. The copy is on the stack.
+/// Maximum total size of the slices that [`FlattenWrites`] copies into one buffer, in bytes. The buffer is on the
+/// stack.
 const MAX_FLATTENED: usize = 2_048;
 
-/// Enables TCP keep-alive after one minute without traffic. Without it, the gateway would never detect that the peer of
-/// a connection that only reads, such as a tunnel, has vanished.
+/// Enables TCP keep-alive after one minute without traffic. On some connections the gateway only reads, for example in
+/// a tunnel. Without keep-alive, it would never detect that the peer of such a connection has vanished.
 pub(crate) fn keep_alive(stream: &TcpStream) -> io::Result<()> {
     let after = TcpKeepalive::new().with_time(Duration::from_mins(1));
     SockRef::from(stream).set_tcp_keepalive(&after)
@@ -36,17 +37,18 @@ pub(crate) fn keep_alive(stream: &TcpStream) -> io::Result<()> {
 
 /// The socket of a client, with or without TLS.
 ///
-/// A response without a length ends with the close of its connection, and only a TCP FIN shows the client that the
-/// response is complete. So a close resets the connection while such a response is sent, and sends a FIN once the
-/// response is complete.
+/// A response without `Content-Length` or chunks ends when the connection is closed. Only a TCP FIN shows the client
+/// that such a response is complete. So while such a response is being sent, a close must send a TCP reset. After the
+/// response is complete, a close must send a FIN.
 pub(crate) trait ClientSocket {
-    /// Makes the close of this socket send a TCP reset.
+    /// Sets the socket to send a TCP reset when it is closed. An error is logged.
     fn reset_on_close(&self);
 
-    /// Makes the close of this socket send a FIN, which is the default.
+    /// Sets the socket to send a FIN when it is closed, which is the default. An error is logged.
     fn fin_on_close(&self);
 
-    /// Returns the number of sent bytes that the client has not acknowledged, if the kernel reports it.
+    /// Returns the number of sent bytes that the client has not acknowledged, or `None` if the kernel does not report
+    /// it.
     fn unacknowledged(&self) -> Option<u32>;
 }
 
@@ -66,12 +68,13 @@ impl ClientSocket for TcpStream {
 
 fn log_failure(outcome: io::Result<()>) {
     if let Err(error) = outcome {
-        tracing::debug!(%error, "setting SO_LINGER failed");
+        tracing::debug!(%error, "cannot set SO_LINGER on client socket, client might not detect a truncated response");
     }
 }
 
 impl<IO: ClientSocket> ClientSocket for TlsStream<IO> {
-    // A TLS client that requires `close_notify` detects a truncated response even without the reset.
+    // The reset is needed on TLS as well. Only a client that requires `close_notify` would detect a truncated response
+    // without the reset.
     fn reset_on_close(&self) {
         self.get_ref().0.reset_on_close();
     }
@@ -101,7 +104,9 @@ impl ClientSocket for tokio::io::DuplexStream {
 fn unacknowledged(stream: &TcpStream) -> Option<u32> {
     let (local, peer) = (stream.local_addr().ok()?, stream.peer_addr().ok()?);
     query(local, peer)
-        .inspect_err(|error| tracing::debug!(%error, "send queue query failed"))
+        .inspect_err(|error| {
+            tracing::debug!(%peer, %error, "cannot read send queue of client socket, write_timeout is inaccurate");
+        })
         .ok()
 }
 
@@ -131,7 +136,7 @@ fn query(local: SocketAddr, peer: SocketAddr) -> io::Result<u32> {
 
     let socket = Socket::new(NETLINK_SOCK_DIAG)?;
     socket.send_to(&bytes, &netlink_sys::SocketAddr::new(0, 0), 0)?;
-    // Does not block: the kernel queues the reply before `send_to` returns.
+    // This call does not block, because the kernel queues the reply before `send_to` returns.
     let (reply, _) = socket.recv_from_full()?;
     let reply = NetlinkMessage::<SockDiagMessage>::deserialize(&reply);
     match reply.map_err(io::Error::other)?.payload {
@@ -139,14 +144,16 @@ fn query(local: SocketAddr, peer: SocketAddr) -> io::Result<u32> {
             Ok(response.header.send_queue)
         }
         NetlinkPayload::Error(error) => Err(error.to_io()),
-        _ => Err(io::Error::other("unexpected netlink message")),
+        _ => Err(io::Error::other(
+            "the kernel sent an unexpected reply to a sock_diag netlink query",
+        )),
     }
 }
 
-/// A connection that turns small vectored writes into plain writes.
+/// A connection that converts small vectored writes to plain writes.
 ///
-/// hyper writes a head and its body as separate slices. For the few hundred bytes of an ordinary message, copying them
-/// into one `write` is cheaper than `writev`. Larger writes stay vectored.
+/// hyper writes a head and its body as separate slices. An ordinary message has a few hundred bytes. Copying them into
+/// one buffer for `write` is cheaper than `writev`. Larger writes stay vectored.
 #[derive(Debug)]
 pub(crate) struct FlattenWrites<IO>(pub IO);
 
@@ -181,7 +188,7 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for FlattenWrites<IO> {
         if pieces.iter().map(|piece| piece.len()).sum::<usize>() > MAX_FLATTENED {
             return io.poll_write_vectored(cx, pieces);
         }
-        // Uninitialised, because zeroing the buffer would cost more than filling it.
+        // The buffer is not initialised, because filling it with zeros would cost more than copying the slices.
         let mut buffer = [MaybeUninit::uninit(); MAX_FLATTENED];
         let mut flat = ReadBuf::uninit(&mut buffer);
         for piece in pieces {

@@ -1,69 +1,72 @@
-//! Normalisation of request paths.
+//! Normalises request paths, so that all equivalent spellings of a path match the same route.
 //!
-//! A path has many equivalent spellings, and a spelling that a route does not recognise bypasses its limits. So the
-//! path of a request is normalised once. Routes match the normalised path, and upstream receives it, so the two cannot
-//! differ in spelling. Normalisation has three steps:
+//! A path has many equivalent spellings. If a route did not recognise one of them, a client could use it to bypass the
+//! limits of the route. So the path of a request is normalised once. Routes match the normalised path, and the upstream
+//! receives it. Normalisation has three steps:
 //!
-//! 1. Unreserved octets are decoded (`%41` → `A`).
+//! 1. Escapes of unreserved characters are decoded (`%41` → `A`).
 //! 2. Dot segments are removed (RFC 3986, section 5.2.4).
 //! 3. Consecutive slashes are merged.
 //!
-//! Other escapes are forwarded unchanged. For matching they are decoded once, to bytes: `/users/%40me` matches as
+//! Other escapes are forwarded unchanged. To find the route, they are decoded once: `/users/%40me` is matched as
 //! `/users/@me`, and `%252e` never becomes a dot.
 //!
-//! Encoded slashes, backslashes, NUL and malformed escapes are rejected, because servers interpret them differently.
+//! Encoded slashes, backslashes, NUL and malformed escapes are rejected, because servers differ in how they interpret
+//! them.
 //!
-//! Not guaranteed: that an upstream with further rules interprets a path like the gateway. Path parameters (`/a;x`) are
-//! ordinary characters here, letters keep their case, and nothing is decoded twice.
+//! An upstream with further rules can still interpret a path differently. The gateway treats path parameters (`/a;x`)
+//! as ordinary characters, does not change the case of letters, and decodes nothing twice.
 
 use std::borrow::Cow;
 
 use smallvec::SmallVec;
 use thiserror::Error;
 
-/// Why a path is rejected.
+/// Why the path of a request is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PathError {
     /// The path does not start with `/`.
-    #[error("a path must begin with a slash")]
+    #[error("the path does not begin with a slash")]
     NotAbsolute,
     /// The path contains `%2F`.
-    #[error("a path must not contain an encoded slash")]
+    #[error("the path contains an encoded slash (`%2F`), which the gateway does not allow")]
     EncodedSlash,
     /// The path contains `\` or `%5C`.
-    #[error("a path must not contain a backslash, encoded or not")]
+    #[error("the path contains a backslash (`\\` or `%5C`), which the gateway does not allow")]
     Backslash,
     /// The path contains a NUL byte or `%00`.
-    #[error("a path must not contain NUL, encoded or not")]
+    #[error("the path contains a NUL character (`%00`), which the gateway does not allow")]
     Nul,
     /// The path contains a `%` that is not followed by two hexadecimal digits.
-    #[error("a path must not contain a percent sign without two hexadecimal digits")]
+    #[error(
+        "the path contains a `%` that is not followed by two hexadecimal digits. Write `%25` for a percent sign"
+    )]
     MalformedEscape,
 }
 
-/// A normalised path.
+/// A normalised path, in the form for the upstream and in the form for matching routes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Normalised<'a> {
     forward: Cow<'a, str>,
-    /// `None` if it equals `forward`.
+    /// The path for matching routes. `None` if it equals `forward`.
     matching: Option<Vec<u8>>,
 }
 
 impl Normalised<'_> {
-    /// Returns the path that is sent upstream.
+    /// Returns the path that is sent to the upstream.
     pub fn forward(&self) -> &str {
         &self.forward
     }
 
-    /// Returns the path that routes match: [`forward`](Self::forward) with its escapes decoded once.
+    /// Returns the path that routes match. It is [`forward`](Self::forward) with all escapes decoded once.
     pub fn matching(&self) -> &[u8] {
         self.matching.as_deref().unwrap_or(self.forward.as_bytes())
     }
 }
 
-/// Normalises the path of a request target, given without its query.
+/// Normalises the path of a request target. `raw` must not contain the query.
 ///
-/// A path that is already normal and has no escapes is borrowed after one scan.
+/// A path that is already normalised and has no escapes is returned without a copy.
 pub fn normalise(raw: &str) -> Result<Normalised<'_>, PathError> {
     if !raw.starts_with('/') {
         return Err(PathError::NotAbsolute);
@@ -83,7 +86,7 @@ pub fn normalise(raw: &str) -> Result<Normalised<'_>, PathError> {
     Ok(Normalised { forward, matching })
 }
 
-/// Whether the path needs no normalisation. Returns false if in doubt.
+/// Whether the path certainly needs no normalisation. False means that the path must be parsed to find out.
 fn is_plain(path: &str) -> bool {
     let mut previous = 0;
     for byte in path.bytes() {
@@ -132,14 +135,15 @@ fn decode_unreserved(path: &str) -> Result<Cow<'_, str>, PathError> {
     Ok(Cow::Owned(decoded))
 }
 
-/// Removes dot segments and merges slashes. Returns `None` if the path, which starts with a slash, needs neither.
+/// Removes dot segments and merges consecutive slashes. Returns `None` if the path needs neither. The path must start
+/// with a slash.
 fn normalise_segments(path: &str) -> Option<String> {
     let mut segments = path[1..].split('/');
     if !path.contains("//") && !segments.clone().any(is_dots) {
         return None;
     }
 
-    // Empty segments are removed after the dot segments, as RFC 3986 requires: `/a//../b` becomes `/a/b`.
+    // Dot segments are removed before empty segments, as RFC 3986 requires. So `/a//../b` becomes `/a/b` and not `/b`.
     let mut remaining: SmallVec<[&str; 16]> = SmallVec::new();
     for segment in segments.clone() {
         match segment {
@@ -164,7 +168,7 @@ fn is_dots(segment: &str) -> bool {
     matches!(segment, "." | "..")
 }
 
-/// Decodes every escape. All escapes of `path` must be well-formed.
+/// Decodes every percent escape. All escapes in `path` must be well-formed.
 fn decode_all(path: &str) -> Vec<u8> {
     let path = path.as_bytes();
     let mut decoded = Vec::with_capacity(path.len());
@@ -183,7 +187,7 @@ fn decode_all(path: &str) -> Vec<u8> {
 
 const ESCAPE_LEN: usize = "%XX".len();
 
-/// Returns the octet of the escape at position `at`, or `None` if there is no well-formed escape.
+/// Returns the octet that the escape at position `at` encodes, or `None` if no well-formed escape is there.
 fn escaped_octet(path: &[u8], at: usize) -> Option<u8> {
     let &[b'%', high, low] = path.get(at..at + ESCAPE_LEN)? else {
         return None;
@@ -192,7 +196,7 @@ fn escaped_octet(path: &[u8], at: usize) -> Option<u8> {
     u8::try_from(digit(high)? * 16 + digit(low)?).ok()
 }
 
-/// Whether the octet is unreserved (RFC 3986, section 2.3).
+/// Whether the octet is an unreserved character (RFC 3986, section 2.3).
 fn is_unreserved(octet: u8) -> bool {
     octet.is_ascii_alphanumeric() || matches!(octet, b'-' | b'.' | b'_' | b'~')
 }
@@ -343,8 +347,8 @@ mod tests {
         matches_as("/other%3F/o/client/register", "/other?/o/client/register");
     }
 
-    /// Returns the path as a lenient upstream could interpret it: it decodes all escapes, treats a backslash as a
-    /// slash, and removes empty and dot segments. This code is independent of the code under test.
+    /// Returns the path as a lenient upstream could interpret it. Such an upstream decodes all escapes, treats a
+    /// backslash as a slash, and removes empty and dot segments. This function uses none of the code under test.
     fn lenient_upstream(path: &str) -> Vec<u8> {
         let mut bytes = Vec::new();
         let mut rest = path.as_bytes();
@@ -378,8 +382,8 @@ mod tests {
 
     const THROTTLED: &str = "/o/client/register";
 
-    /// Returns spellings of the throttled path: each character and each slash in several encodings, combined with
-    /// several endings.
+    /// Returns many spellings of the path that the test limits. Each character and each slash is written in several
+    /// encodings, with several endings of the path.
     fn variants() -> Vec<String> {
         let characters = THROTTLED.char_indices().flat_map(|(at, character)| {
             let code = u32::from(character);
@@ -486,7 +490,7 @@ mod tests {
         );
     }
 
-    /// Generates paths from characters and sequences that have a special meaning.
+    /// Generates paths from characters and sequences that have a special meaning in URIs.
     fn some_path() -> impl Strategy<Value = String> {
         let piece = prop::sample::select(vec![
             "/", "//", ".", "..", "a", "b", "%2e", "%2E", "%2f", "%5c", "\\", "%00", "%", "%4",

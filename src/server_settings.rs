@@ -1,7 +1,7 @@
 //! Settings of `[server]`: listeners, workers, timeouts and limits.
 //!
-//! `config` creates these settings. They are a separate module, because the HTTP codecs and the stages, which are below
-//! `config` and `gateway`, read them.
+//! `config` creates these settings. They are in their own module, because `http1`, `http2` and the request pipeline
+//! read them. These modules must not depend on `config` or `gateway`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -16,39 +16,40 @@ pub(crate) struct ServerSettings {
     pub listen: Vec<SocketAddr>,
     /// Number of worker threads, at least one.
     pub workers: usize,
-    /// Certificate and key, if the listeners use TLS.
+    /// Certificate and private key. `None` if the listeners do not use TLS.
     pub tls: Option<TlsFiles>,
-    /// Longest time that a drain waits for requests in flight.
+    /// How long a drain waits for requests in flight before it aborts them.
     pub shutdown_grace: Duration,
-    /// Timeouts of clients.
+    /// Timeouts for slow or idle clients.
     pub timeouts: ClientTimeouts,
-    /// Limits of connections and requests.
+    /// Size limits of requests, and maximum numbers of connections and streams.
     pub limits: ServerLimits,
-    /// Bounds on bodies held in memory.
+    /// Maximum amounts of request and response bodies in memory.
     pub buffers: BufferBounds,
 }
 
 /// PEM files for TLS on the listeners.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TlsFiles {
-    /// Path of the certificate chain, leaf first.
+    /// Path of the file with the certificate chain, which starts with the certificate of the gateway.
     pub cert: PathBuf,
-    /// Path of the private key.
+    /// Path of the file with the private key.
     pub key: PathBuf,
 }
 
-/// Timeouts of a client, by what the gateway waits for.
+/// Timeouts for clients. Each timeout applies to one thing that the gateway waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClientTimeouts {
-    /// TLS handshake (`handshake_timeout`).
+    /// How long a TLS handshake can take (`handshake_timeout`).
     pub handshake: Duration,
-    /// Complete request head (`header_timeout`). Starts with the connection, and later with the first byte of the head.
+    /// How long the gateway waits for a complete request head (`header_timeout`). The timeout of the first request
+    /// starts with the connection. The timeout of a later request starts with the first byte of its head.
     pub head: Duration,
-    /// Next bytes of a request body (`body_timeout`).
+    /// How long the gateway waits for the next bytes of a request body (`body_timeout`).
     pub body: Duration,
-    /// Next request on an idle connection (`idle_timeout`).
+    /// How long an idle connection waits for the next request (`idle_timeout`).
     pub idle: Duration,
-    /// The client receives some bytes of the response (`write_timeout`).
+    /// How long the gateway waits until the client receives more bytes of the response (`write_timeout`).
     pub write: Duration,
 }
 
@@ -64,20 +65,21 @@ impl Default for ClientTimeouts {
     }
 }
 
-/// Limits of connections and requests.
+/// Size limits of requests, and maximum numbers of connections and streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ServerLimits {
-    /// Open connections of all workers together.
+    /// Maximum number of open client connections of all workers together (`max_connections`).
     pub connections: usize,
-    /// Size of a request head, in bytes.
+    /// Maximum size of a request head, in bytes (`max_header_bytes`).
     pub head_bytes: usize,
-    /// Header lines of a request.
+    /// Maximum number of header lines of a request (`max_headers`).
     pub header_lines: usize,
-    /// Size of a request body, in bytes.
+    /// Maximum size of a request body, in bytes.
     pub body_bytes: u64,
-    /// Concurrent HTTP/2 streams of a connection.
+    /// Maximum number of concurrent HTTP/2 streams of a connection (`h2_max_streams`).
     pub h2_streams: u32,
-    /// HTTP/2 streams of a connection that the client has reset and the gateway has not served yet.
+    /// Maximum number of HTTP/2 streams of a connection that the client has reset before the gateway has served them
+    /// (`h2_max_resets`). The gateway closes the connection if the client exceeds it.
     pub h2_resets: usize,
 }
 

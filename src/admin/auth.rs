@@ -1,19 +1,19 @@
-//! Access control for admin endpoints except `/livez` and `/readyz`.
+//! Access control for all admin endpoints except the probes `/livez` and `/readyz`.
 //!
-//! If `[admin] token` is set, a request must carry it. Otherwise only a listener on a loopback address accepts
-//! requests, and only those with a loopback `Host` and without `Origin`. So a web page cannot use the operator's
-//! browser to read or change admin data, neither directly nor by DNS rebinding. With a token these checks are
-//! unnecessary, because a web page does not know the token.
+//! If `[admin] token` is set, a request must send the token in `Authorization`. Without a token, only a listener on a
+//! loopback address accepts requests. Such a request must have a loopback `Host` and no `Origin`. So a web page cannot
+//! use the operator's browser to read or change admin data, neither directly nor by DNS rebinding. With a token, `Host`
+//! and `Origin` are not checked, because a web page does not know the token.
 
 use axum::http::HeaderMap;
 use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
 
 use crate::config::AdminSettings;
 
-/// Access rules of the admin listener.
+/// Rules that decide which requests the admin listener accepts.
 pub(super) struct Auth {
     token: Option<String>,
-    /// Whether the listener is bound to a loopback address.
+    /// Whether the admin listener is bound to a loopback address.
     loopback: bool,
 }
 
@@ -25,13 +25,15 @@ impl Auth {
         }
     }
 
-    /// Returns the reason to reject a request with these headers, or `None` if it is allowed.
+    /// Returns the reason to reject a request with these headers, or `None` if the request is allowed.
     pub(super) fn rejection(&self, headers: &HeaderMap) -> Option<&'static str> {
         let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
         if let Some(token) = &self.token {
             let presented = header(AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
             let is_valid = presented.is_some_and(|presented| constant_time_eq(presented, token));
-            return (!is_valid).then_some("Send the admin token: `Authorization: Bearer TOKEN`.");
+            return (!is_valid).then_some(
+                "The admin token is missing or wrong. Send it as `Authorization: Bearer TOKEN`.",
+            );
         }
         if !self.loopback {
             return Some(
@@ -60,7 +62,8 @@ fn is_loopback_host(host: &str) -> bool {
             .is_ok_and(|address| address.is_loopback())
 }
 
-/// Compares two secrets in a time that does not depend on where they differ.
+/// Compares two secrets. How long this takes does not depend on the position of the first difference, so an attacker
+/// cannot guess the secret byte by byte.
 fn constant_time_eq(presented: &str, expected: &str) -> bool {
     let (presented, expected) = (presented.as_bytes(), expected.as_bytes());
     let differing = presented

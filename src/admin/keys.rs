@@ -1,11 +1,11 @@
-//! `/idempotency`: shows the records of idempotency keys, and frees keys whose outcome is unknown.
+//! `/idempotency`: shows the records of idempotency keys, and deletes records whose outcome is unknown.
 //!
-//! A key is looked up in every scope, because an operator who gets a key from a client does not know its scope. Stored
-//! responses can contain secrets such as cookies, so they are shown only with `?body=true`.
+//! An idempotency key is looked up in every scope, because an operator who gets a key from a client does not know its
+//! scope. Stored responses can contain secrets such as cookies, so they are shown only with `?body=true`.
 //!
-//! Freeing a key deletes its record, so the next request with the key executes. Only a key whose outcome is unknown can
-//! be freed, because freeing any other key would allow a second execution. The store checks the state and deletes the
-//! record in one atomic operation.
+//! Freeing a key means deleting its record, so that the gateway forwards the next request with this key to the
+//! upstream. Only a key whose outcome is unknown can be freed. Freeing any other key would allow a second execution of
+//! the same request. The idempotency store checks the state and deletes the record in one atomic operation.
 
 mod key_request;
 mod view;
@@ -23,14 +23,15 @@ use super::listener::AdminState;
 use super::problem::AdminProblem;
 use crate::idempotency::{self, KeyHash, RecordInfo, Records as _};
 
-/// Limit of the records of a key that a response shows, and of the scopes that a problem lists. A common key, such as
-/// `1`, can have a record in very many scopes.
+/// Maximum number of records of an idempotency key in one response, and of scopes in one problem document. A common
+/// key, such as `1`, can have a record in thousands of scopes.
 const MAX_SHOWN: usize = 100;
 
-/// Limit of the records of a key that a lookup counts.
+/// Maximum number of records of an idempotency key that a lookup reads. Further records are not counted.
 const MAX_FOUND: usize = 10_000;
 
-/// Limit of the stored bodies in one response, in bytes. The latest record is shown even if its body is larger.
+/// Maximum total size of the stored response bodies in one admin response, in bytes. The latest record is shown even if
+/// its body is larger.
 const MAX_BODY_BYTES: usize = 16 << 20;
 
 pub(super) fn routes() -> Router<Arc<AdminState>> {
@@ -98,19 +99,20 @@ async fn free_key(
     if !freed.map_err(|error| AdminProblem::store_failed(&error))? {
         return Err(AdminProblem::plain(
             StatusCode::CONFLICT,
-            "The record changed during the request, and the key was not freed. Look up the key again.",
+            "The key was not freed, because its record changed during this request. Look up the key again.",
         ));
     }
-    // Logged as a string field, because every log format quotes and escapes strings.
+    // The key is logged as a string field and not in the message, because log formats quote and escape string fields.
     tracing::info!(
         key = request.key.as_str(),
         scope = %info.id.scope,
-        "idempotency key with unknown outcome freed by operator"
+        "operator freed idempotency key with unknown outcome, next request with this key is executed"
     );
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Returns up to `max` records of the requested key, latest first, or a 404 problem if there are none.
+/// Returns up to `max` records of the requested idempotency key, latest first. Returns a 404 problem if no record
+/// exists.
 async fn find(
     admin: &AdminState,
     request: &KeyRequest,
@@ -127,8 +129,12 @@ async fn find(
     let mut found = found.map_err(|error| AdminProblem::store_failed(&error))?;
     if found.is_empty() {
         let detail = match request.scope {
-            None => "No record of this key exists. It was never used, was freed, or has expired.",
-            Some(_) => "No record of this key exists in this scope.",
+            None => {
+                "No record of this idempotency key exists. The key was never used, was freed, or has expired."
+            }
+            Some(_) => {
+                "No record of this idempotency key exists in this scope. Omit `scope` to search all scopes."
+            }
         };
         return Err(AdminProblem::plain(StatusCode::NOT_FOUND, detail));
     }

@@ -30,13 +30,13 @@ use crate::pipeline::Shared;
 use crate::store::{Health, RecordStore};
 use crate::upstream::UpstreamState;
 
-/// Content type of the metrics.
+/// Value of `Content-Type` in responses of `/metrics`.
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Timeout of an authenticated request. Only a store that does not respond reaches it.
+/// Timeout of a request to any endpoint except the probes. It expires only if the idempotency store does not respond.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A running admin listener. Dropping it stops the listener.
+/// A running admin listener. Dropping this value stops the listener.
 #[derive(Debug)]
 pub struct Admin {
     address: SocketAddr,
@@ -47,16 +47,16 @@ pub struct Admin {
 #[derive(Debug)]
 pub(crate) struct AdminSources {
     pub registry: Registry,
-    /// Handle of the gateway, which shows whether it drains.
+    /// Handle of the gateway. `/readyz` uses it to check whether the gateway drains.
     pub gateway: Stop,
     pub records: RecordStore,
-    /// Secret that the ids of records are hashed with.
+    /// Source of the secret that hashes idempotency keys into the ids of their records.
     pub hash_keys: HashKeySource,
     pub upstream_states: Arc<[Arc<UpstreamState>]>,
     pub clock: Clock,
 }
 
-/// State of the request handlers.
+/// State that all request handlers of the admin listener share.
 pub(super) struct AdminState {
     registry: Registry,
     gateway: Stop,
@@ -68,7 +68,7 @@ pub(super) struct AdminState {
 }
 
 impl AdminSources {
-    /// Returns the parts of the gateway with this shared state, which `gateway` stops.
+    /// Collects the parts of a gateway from its shared state. `gateway` is the handle that stops this gateway.
     pub(crate) fn of(shared: &Shared, gateway: Stop) -> Self {
         Self {
             registry: metrics::registry(shared),
@@ -82,7 +82,8 @@ impl AdminSources {
 }
 
 impl Admin {
-    /// Serves the admin API on `socket`, on a new thread.
+    /// Starts a thread that serves the admin API on `socket`. Returns an error if the runtime or the thread cannot be
+    /// created.
     pub(crate) fn start(
         socket: TcpListener,
         settings: &AdminSettings,
@@ -102,14 +103,18 @@ impl Admin {
                 runtime.block_on(async move {
                     match tokio::net::TcpListener::from_std(socket) {
                         Ok(listener) => serve::serve(listener, router(admin), stopped).await,
-                        Err(error) => tracing::error!(%error, "registering admin listener failed"),
+                        Err(error) => tracing::error!(
+                            %address,
+                            %error,
+                            "cannot register admin listener with the event loop, admin API unavailable"
+                        ),
                     }
                 });
             })?;
         Ok(Self { address, done })
     }
 
-    /// Returns the address of the listener.
+    /// Returns the address that the admin listener is bound to, with the actual port if port 0 is configured.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -141,13 +146,12 @@ fn router(admin: Arc<AdminState>) -> Router {
 }
 
 async fn method_not_allowed() -> AdminProblem {
-    let detail =
-        "This endpoint does not support the method. The header `Allow` lists supported methods.";
+    let detail = "This endpoint does not support the request method. Use a method that the `Allow` header lists.";
     AdminProblem::plain(StatusCode::METHOD_NOT_ALLOWED, detail)
 }
 
 async fn not_found() -> AdminProblem {
-    let detail = "Unknown path. Endpoints: /livez, /readyz, /metrics, /idempotency, /upstreams.";
+    let detail = "No admin endpoint has this path. Endpoints: /livez, /readyz, /metrics, /idempotency, /upstreams.";
     AdminProblem::plain(StatusCode::NOT_FOUND, detail)
 }
 
@@ -155,7 +159,8 @@ async fn readyz(State(admin): State<Arc<AdminState>>) -> Response {
     if admin.gateway.is_draining() {
         return (StatusCode::SERVICE_UNAVAILABLE, "draining\n").into_response();
     }
-    // A degraded store does not make the gateway unready, because requests that do not need the store are still served.
+    // The gateway stays ready if the store is unavailable, because the gateway still serves requests that do not need
+    // the store.
     let health = admin.records.health();
     let degraded: Vec<_> = health
         .into_iter()
@@ -175,7 +180,7 @@ async fn scrape(State(admin): State<Arc<AdminState>>) -> Response {
     match encode(&mut text, &admin.registry) {
         Ok(()) => ([(CONTENT_TYPE, OPENMETRICS)], text).into_response(),
         Err(error) => {
-            tracing::error!(%error, "encoding metrics failed");
+            tracing::error!(%error, "cannot encode metrics, responding to scrape with status 500");
             StatusCode::INTERNAL_SERVER_ERROR.into_response()
         }
     }
@@ -200,7 +205,7 @@ async fn authenticate(
 
 fn timed_out() -> AdminProblem {
     let detail = format!(
-        "The store did not respond within {REQUEST_TIMEOUT:?}. The request may still be executed."
+        "The idempotency store did not respond within {REQUEST_TIMEOUT:?}. The operation can still succeed."
     );
     AdminProblem::plain(StatusCode::GATEWAY_TIMEOUT, detail)
 }

@@ -1,8 +1,8 @@
-//! Problem documents of the admin listener.
+//! Error responses of the admin listener, as problem documents (RFC 9457).
 //!
-//! [`crate::respond`] does not render them, because its formats, hints, extra headers and CORS are for API clients. A
-//! problem has a type of the gateway, or `about:blank` if the status suffices (RFC 9457, section 4.2.1). The `error`
-//! member is the same as in responses to clients.
+//! [`crate::respond`] does not render these documents. Its output formats, retry headers and CORS headers are for API
+//! clients. A problem has a type of the gateway, or `about:blank` if the status suffices (RFC 9457, section 4.2.1). The
+//! `error` member has the same form as in responses to API clients.
 
 use axum::Json;
 use axum::http::header::CONTENT_TYPE;
@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::idempotency::{KeyError, RecordState, ScopeHash, StoreError};
 use crate::respond::error_type;
 
-/// Reason why the admin listener rejects a request.
+/// An error response of the admin listener.
 #[derive(Debug, Serialize)]
 pub(super) struct AdminProblem {
     #[serde(rename = "type")]
@@ -26,7 +26,7 @@ pub(super) struct AdminProblem {
     more: Option<ProblemExtension>,
 }
 
-/// JSON document of a problem.
+/// JSON form of an [`AdminProblem`], with the additional member `error`.
 #[derive(Serialize)]
 struct ProblemDocument<'p> {
     #[serde(flatten)]
@@ -34,7 +34,7 @@ struct ProblemDocument<'p> {
     error: ErrorMember<'p>,
 }
 
-/// The member `error`, which all problem documents of the gateway have for SDKs.
+/// The member `error`. All problem documents of the gateway have this member, for API client libraries that read it.
 #[derive(Serialize)]
 struct ErrorMember<'p> {
     #[serde(rename = "type")]
@@ -44,7 +44,7 @@ struct ErrorMember<'p> {
     message: String,
 }
 
-/// Extension member with the data that a program needs for its next request.
+/// Extension member of a problem document, with data that a program needs to correct its request.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum ProblemExtension {
@@ -53,7 +53,7 @@ enum ProblemExtension {
 }
 
 impl AdminProblem {
-    /// Returns a problem of type `about:blank`.
+    /// Creates a problem of type `about:blank`, whose title is the reason phrase of the status.
     pub(super) fn plain(status: StatusCode, detail: impl Into<String>) -> Self {
         Self {
             kind: "about:blank",
@@ -64,7 +64,7 @@ impl AdminProblem {
         }
     }
 
-    /// Returns the problem of a malformed request.
+    /// Creates the problem of a malformed admin request, with status 400.
     pub(super) fn bad_request(detail: impl Into<String>) -> Self {
         Self {
             kind: "urn:tidegate:problem:bad-request",
@@ -73,7 +73,7 @@ impl AdminProblem {
         }
     }
 
-    /// Returns the problem of an invalid idempotency key in the path.
+    /// Creates the problem of an admin request whose path contains an invalid idempotency key, with status 400.
     pub(super) fn key_invalid(error: KeyError) -> Self {
         Self {
             kind: "urn:tidegate:problem:idempotency-key-invalid",
@@ -85,18 +85,19 @@ impl AdminProblem {
         }
     }
 
-    /// Returns the problem of a request that does not name one of several scopes.
+    /// Creates the problem of a request that must select one of several `scopes`, with status 400.
     pub(super) fn several_scopes(scopes: impl IntoIterator<Item = ScopeHash>) -> Self {
         let scopes = scopes.into_iter().map(|scope| scope.to_string());
         Self {
             more: Some(ProblemExtension::Scopes(scopes.collect())),
             ..Self::bad_request(
-                "Several scopes have a record of this key. Add ?scope=SCOPE to select one.",
+                "Several scopes have a record of this idempotency key. Add ?scope=SCOPE to select one.",
             )
         }
     }
 
-    /// Returns the problem of a key that cannot be freed because the state of its record is not unknown.
+    /// Creates the problem of a key that must not be freed, with status 409. Only a record in state `unknown` can be
+    /// deleted.
     pub(super) fn not_unknown(state: RecordState) -> Self {
         let state_text = match state {
             RecordState::InProgress => "in progress",
@@ -109,21 +110,21 @@ impl AdminProblem {
             ..Self::plain(
                 StatusCode::CONFLICT,
                 format!(
-                    "The record is {state_text}. Only a key whose outcome is unknown can be freed. Freeing this one \
-                     would allow a second execution."
+                    "The record of this key is {state_text}. Only a key whose outcome is unknown can be freed. \
+                     Freeing this key would allow a second execution."
                 ),
             )
         }
     }
 
-    /// Returns the problem of a failed store operation.
+    /// Creates the problem of a failed operation of the idempotency store, with status 503.
     pub(super) fn store_failed(error: &StoreError) -> Self {
         Self {
             kind: "urn:tidegate:problem:store-unavailable",
             title: "Store unavailable",
             ..Self::plain(
                 StatusCode::SERVICE_UNAVAILABLE,
-                format!("The store operation failed: {error}"),
+                format!("The operation of the idempotency store failed: {error}"),
             )
         }
     }

@@ -1,4 +1,5 @@
-//! Prometheus metrics: the sums of the counters of all workers, and the state of stores and upstreams.
+//! Collects the values for Prometheus. Each counter is the sum over all workers. Gauges show the state of stores and
+//! upstreams.
 
 mod idempotency;
 mod store;
@@ -21,7 +22,7 @@ use crate::pipeline::Shared;
 use crate::store::{BucketStore, RecordStore};
 use crate::upstream::UpstreamState;
 
-/// Returns the registry of all metrics.
+/// Creates the registry of all metrics, with the prefix `tidegate`.
 pub(super) fn registry(shared: &Shared) -> Registry {
     let mut registry = Registry::with_prefix("tidegate");
     let scrape = Scrape {
@@ -36,7 +37,7 @@ pub(super) fn registry(shared: &Shared) -> Registry {
     registry
 }
 
-/// Collector that reads all values at the time of a scrape.
+/// Collector that reads the counters and states when Prometheus scrapes `/metrics`.
 #[derive(Debug)]
 struct Scrape {
     workers: Arc<[Arc<Metrics>]>,
@@ -120,7 +121,7 @@ impl Scrape {
         })
     }
 
-    /// Returns the counters of the first worker, for the names, which are the same for all workers.
+    /// Returns the counters of the first worker. Callers read only their names, which are the same for all workers.
     fn first(&self) -> &Metrics {
         self.workers.first().expect("there is at least one worker")
     }

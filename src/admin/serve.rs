@@ -1,6 +1,7 @@
 //! Serves the connections of the admin listener, with a timeout for request heads.
 //!
-//! `axum::serve` has no such timeout, so a connection that never completes a request would stay open forever.
+//! `axum::serve` is not used, because it has no such timeout. A connection that never completes a request would stay
+//! open forever.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -14,14 +15,15 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
-/// Timeout for the complete head of the next request, including idle time. It is longer than the usual interval between
-/// scrapes.
+/// How long an admin connection waits for the complete head of its next request, including idle time. This is longer
+/// than the usual scrape interval, so that Prometheus can reuse its connection.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
 
-/// Delay after a failed accept. The usual cause is that the process has no file descriptors left.
+/// Delay before the next accept after a failed one. The usual cause is `RLIMIT_NOFILE`, and without a delay the loop
+/// would use a CPU core until a descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves connections until `done` is cancelled, then finishes the requests in flight.
+/// Serves admin connections until `done` is cancelled. Then finishes the requests in flight and returns.
 pub(super) async fn serve(listener: TcpListener, router: Router, done: CancellationToken) {
     let connections = TaskTracker::new();
     loop {
@@ -34,7 +36,7 @@ pub(super) async fn serve(listener: TcpListener, router: Router, done: Cancellat
                 connections.spawn(serve_connection(stream, router.clone(), done.clone()));
             }
             Err(error) => {
-                tracing::warn!(%error, "accept failed on admin listener");
+                tracing::warn!(%error, "admin listener cannot accept connection, retrying");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
@@ -45,7 +47,7 @@ pub(super) async fn serve(listener: TcpListener, router: Router, done: Cancellat
 }
 
 async fn serve_connection(stream: TcpStream, router: Router, done: CancellationToken) {
-    // Without the option, responses are only slower.
+    // An error is ignored: without `TCP_NODELAY` the responses are slower but correct.
     let _ = stream.set_nodelay(true);
     let service = service_fn(move |request| router.clone().oneshot(request));
     let connection = http1::Builder::new()
@@ -61,7 +63,7 @@ async fn serve_connection(stream: TcpStream, router: Router, done: CancellationT
         }
     };
     if let Err(error) = ended {
-        tracing::debug!(%error, "admin connection failed");
+        tracing::debug!(%error, "admin connection closed because of an error");
     }
 }
 
@@ -90,7 +92,7 @@ mod tests {
             .unwrap();
         let began = tokio::time::Instant::now();
         let mut response = Vec::new();
-        // The connection may close with or without an error response.
+        // A read error is ignored: the server can close the connection with or without an error response.
         let _ = stream.read_to_end(&mut response).await;
         assert!(began.elapsed() >= HEAD_TIMEOUT);
         assert!(!String::from_utf8_lossy(&response).contains("200"));

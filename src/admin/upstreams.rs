@@ -1,7 +1,7 @@
 //! `/upstreams`: shows the state of upstreams, and opens and closes circuit breakers.
 //!
-//! A circuit breaker that an operator opens stays open until an operator closes it. Closing a breaker resets its
-//! failure counts, and later failures can open it again.
+//! A circuit breaker that an operator opens stays open until an operator closes it. Closing a circuit breaker resets
+//! its failure counts. Later failures can open the breaker again.
 
 use std::sync::Arc;
 
@@ -47,7 +47,7 @@ struct ServerView {
     server: String,
     weight: u32,
     in_flight: u32,
-    /// Whether health checks have ejected the server.
+    /// Whether failed health checks have ejected the server, so that it receives no requests.
     ejected: bool,
     circuit: CircuitView,
 }
@@ -55,16 +55,17 @@ struct ServerView {
 #[derive(Debug, Serialize)]
 struct CircuitView {
     state: &'static str,
-    /// Whether an operator opened the breaker. It then stays open until an operator closes it.
+    /// Whether an operator opened the circuit breaker. The breaker then stays open until an operator closes it.
     held: bool,
-    /// Time in the current state.
+    /// How long the circuit breaker has been in its current state, in seconds.
     for_seconds: f64,
-    /// Time until an open breaker becomes half-open.
+    /// How long until the open circuit breaker becomes half-open, in seconds. `None` if the breaker is not open or an
+    /// operator opened it.
     #[serde(skip_serializing_if = "Option::is_none")]
     remaining_seconds: Option<f64>,
-    /// How often the breaker has opened.
+    /// How often the circuit breaker has opened since the gateway started.
     openings: u64,
-    /// Cause of the last opening.
+    /// Cause of the last opening of the circuit breaker. `None` if the breaker has never opened.
     #[serde(skip_serializing_if = "Option::is_none")]
     opened_by: Option<&'static str>,
     failures_in_a_row: u32,
@@ -158,7 +159,7 @@ fn find_server<'a>(
 
 fn not_found(what: &str, names: &[&str]) -> AdminProblem {
     let names = names.join(", ");
-    let detail = format!("Unknown {what}. Configured: {names}");
+    let detail = format!("The configuration has no such {what}. Configured: {names}");
     AdminProblem::plain(StatusCode::NOT_FOUND, detail)
 }
 

@@ -1,12 +1,13 @@
 //! Parser of one element of `X-Forwarded-For`: an address, optionally with brackets and a port.
 //!
-//! The header has no standard, so the parser accepts only the forms that proxies write. `unknown`, `_hidden`, host
-//! names, quotes and zone ids are not addresses. A zone id belongs to an interface of another machine, and dropping it
-//! would merge different clients.
+//! `X-Forwarded-For` has no standard, so the parser accepts only the forms that proxies write. It rejects `unknown`,
+//! `_hidden`, host names, quotes and IPv6 zone ids. A zone id names a network interface of another machine. Two clients
+//! can have the same address with different zone ids, so the parser must not drop the zone id.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Parses an element without surrounding white space. An IPv4-mapped IPv6 address becomes an IPv4 address.
+/// Parses an element, which must have no surrounding white space. Converts an IPv4-mapped IPv6 address to IPv4. Returns
+/// `None` if the element is not an address.
 pub(super) fn parse(element: &[u8]) -> Option<IpAddr> {
     let text = str::from_utf8(element).ok()?;
     let address = match text.strip_prefix('[') {
@@ -23,7 +24,8 @@ fn parse_bracketed(text: &str) -> Option<IpAddr> {
     port_is_fine.then_some(IpAddr::V6(address))
 }
 
-/// Parses an IPv4 address with a port. An IPv6 address with a port needs brackets, because `::1:80` is an address.
+/// Parses an IPv4 address with a port. An IPv6 address with a port needs brackets and is parsed elsewhere, because
+/// `::1:80` is an address without a port.
 fn parse_with_port(text: &str) -> Option<IpAddr> {
     let (host, port) = text.split_once(':')?;
     let address: Ipv4Addr = host.parse().ok()?;
@@ -31,7 +33,7 @@ fn parse_with_port(text: &str) -> Option<IpAddr> {
 }
 
 fn is_port(text: &str) -> bool {
-    // `parse` alone would also accept `+80`.
+    // The digits are checked first, because `parse` would also accept `+80`.
     text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok()
 }
 

@@ -1,10 +1,10 @@
-//! A set of networks, in which the address of every request is looked up.
+//! A set of IP networks. The gateway looks up the address of every request in such sets.
 //!
-//! The set is stored as sorted, disjoint ranges, so a lookup is one binary search. Cloud providers publish lists of
-//! three thousand networks. At this size a prefix trie would not be faster, and needs far more code.
+//! The set is stored as sorted, disjoint ranges, so a lookup is one binary search. Cloud providers publish lists of up
+//! to three thousand networks. At this size a prefix trie would not be faster, and would need far more code.
 //!
-//! `::ffff:0:0/96` and its subnets are IPv4 networks. A shorter IPv6 prefix that includes it, such as `::/0`, covers
-//! IPv6 only. To cover all addresses, configure `0.0.0.0/0` as well.
+//! `::ffff:0:0/96` and its subnets are treated as IPv4 networks. A shorter IPv6 prefix, such as `::/0`, contains no
+//! IPv4 addresses. To cover all addresses, configure both `0.0.0.0/0` and `::/0`.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 const MAPPED_PREFIX: u8 = 96;
 
-/// A set of addresses.
+/// A set of IPv4 and IPv6 networks.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Networks {
     v4: Ranges<u32>,
@@ -20,7 +20,7 @@ pub(super) struct Networks {
 }
 
 impl Networks {
-    /// Whether one of the networks contains the address, which must be in canonical form.
+    /// Whether one of the networks contains `address`. An IPv4-mapped IPv6 address must be converted to IPv4 first.
     pub(super) fn contains(&self, address: IpAddr) -> bool {
         match address {
             IpAddr::V4(address) => self.v4.contains(address.to_bits()),
@@ -46,10 +46,10 @@ impl FromIterator<IpNet> for Networks {
     }
 }
 
-/// Returns the address families whose public addresses are all contained in `networks`.
+/// Returns "IPv4" if `networks` contain all IPv4 addresses, and "IPv6" if they contain all public IPv6 addresses.
 pub(crate) fn families_covered(networks: impl Iterator<Item = IpNet>) -> Vec<&'static str> {
     let all_v4 = IpNet::from(Ipv4Net::default());
-    // Global unicast addresses (RFC 4291, section 2.4).
+    // All public IPv6 addresses are in `2000::/3` (global unicast, RFC 4291, section 2.4).
     let public_v6 = Ipv6Net::new_assert([0x2000, 0, 0, 0, 0, 0, 0, 0].into(), 3).into();
     let merged = IpNet::aggregate(&networks.map(canonical).collect());
     [("IPv4", all_v4), ("IPv6", public_v6)]
@@ -74,7 +74,7 @@ fn canonical(network: IpNet) -> IpNet {
     }
 }
 
-/// Disjoint ranges in ascending order. Both ends are included.
+/// Disjoint address ranges in ascending order. A range includes its first and its last address.
 #[derive(Clone, Debug)]
 struct Ranges<T>(Box<[(T, T)]>);
 

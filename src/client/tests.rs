@@ -25,7 +25,8 @@ fn forwarded(lines: &[&str]) -> HeaderMap {
         .collect()
 }
 
-/// Returns the caller of a request with these `X-Forwarded-For` lines from a trusted proxy.
+/// Returns the caller that the gateway determines for a request with these `X-Forwarded-For` lines from a trusted
+/// proxy.
 fn behind_proxy(lines: &[&str]) -> Caller {
     trusting(&["10.0.0.0/8"])
         .identify(ip(PROXY), &forwarded(lines))
@@ -237,7 +238,7 @@ fn a_header_spelled_with_underscores_is_another_header() {
     assert_eq!(caller.address(), ip(PROXY));
 }
 
-/// Generates addresses in canonical form that are often in [`some_networks`].
+/// Generates addresses that are often in [`some_networks`]. No address is an IPv4-mapped IPv6 address.
 fn some_address() -> impl Strategy<Value = IpAddr> {
     prop_oneof![
         (0_u8..4, any::<u8>()).prop_map(|(net, host)| IpAddr::from([10, net, 0, host])),
@@ -258,8 +259,8 @@ fn some_networks() -> impl Strategy<Value = Vec<IpNet>> {
 }
 
 proptest! {
-    /// The crate `real_ip` supports only a single line and no IPv4-mapped addresses. For such headers its rules are the
-    /// same.
+    /// The generated header has a single line and no IPv4-mapped addresses, because the crate `real_ip` supports only
+    /// these. For such headers, the gateway and `real_ip` must find the same client.
     #[test]
     fn the_client_of_a_plain_chain_is_the_one_that_real_ip_finds(
         networks in some_networks(),

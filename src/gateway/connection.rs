@@ -1,4 +1,4 @@
-//! One connection: TLS handshake, protocol detection, HTTP.
+//! Serves one client connection: TLS handshake, protocol detection, then HTTP/1 or HTTP/2.
 
 use std::io;
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ use crate::net::{ClientSocket, keep_alive};
 use crate::pipeline::Pipeline;
 use crate::server_settings::{ClientTimeouts, ServerLimits};
 
-/// State that the connections of a worker share.
+/// State that all connections of a worker share.
 pub(super) struct WorkerContext {
     pub(super) pipeline: Arc<Pipeline>,
     pub(super) tls: Option<TlsAcceptor>,
@@ -33,7 +33,7 @@ pub(super) struct WorkerContext {
     pub(super) tasks: TaskTracker,
 }
 
-/// Serves a connection until it is closed.
+/// Serves a client connection and returns when the connection is closed. Errors are logged.
 pub(super) async fn serve(
     stream: TcpStream,
     peer: IpAddr,
@@ -41,7 +41,7 @@ pub(super) async fn serve(
     context: Arc<WorkerContext>,
 ) {
     if let Err(error) = set_socket_options(&stream) {
-        tracing::debug!(%error, "setting socket options failed, closing connection");
+        tracing::debug!(%peer, %error, "cannot set TCP_NODELAY or TCP keep-alive, closing client connection");
         return;
     }
     let tasks = context.tasks.clone();
@@ -61,12 +61,12 @@ fn set_socket_options(stream: &TcpStream) -> io::Result<()> {
     keep_alive(stream)
 }
 
-/// A boxed future. Connections are long-lived and mostly idle. Boxing each phase makes a connection use the memory of
-/// its current phase and not of the largest one. The functions that return the box are not `async`, because an `async`
-/// function would reserve memory for the values it moves into the box.
+/// A boxed future. Each phase of a connection has its own box, so a connection uses only the memory of its current
+/// phase. This matters because most connections are long-lived and idle. The functions that return the box are not
+/// `async`, because an `async` function would reserve memory for the values it moves into the box.
 type BoxedFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Performs the TLS handshake. Returns `None` if it fails or times out.
+/// Performs the TLS handshake. Returns `None` if the handshake fails or `handshake_timeout` expires.
 fn tls_handshake<'a>(
     acceptor: &'a TlsAcceptor,
     stream: TcpStream,
@@ -76,19 +76,21 @@ fn tls_handshake<'a>(
         match tokio::time::timeout(timeouts.handshake, acceptor.accept(stream)).await {
             Ok(Ok(stream)) => Some(stream),
             Ok(Err(error)) => {
-                tracing::debug!(%error, "TLS handshake failed");
+                tracing::debug!(%error, "TLS handshake with client failed, closing connection");
                 None
             }
             Err(_elapsed) => {
-                tracing::debug!("TLS handshake timed out");
+                tracing::debug!(
+                    "TLS handshake with client timed out (handshake_timeout), closing connection"
+                );
                 None
             }
         }
     })
 }
 
-/// Detects the protocol from the first bytes and serves it. This also happens after ALPN, because a client can agree on
-/// one protocol and start with the other.
+/// Detects from the first bytes whether the client uses HTTP/1 or HTTP/2, and serves this protocol. The result of ALPN
+/// is ignored, because a client can negotiate one protocol and then use the other.
 fn serve_protocol<IO>(
     mut io: IO,
     connection: ClientConnection,
@@ -105,12 +107,12 @@ where
                 serve_http2(io, connection, context).await
             }
             Err(error) => {
-                tracing::debug!(%error, "protocol detection failed");
+                tracing::debug!(%error, "cannot detect HTTP version of client, closing connection");
                 return;
             }
         };
         if let Err(error) = outcome {
-            tracing::debug!(%error, "client connection failed");
+            tracing::debug!(%error, "client connection closed because of an error");
         }
     })
 }
@@ -128,7 +130,7 @@ where
         let connection = Arc::new(connection);
         let service = |request: Request<http1::Http1Body>, violation| {
             let request = request.map(|body| RequestBody::http1(body, context.limits.body_bytes));
-            // Boxed, because otherwise an idle connection would reserve memory for the future.
+            // The future is boxed, because otherwise even an idle connection would reserve memory for it.
             Box::pin(context.pipeline.respond(&connection, request, violation))
         };
         let stop = context.drain.watch();

@@ -1,8 +1,8 @@
-//! Drain signal of a worker to its connections.
+//! Signal from a worker to its connections that a drain has started.
 //!
-//! A connection checks the signal on every poll, so the check is a single load of a flag that only this worker's
-//! thread reads. A cancellation token would take a lock that all workers share, once per request. The signal wakes
-//! idle connections once, through their wakers.
+//! A connection checks the signal on every poll, so the check must be cheap: it loads one flag that only this worker's
+//! thread reads. A cancellation token is not used, because it would take a lock that all workers share, once per
+//! request. When the drain starts, the signal wakes idle connections through their wakers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,15 +19,15 @@ pub(super) struct DrainSignal(Arc<SignalState>);
 struct SignalState {
     /// Whether the drain has started.
     is_sent: AtomicBool,
-    /// Wakers of the tasks that wait for the signal.
+    /// Wakers of the tasks that wait for the drain to start.
     waiting: Mutex<Slab<Waker>>,
 }
 
-/// Future that is ready when the drain starts. One task polls it.
+/// Future that is ready when the drain starts. It must not be polled by more than one task.
 #[derive(Debug)]
 pub(super) struct DrainWatch {
     signal: Arc<SignalState>,
-    /// Slot of the task's waker in `waiting`, from the first poll on.
+    /// Index of the task's waker in `waiting`. `None` before the first poll.
     slot: Option<usize>,
 }
 
@@ -40,8 +40,8 @@ impl DrainSignal {
         }
     }
 
-    /// Returns a future that is ready when the drain starts. Only one task may poll it, because it registers the waker
-    /// of the first poll only.
+    /// Returns a future that is ready when the drain starts. Each task needs its own future, because a future registers
+    /// only the waker of its first poll.
     pub(super) fn watch(&self) -> DrainWatch {
         DrainWatch {
             signal: Arc::clone(&self.0),
@@ -60,7 +60,8 @@ impl Future for DrainWatch {
         if self.slot.is_none() {
             let slot = self.signal.waiting.lock().insert(cx.waker().clone());
             self.slot = Some(slot);
-            // Checked again: a signal sent between the first check and the registration would not wake this task.
+            // The flag is checked a second time, because a signal between the first check and the registration does not
+            // wake this task.
             if self.signal.is_sent.load(Ordering::SeqCst) {
                 return Poll::Ready(());
             }

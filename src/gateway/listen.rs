@@ -1,8 +1,8 @@
 //! Binds one listening socket per worker and address.
 //!
-//! All workers listen on the same addresses with `SO_REUSEPORT`. With this option alone, a second gateway could bind
-//! the same port unnoticed and receive half of the connections. So each address is first bound without the option,
-//! which fails if the port is in use.
+//! All workers listen on the same addresses with `SO_REUSEPORT`. With this option, a second gateway could bind the same
+//! port by mistake and receive half of the connections. So each address is first bound without the option, which fails
+//! if the port is in use.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -10,25 +10,25 @@ use std::net::{SocketAddr, TcpListener};
 use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
 
-/// Limit of the connections that the kernel queues per socket until the worker accepts them.
+/// Maximum number of connections that the kernel queues per listening socket until the worker accepts them.
 const BACKLOG: i32 = 4_096;
 
-/// Error of a listening socket.
+/// Error: a listener cannot be bound to its address.
 #[derive(Debug, Error)]
 #[error("cannot listen on {address}: {}", explain(.source))]
 pub struct ListenError {
-    /// Configured address.
+    /// Address from the configuration key `listen`.
     pub address: SocketAddr,
-    /// Error of the system call.
+    /// Error of the system call that failed.
     #[source]
     pub source: io::Error,
 }
 
-/// Listening sockets.
+/// Listening sockets of all workers.
 pub(super) struct Sockets {
-    /// Bound addresses. A configured port 0 is replaced by the port that the system chose.
+    /// Addresses that the sockets are bound to. A configured port 0 is replaced by the port that the system chose.
     pub(super) addresses: Vec<SocketAddr>,
-    /// Sockets by worker, one per address.
+    /// The sockets of each worker. A worker has one socket per address.
     pub(super) per_worker: Vec<Vec<TcpListener>>,
 }
 
@@ -63,7 +63,7 @@ fn socket(address: SocketAddr, shared: bool) -> io::Result<TcpListener> {
         Type::STREAM,
         Some(Protocol::TCP),
     )?;
-    // Allows a restart while connections of the previous process are in TIME_WAIT.
+    // With `SO_REUSEADDR`, the gateway can restart while connections of the previous process are in TIME_WAIT.
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(shared)?;
     if address.is_ipv6() {

@@ -1,4 +1,4 @@
-//! Starts a gateway with each configuration of `tests/configs/valid` and `config`.
+//! Test that a gateway starts with each configuration file in `tests/configs/valid` and `config`.
 
 use std::fs;
 use std::net::{Ipv4Addr, TcpStream};
@@ -32,7 +32,7 @@ fn files_in(folder: &str) -> Vec<PathBuf> {
 
 #[test]
 fn every_valid_configuration_starts_a_gateway() {
-    // `Err` means that another test has installed a provider.
+    // An error is ignored: it means that another test has already installed a TLS provider.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let folder = tempfile::tempdir().unwrap();
     let issued = rcgen::generate_simple_self_signed(["localhost".into()]).unwrap();
@@ -45,7 +45,7 @@ fn every_valid_configuration_starts_a_gateway() {
     let shipped = files_in("config");
     for path in files_in("tests/configs/valid").iter().chain(&shipped) {
         let mut policy = load(path);
-        // The configured addresses and certificates do not exist on this machine.
+        // The test replaces the configured addresses and certificates, because they do not exist on this machine.
         policy.server.listen = vec![(Ipv4Addr::LOCALHOST, 0).into()];
         policy.server.workers = 1;
         if let Some(files) = &mut policy.server.tls {

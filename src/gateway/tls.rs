@@ -14,25 +14,25 @@ use crate::server_settings::TlsFiles;
 /// Why TLS cannot be set up for the listeners.
 #[derive(Debug, Error)]
 pub enum TlsError {
-    /// A file cannot be read, or contains no certificate or key in PEM format.
-    #[error("cannot read the {what} in {}: {}", path.display(), explain(.source))]
+    /// The certificate or key file cannot be read, or contains no certificate or key in PEM format.
+    #[error("cannot read the TLS {what} of the listeners in {}: {}", path.display(), explain(.source))]
     File {
-        /// Expected content: "certificate" or "key".
+        /// Expected content of the file: "certificate" or "key".
         what: &'static str,
-        /// Path of the file.
+        /// Path of the certificate or key file.
         path: PathBuf,
-        /// Error of the PEM reader.
+        /// The error that the PEM reader returns.
         #[source]
         source: pem::Error,
     },
-    /// rustls rejects the pair, for example because the key does not belong to the certificate.
-    #[error("the certificate in {} cannot be used with the key in {}: {source}", cert.display(), key.display())]
+    /// rustls rejects the certificate with this key, for example because the key does not belong to the certificate.
+    #[error("the certificate in {} cannot be used with the private key in {}: {source}", cert.display(), key.display())]
     Pair {
         /// Path of the certificate file.
         cert: PathBuf,
-        /// Path of the key file.
+        /// Path of the private key file.
         key: PathBuf,
-        /// Reason given by rustls.
+        /// The error that rustls returns.
         #[source]
         source: rustls::Error,
     },

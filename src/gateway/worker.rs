@@ -1,4 +1,4 @@
-//! A worker: one thread with its runtime, listeners and client connections.
+//! A worker: one thread with its own async runtime, listeners and client connections.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -19,28 +19,29 @@ use crate::http1::FlushBatch;
 use crate::pipeline::Pipeline;
 use crate::upstream::health::HealthChecks;
 
-/// Delay after a failed accept. The usual cause is that the process has no file descriptors left until connections
-/// close.
+/// Delay before the next accept after a failed one. The usual cause is `RLIMIT_NOFILE`. Without a delay, the accept
+/// loop would use all CPU time of the worker until a connection closes.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Period of [`keep_timer_armed`]: long enough to cost almost nothing, and shorter than the timeouts of requests.
+/// Period of the timer in [`keep_timer_armed`]. The period is long enough to cost almost nothing, and shorter than the
+/// usual timeouts of requests.
 const TICK: Duration = Duration::from_millis(500);
 
 pub(super) struct Worker {
     pub(super) pipeline: Pipeline,
-    /// Tasks of the connections, and tasks that outlive their connection.
+    /// Tasks that a drain waits for: connections, and request tasks that can outlive their connection.
     pub(super) tasks: TaskTracker,
     pub(super) sockets: Vec<TcpListener>,
     pub(super) tls: Option<TlsAcceptor>,
     pub(super) stop: Stop,
     /// Health checks that this worker runs for all workers.
     pub(super) checks: Vec<HealthChecks>,
-    /// Limit of the open connections of this worker.
+    /// Maximum number of open client connections of this worker.
     pub(super) connections: usize,
 }
 
 impl Worker {
-    /// Starts the worker on its own thread.
+    /// Starts the thread of the worker. `number` is part of the thread name.
     pub(super) fn start(self, number: usize) -> io::Result<JoinHandle<()>> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -49,7 +50,8 @@ impl Worker {
             .name(format!("tidegate-{number}"))
             .spawn(move || {
                 runtime.block_on(self.run());
-                // Does not wait for DNS lookups, which block a thread of the runtime.
+                // The worker does not wait for running DNS lookups. A lookup blocks a thread of the runtime and cannot
+                // be cancelled.
                 runtime.shutdown_background();
             })
     }
@@ -60,8 +62,9 @@ impl Worker {
             (settings.shutdown_grace, settings.timeouts, settings.limits);
         let tasks = self.tasks;
         let drain = DrainSignal::default();
-        // A listener holds a permit while it waits for a connection. The permits of all listeners but one are added, so
-        // that waiting listeners do not reduce the number of connections.
+        // Each connection needs a permit, and a listener takes the permit before it waits for a connection. The
+        // semaphore has extra permits for all listeners but one. Without them, waiting listeners would reduce the
+        // maximum number of connections.
         let permits = self.connections + self.sockets.len() - 1;
         let permits = Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS)));
         let context = Arc::new(WorkerContext {
@@ -87,32 +90,41 @@ impl Worker {
         tokio::select! {
             () = tasks.wait() => {}
             () = tokio::time::sleep(grace) => {
-                tracing::warn!(remaining = tasks.len(), "shutdown grace period expired, aborting remaining tasks");
+                tracing::warn!(
+                    remaining = tasks.len(),
+                    "shutdown_grace expired, aborting client connections and requests in flight"
+                );
             }
             () = self.stop.halt.cancelled() => {}
         }
     }
 }
 
-/// Keeps a timer armed that expires before the timers of requests. The runtime wakes itself through a file descriptor
-/// when a new timer becomes the next to expire. Without this timer, that would happen for every request.
+/// Keeps one timer running that expires before the timers of requests. When a new timer becomes the next to expire, the
+/// runtime wakes itself through a file descriptor, which costs a system call. Without this timer, almost every request
+/// would cause such a call.
 async fn keep_timer_armed() {
     loop {
         tokio::time::sleep(TICK).await;
     }
 }
 
-/// Accepts connections until the drain starts, then serves the connections that the kernel has queued.
+/// Accepts and serves connections until the drain starts. Then serves the connections that wait in the kernel's accept
+/// queue, and closes the listener.
 async fn accept(socket: TcpListener, context: Arc<WorkerContext>, permits: Arc<Semaphore>) {
     let listener = match tokio::net::TcpListener::from_std(socket) {
         Ok(listener) => listener,
         Err(error) => {
-            tracing::error!(%error, "registering listener failed, address not served");
+            tracing::error!(
+                %error,
+                "cannot register listener with the event loop, worker accepts no connections on its address"
+            );
             return;
         }
     };
     loop {
-        // The permit comes first, so connections above the limit wait in the kernel's queue, at little cost.
+        // The permit is acquired before the accept, so connections above the maximum wait in the kernel's accept queue.
+        // They cost the gateway nothing there.
         let permit = tokio::select! {
             permit = Arc::clone(&permits).acquire_owned() => permit.expect("the semaphore is never closed"),
             () = context.drain.watch() => return,
@@ -127,14 +139,18 @@ async fn accept(socket: TcpListener, context: Arc<WorkerContext>, permits: Arc<S
         match accepted {
             Ok((stream, peer)) => spawn(stream, peer, &context, Some(permit)),
             Err(error) => {
-                tracing::warn!(%error, "accept failed");
+                tracing::warn!(
+                    %error,
+                    "cannot accept client connection, retrying (with too many open files, raise RLIMIT_NOFILE)"
+                );
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }
     }
 }
 
-/// Serves the connections in the kernel's accept queue. They do not need a permit.
+/// Serves the connections in the kernel's accept queue after the drain has started. They need no permit, because no
+/// further connections follow.
 fn serve_queued(listener: tokio::net::TcpListener, context: &Arc<WorkerContext>) {
     let Ok(listener) = listener.into_std() else {
         return;
@@ -149,7 +165,7 @@ fn serve_queued(listener: tokio::net::TcpListener, context: &Arc<WorkerContext>)
     }
 }
 
-/// Serves a connection in a new task.
+/// Starts a task that serves a connection. `permit` is `None` for connections that do not count against the maximum.
 fn spawn(
     stream: TcpStream,
     peer: SocketAddr,

@@ -1,8 +1,8 @@
-//! Request bodies as the service receives them, and the trait of response bodies.
+//! Request bodies, as the service receives them, and the trait that response bodies implement.
 //!
-//! A body that arrives together with its head is passed to the service in one piece. Any other body passes through a
-//! channel with a slot for one part. The connection reads only while the service waits for a part. So it reads from the
-//! client as fast as the service consumes, and no data accumulates.
+//! A body that arrives together with its head is passed to the service in one piece. Any other body is passed through a
+//! channel that holds at most one part. The connection reads from the client only while the service waits for a part.
+//! So a slow service slows down the client, and no data accumulates.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,74 +15,75 @@ use thiserror::Error;
 
 use super::violation::Violation;
 
-/// The body of an HTTP/1 request.
+/// The body of an HTTP/1 request, which the service reads. Trailers are dropped.
 #[derive(Debug)]
 pub(crate) struct Http1Body(Http1BodySource);
 
 #[derive(Debug)]
 enum Http1BodySource {
-    /// The body arrived with its head.
+    /// The complete body arrived together with the request head.
     Complete(Bytes),
-    /// The body arrives in parts.
+    /// The connection receives the body in parts and passes them through a channel.
     Channel(Receiver),
 }
 
-/// Why an HTTP/1 request body ended early.
+/// Why an HTTP/1 request body ended before it was complete.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
 pub enum Http1BodyError {
-    /// The body is invalid or did not arrive in time.
+    /// The body is invalid HTTP, or the client sent no bytes within `body_timeout`.
     #[error(transparent)]
     Violation(#[from] Violation),
-    /// The client or the gateway closed the connection.
-    #[error("the connection was closed before the request was complete")]
+    /// The client or the gateway closed the connection before the body was complete.
+    #[error("the client connection was closed before the request body was complete")]
     Closed,
 }
 
-/// A response body that is notified when the response is delivered.
+/// A response body that the server notifies after it has written the complete response to the socket.
 pub(crate) trait TrackDelivery: http_body::Body<Data = Bytes> {
-    /// Called once, after the last byte of the response is written to the socket. If the body is dropped without this
-    /// call, the response was truncated.
+    /// Records that the response is delivered. The server calls this once, after the last byte is written to the
+    /// socket. If the body is dropped without this call, the client received a truncated response.
     fn delivered(self: Pin<&mut Self>);
 }
 
-/// Receiving half of the channel, which the service reads.
+/// Receiving half of the channel. The service reads the request body from it.
 #[derive(Debug)]
 struct Receiver {
     channel: Arc<Mutex<Channel>>,
-    /// Bytes still to be read, if the client declared a length.
+    /// Number of bytes that are still to be read. `None` if the request has no `Content-Length`.
     remaining: Option<u64>,
     ended: bool,
 }
 
-/// Sending half of the channel, which the connection writes. Dropping it before the end of the body ends the body with
-/// [`Http1BodyError::Closed`].
+/// Sending half of the channel. The connection passes the parts of a request body to it. If the sender is dropped
+/// before the end of the body, the service receives [`Http1BodyError::Closed`].
 #[derive(Debug)]
 pub(super) struct RequestBodySender(Arc<Mutex<Channel>>);
 
-/// Demand of the service for parts of the body.
+/// Whether the service wants more of the request body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Demand {
-    /// The service waits for the next part.
+    /// The service waits for the next part of the body.
     More,
-    /// The service has dropped the body.
+    /// The service has dropped the body and reads no more of it.
     Nothing,
 }
 
-/// A channel with a slot for one part.
+/// State that sender and receiver share. The channel holds at most one part.
 #[derive(Debug, Default)]
 struct Channel {
     part: Option<Bytes>,
     end: Option<Result<(), Http1BodyError>>,
-    /// Set while the service waits for a part.
+    /// Waker of the service. `Some` while the service waits for a part.
     receiver: Option<Waker>,
-    /// Set while the connection waits for demand.
+    /// Waker of the connection. `Some` while the connection waits until the service reads or drops the body.
     sender: Option<Waker>,
-    /// Whether the service dropped the body.
+    /// Whether the service has dropped the body and reads no more of it.
     dropped: bool,
 }
 
 impl Http1Body {
-    /// Returns a body and the sender of its parts. `remaining` is the declared length of the body, if any.
+    /// Creates a body that arrives in parts, and the sender for these parts. `remaining` is the value of
+    /// `Content-Length`, or `None` for a chunked body.
     pub(super) fn channel(remaining: Option<u64>) -> (RequestBodySender, Self) {
         let channel = Arc::new(Mutex::new(Channel::default()));
         let receiver = Receiver {
@@ -96,7 +97,8 @@ impl Http1Body {
         )
     }
 
-    /// Returns all bytes if the body arrived with its head, otherwise the unchanged body.
+    /// Returns the bytes of the body if it arrived together with the head. Otherwise returns the unchanged body as
+    /// `Err`.
     pub(crate) fn into_complete(self) -> Result<Bytes, Self> {
         match self.0 {
             Http1BodySource::Complete(bytes) => Ok(bytes),
@@ -112,13 +114,14 @@ impl From<Bytes> for Http1Body {
 }
 
 impl RequestBodySender {
-    /// Is ready when the service waits for a part or has dropped the body.
+    /// Waits until the service either waits for a part or has dropped the body.
     pub(super) fn poll_demand(&self, cx: &mut Context<'_>) -> Poll<Demand> {
         let mut channel = self.0.lock();
         if channel.dropped {
             return Poll::Ready(Demand::Nothing);
         }
-        // Also registered while the service waits, because it may drop the body before the part arrives.
+        // The waker is registered even if the service already waits, because the service can drop the body before the
+        // next part arrives.
         channel.sender = Some(cx.waker().clone());
         if channel.receiver.is_some() {
             Poll::Ready(Demand::More)
@@ -127,19 +130,20 @@ impl RequestBodySender {
         }
     }
 
-    /// Whether the service dropped the body.
+    /// Whether the service has dropped the body and reads no more of it.
     pub(super) fn is_dropped(&self) -> bool {
         self.0.lock().dropped
     }
 
-    /// Passes a part to the service. There must be [demand](Self::poll_demand) for it.
+    /// Passes a part of the body to the service. Call this only after [`poll_demand`](Self::poll_demand) returned
+    /// [`Demand::More`].
     pub(super) fn send(&self, part: Bytes) {
         let mut channel = self.0.lock();
         channel.part = Some(part);
         channel.wake_receiver();
     }
 
-    /// Ends the body.
+    /// Ends the body. With `Ok` the body is complete, and with `Err` the service receives the error.
     pub(super) fn end(self, end: Result<(), Http1BodyError>) {
         self.0.lock().end(end);
     }
@@ -152,7 +156,7 @@ impl Drop for RequestBodySender {
 }
 
 impl Channel {
-    /// Sets the end of the body, unless it is set already.
+    /// Ends the body, unless it has already ended.
     fn end(&mut self, end: Result<(), Http1BodyError>) {
         if self.end.is_none() {
             self.end = Some(end);
@@ -184,7 +188,7 @@ impl Receiver {
             self.ended = true;
             return Poll::Ready(end.err().map(Err));
         }
-        // Only the first poll wakes the sender. The demand lasts until the next part is sent.
+        // Only the first poll wakes the sender. Further polls before the next part would wake it for nothing.
         if channel.receiver.replace(cx.waker().clone()).is_none()
             && let Some(sender) = channel.sender.take()
         {
@@ -354,7 +358,7 @@ mod tests {
         assert_eq!(counter.0.load(Ordering::Relaxed), 1);
     }
 
-    /// Waker that counts wake-ups.
+    /// Waker that counts how often it is woken.
     #[derive(Default)]
     struct WakeCounter(AtomicU32);
 

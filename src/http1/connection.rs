@@ -1,8 +1,9 @@
-//! State machine of one HTTP/1 connection. Each step of an exchange is a poll function.
+//! State machine of one HTTP/1 connection. Each step of serving a request is a poll function.
 //!
-//! The connection applies the timeouts of the client, because only the connection knows what it waits for: the first
-//! head, the rest of a head, a body, the next request, or a writable socket. No timeout runs while the service works.
-//! If an immediate close could destroy the response, the connection lingers (see [`Linger`]).
+//! This module applies the client timeouts, because only the connection knows what it waits for. It can wait for the
+//! first head, the rest of a head, a body, the next request, or a writable socket. No client timeout runs while the
+//! service processes a request. If an immediate close could destroy the response, the connection stays open for a short
+//! time (see [`Linger`]).
 
 use std::io;
 use std::pin::Pin;
@@ -28,10 +29,11 @@ use super::write::WriteBuffer;
 use crate::net::ClientSocket;
 use crate::server_settings::{ClientTimeouts, ServerLimits};
 
-/// Limit of the bytes of a dropped body that are discarded so that the connection can be reused.
+/// Maximum number of bytes of an unread request body that the connection discards to stay usable for the next request.
+/// If more bytes follow, the connection is closed.
 const MAX_DISCARD: u64 = 64 * 1024;
 
-/// A client's connection.
+/// An HTTP/1 connection of a client.
 #[derive(Debug)]
 pub(super) struct Connection<IO> {
     io: IO,
@@ -41,31 +43,33 @@ pub(super) struct Connection<IO> {
     timer: Timer,
     write_timeout: WriteTimeout,
     linger: Linger,
-    /// The request body that is being received.
+    /// The request body that is not completely received. `None` if no body is outstanding.
     pending: Option<PendingBody>,
-    /// Start of the current wait for the client.
+    /// When the current wait for bytes of the client started. `None` if the connection does not wait.
     waiting_since: Option<Instant>,
-    /// Whether the current wait is for the rest of a head.
+    /// Whether the connection waits for the rest of a head, and not for the start of the next request.
     waits_for_head: bool,
-    /// Whether the connection has already received a request.
+    /// Whether the connection has already received a request, so that `idle_timeout` applies while it waits for the
+    /// next one.
     is_reused: bool,
     state: ReadState,
-    /// Whether the response announced the close of the connection.
+    /// Whether the connection closes after the current response.
     is_last: bool,
 }
 
-/// State of the read side.
+/// State of the read side of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReadState {
     Open,
-    /// A request was invalid, too slow or too large, so the start of the next request is unknown.
+    /// A request was invalid, too slow or too large. The position of the next request is unknown, so the connection
+    /// must be closed.
     Invalid,
-    /// The client closed its side.
+    /// The client has closed its side of the connection.
     Closed,
 }
 
 impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
-    /// Returns the connection `io`, from which `early` was already read.
+    /// Creates the state of the connection `io`. `early` contains the bytes that were already read from it.
     pub(super) fn new(
         io: IO,
         early: BytesMut,
@@ -93,8 +97,8 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         }
     }
 
-    /// Waits for a request. Once `stops` returns true, waits only for the rest of a request that has started. Returns
-    /// `None` if no further request arrives.
+    /// Waits for the next request. Returns `None` if no further request arrives. Once `stops` returns true, this
+    /// function waits only if the client has already sent a part of the request.
     pub(super) fn poll_request(
         &mut self,
         cx: &mut Context<'_>,
@@ -125,8 +129,8 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         Poll::Ready(Ok(received))
     }
 
-    /// Waits until the timeout of the next head expires or the connection stops. Returns a violation if the client has
-    /// sent a part of the head.
+    /// Waits until the timeout of the next head expires or `stops` returns true. Returns a violation if the client has
+    /// sent only a part of the head, and `None` if it has sent nothing.
     fn poll_head_timeout(
         &mut self,
         cx: &mut Context<'_>,
@@ -136,7 +140,8 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         if !head_started && stops(cx) {
             return Poll::Ready(None);
         }
-        // The timeout of the first head starts with the connection, that of a later one with its first byte.
+        // For the first request, `header_timeout` starts with the connection. For a later request, it starts with the
+        // first byte of the head.
         if self.is_reused && head_started != self.waits_for_head {
             self.waiting_since = None;
         }
@@ -150,12 +155,12 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         Poll::Ready(head_started.then_some(Violation::HeadTimeout))
     }
 
-    /// Starts to receive the rest of a request body.
+    /// Sets the request body that the connection receives from now on.
     pub(super) fn receive(&mut self, pending: Option<PendingBody>) {
         self.pending = pending;
     }
 
-    /// Waits for the response. Meanwhile passes the request body to the service.
+    /// Waits for the response of the service. Meanwhile passes the request body to the service.
     pub(super) fn poll_response<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -171,7 +176,8 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         }
     }
 
-    /// Encodes the head of a response. `last` is true if the connection must not serve another request.
+    /// Encodes the head of a response into the write buffer. `exact` is the length of the body, if known. `last` means
+    /// that the connection must close after this response.
     pub(super) fn start_response(
         &mut self,
         parts: &Parts,
@@ -179,7 +185,7 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         request: RequestTraits,
         last: bool,
     ) -> Encoder {
-        // `100 Continue` must not be sent after the final response.
+        // From now on `100 Continue` is not sent, because it must not follow the final response.
         if let Some(pending) = &mut self.pending
             && pending.expect == Expectation::Continue
         {
@@ -195,7 +201,7 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         encoder
     }
 
-    /// Sends the body of a response. Meanwhile continues to receive the request body.
+    /// Sends the buffered head and the body of a response. Meanwhile continues to receive the request body.
     pub(super) fn poll_send<B: Body<Data = Bytes>>(
         &mut self,
         cx: &mut Context<'_>,
@@ -218,7 +224,7 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
             }
             let frame = encoder.poll_encode(cx, body.as_mut(), &mut self.write_buffer);
             if frame.is_pending() {
-                // Sends the encoded bytes now, because the next part of the body may take long.
+                // The encoded bytes are sent now, because the next part of the body can take long.
                 let _blocked = self.poll_flush(cx)?;
                 if !self.poll_client(cx)? {
                     return Poll::Pending;
@@ -227,7 +233,7 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         }
     }
 
-    /// Sends all buffered bytes.
+    /// Writes all buffered bytes to the socket. Fails if `write_timeout` expires.
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.write_buffer.is_empty() {
             let written = self.write_buffer.poll_write(&mut self.io, cx);
@@ -237,7 +243,7 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         self.check_write(cx, flushed)
     }
 
-    /// Applies the write timeout to the result of a write.
+    /// Returns the result of a write, or an error if `write_timeout` has expired while the socket is blocked.
     fn check_write(
         &mut self,
         cx: &mut Context<'_>,
@@ -246,7 +252,8 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         (self.write_timeout).check(&mut self.timer, cx, &self.io, written)
     }
 
-    /// Receives the rest of the request body, as long as the service reads it.
+    /// Passes the rest of the request body to the service. Returns at the end of the body, or when the service drops
+    /// the body.
     pub(super) fn poll_received(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(pending) = &self.pending {
             if pending.sender.is_dropped() {
@@ -260,7 +267,8 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads and discards the rest of a body that the service dropped, within one body timeout.
+    /// Reads and discards the rest of a request body that the service has dropped. This takes at most one
+    /// `body_timeout` and discards about [`MAX_DISCARD`] bytes at most.
     pub(super) fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(pending) = &mut self.pending {
             if pending.discarded > MAX_DISCARD {
@@ -282,8 +290,8 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         Poll::Ready(Ok(()))
     }
 
-    /// Whether the connection can serve another request. It cannot if the response announced the close, if the start of
-    /// the next request is unknown, or if too many bytes precede it.
+    /// Whether the connection can serve another request. It must close if the response announced this, or if the
+    /// position of the next request is unknown. It also closes if too many unread bytes precede the next request.
     pub(super) fn is_reusable(&self) -> bool {
         if self.is_last || self.state != ReadState::Open {
             return false;
@@ -296,7 +304,8 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
             && (!pending.sender.is_dropped() || pending.decoder.remaining().is_none_or(is_small))
     }
 
-    /// Closes the connection, after a lingering close if the client may still be sending.
+    /// Closes the connection. If the client can still be sending, the connection first lingers, so that the client
+    /// receives the response.
     pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.state == ReadState::Closed {
             let shut = Pin::new(&mut self.io).poll_shutdown(cx);
@@ -308,13 +317,13 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
             .poll(&mut self.io, &mut self.timer, cx, expected)
     }
 
-    /// Returns the connection for a tunnel, with the bytes received after the last request.
+    /// Converts an upgraded connection to a tunnel. The bytes received after the upgrade request are read first.
     pub(super) fn into_tunnel(self) -> Rewind<IO> {
         Rewind::new(self.io, self.reader.into_buffer(), self.timeouts.write)
     }
 
-    /// Receives from the client while the connection waits for the service or the socket. Returns true if the service
-    /// received a part or the end of the request body.
+    /// Receives from the client while the connection waits for the service or for a writable socket. Returns true if
+    /// the service received a part or the end of the request body. Fails if the client has closed the connection.
     fn poll_client(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
         let was_fed = if self.pending.is_some() {
             self.feed(cx)?
@@ -328,21 +337,21 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         } else {
             false
         };
-        // `feed` may have added `100 Continue`.
+        // The flush is needed because `feed` can add `100 Continue` to the write buffer.
         if !self.write_buffer.is_empty() || self.write_timeout.is_blocked() {
             let _blocked = self.poll_flush(cx)?;
         }
         Ok(was_fed)
     }
 
-    /// Passes the next part of the request body to the service if it waits for one. Returns true if the service
-    /// received a part or the end.
+    /// Passes the next part of the request body to the service, if the service waits for a part. Returns true if the
+    /// service received a part or the end of the body.
     fn feed(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
         let Some(pending) = &mut self.pending else {
             return Ok(false);
         };
         let Poll::Ready(Demand::More) = pending.sender.poll_demand(cx) else {
-            // The service is not reading the body, so `body_timeout` does not run.
+            // The service does not read the body now, so `body_timeout` must not run.
             self.waiting_since = None;
             return Ok(false);
         };
@@ -353,7 +362,8 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
                 out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
             }
         }
-        // A body in many small parts must not starve the other tasks of the worker.
+        // This task yields after a number of parts, because a body in many small parts must not starve the other tasks
+        // of the worker.
         let Poll::Ready(budget) = poll_proceed(cx) else {
             return Ok(false);
         };
@@ -380,7 +390,7 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         Ok(true)
     }
 
-    /// Ends the request body.
+    /// Ends the request body for the service, and updates the state of the read side.
     fn end_body(&mut self, end: Result<(), Http1BodyError>) {
         match end {
             Ok(()) => {}
@@ -393,7 +403,7 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         }
     }
 
-    /// Is ready when the current wait for the client has lasted for `limit`.
+    /// Is ready when the connection has waited for the client for the duration `limit`. The first call starts the wait.
     fn poll_client_timeout(&mut self, cx: &mut Context<'_>, limit: Duration) -> Poll<()> {
         let since = *self.waiting_since.get_or_insert_with(Instant::now);
         self.timer.poll(cx, since + limit)

@@ -1,43 +1,43 @@
-//! Decoder of request bodies: `Content-Length` and chunked.
+//! Decoder of request bodies with `Content-Length` or chunked transfer coding.
 //!
 //! The chunked decoder rejects everything that another server could interpret differently. A chunk size has at most 16
 //! digits and no surrounding white space. Chunk extensions consist of visible characters, spaces and tabs, and their
-//! total size per message is limited. Every line ends in CRLF. Trailers follow the rules of header lines and are
-//! dropped.
+//! total size per message is limited. Every line must end in CRLF. Trailers must have the syntax of header lines. The
+//! decoder checks trailers and drops them.
 
 use bytes::{Buf as _, Bytes, BytesMut};
 
 use super::head::is_token;
 use super::violation::Violation;
 
-/// Limit of the total size of the chunk extensions of a message, in bytes.
+/// Maximum total size of the chunk extensions of a message, in bytes. A larger size is a violation.
 const EXTENSION_BYTES: usize = 16 * 1024;
 
-/// Limit of the hexadecimal digits of a chunk size. Sixteen digits always fit in a `u64`.
+/// Maximum number of hexadecimal digits of a chunk size. Sixteen digits always fit in a `u64`.
 const SIZE_DIGITS: u8 = 16;
 
 /// Decoder of one request body.
 #[derive(Debug)]
 pub(super) enum Decoder {
-    /// `Content-Length`. The value is the number of bytes that remain.
+    /// The body has a `Content-Length`. The value is the number of bytes that are not decoded yet.
     Length(u64),
-    /// `Transfer-Encoding: chunked`.
+    /// The body has `Transfer-Encoding: chunked`.
     Chunked(Chunked),
 }
 
-/// Result of decoding buffered bytes.
+/// Result of decoding the buffered bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Decoded {
-    /// The next bytes of the body, at least one.
+    /// The next bytes of the body. At least one byte is returned.
     Data(Bytes),
-    /// The end of the body.
+    /// The body is complete.
     End,
-    /// All buffered bytes are consumed, and the body is incomplete.
+    /// All buffered bytes are consumed, but the body is incomplete. More bytes must be read.
     Incomplete,
 }
 
 impl Decoder {
-    /// Returns a decoder of a chunked body whose trailer section has at most `trailer_limit` bytes.
+    /// Creates a decoder for a chunked body. A trailer section of more than `trailer_limit` bytes is a violation.
     pub(super) fn chunked(trailer_limit: usize) -> Self {
         Self::Chunked(Chunked {
             state: ChunkState::Size { digits: 0, size: 0 },
@@ -47,8 +47,8 @@ impl Decoder {
         })
     }
 
-    /// Decodes and consumes bytes at the start of `input`. Bytes after the end of the body remain in `input`. After a
-    /// violation, `input` starts with the offending byte.
+    /// Decodes the bytes at the start of `input` and removes them. Bytes after the end of the body remain in `input`.
+    /// After a violation, `input` starts with the invalid byte.
     pub(super) fn decode(&mut self, input: &mut BytesMut) -> Result<Decoded, Violation> {
         match self {
             Self::Length(0) => Ok(Decoded::End),
@@ -58,7 +58,7 @@ impl Decoder {
         }
     }
 
-    /// Returns the number of bytes that remain, if the client declared a length.
+    /// Returns the number of body bytes that are not decoded yet, or `None` for a chunked body.
     pub(super) fn remaining(&self) -> Option<u64> {
         match self {
             Self::Length(remaining) => Some(*remaining),
@@ -67,7 +67,7 @@ impl Decoder {
     }
 }
 
-/// Splits at most `remaining` bytes off the start of `input`.
+/// Splits at most `remaining` bytes off the start of `input`, and subtracts their number from `remaining`.
 fn split_data(input: &mut BytesMut, remaining: &mut u64) -> Bytes {
     let count = (input.len()).min(usize::try_from(*remaining).unwrap_or(usize::MAX));
     *remaining -= count as u64;
@@ -83,7 +83,7 @@ pub(super) struct Chunked {
     trailer_limit: usize,
 }
 
-/// The part of a chunked body that the next byte belongs to.
+/// The element of a chunked body that the next byte belongs to.
 #[derive(Clone, Copy, Debug)]
 enum ChunkState {
     Size { digits: u8, size: u64 },
@@ -140,7 +140,7 @@ impl Chunked {
             },
             ChunkState::DataCr if byte == b'\r' => Ok(ChunkState::DataLf),
             ChunkState::DataLf if byte == b'\n' => Ok(ChunkState::Size { digits: 0, size: 0 }),
-            // `Data` and `End` do not occur: `decode` consumes data by its length and stops at the end.
+            // `Data` and `End` do not occur here, because `decode` handles these states before it calls `step`.
             ChunkState::DataCr | ChunkState::DataLf | ChunkState::Data { .. } | ChunkState::End => {
                 Err(Violation::ChunkEnd)
             }
@@ -207,14 +207,15 @@ mod tests {
 
     const TRAILER_LIMIT: usize = 64;
 
-    /// Position where decoding stopped: the end of the body, `None` at the end of the input, or the offending byte.
+    /// Where decoding stopped. `Ok(Some)` is the end of the body, `Ok(None)` the end of the input, and `Err` the
+    /// position of the invalid byte.
     type DecodeEnd = Result<Option<usize>, (usize, Violation)>;
 
     fn chunked() -> Decoder {
         Decoder::chunked(TRAILER_LIMIT)
     }
 
-    /// Decodes `bytes` up to the end of the body or of the input. Returns the data and where decoding stopped.
+    /// Decodes `bytes` up to the end of the body or of the input. Returns the decoded data and where decoding stopped.
     fn decode_all(decoder: &mut Decoder, bytes: &[u8]) -> (Vec<u8>, DecodeEnd) {
         let (mut data, mut input) = (Vec::new(), BytesMut::from(bytes));
         let stop = loop {

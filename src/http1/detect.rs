@@ -1,8 +1,8 @@
-//! Protocol detection, and `Rewind`, which makes the bytes that were read for it readable again.
+//! Detects whether a client uses HTTP/1 or HTTP/2. `Rewind` makes the bytes that detection has read readable again.
 //!
-//! Without TLS, only the first bytes show whether a client uses HTTP/1 or HTTP/2. A client with prior knowledge of
-//! HTTP/2 starts with a fixed preface, and no valid HTTP/1 request does. Detection ends at the first byte that differs
-//! from the preface, so it never delays an HTTP/1 request.
+//! Without TLS, only the first bytes show which protocol a client uses. An HTTP/2 client starts with a fixed preface.
+//! No valid HTTP/1 request starts with these bytes. Detection ends at the first byte that differs from the preface, so
+//! it never delays an HTTP/1 request.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -22,33 +22,39 @@ use crate::net::ClientSocket;
 /// Connection preface of HTTP/2 (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Capacity of the buffer for the first bytes. It suffices to read an ordinary request in one system call.
+/// Capacity of the buffer for the first bytes of a connection. This is enough to read an ordinary request in one system
+/// call.
 const CAPACITY: usize = 1_024;
 
-/// The protocol of a connection.
+/// The HTTP version that the first bytes of a connection indicate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
-    /// HTTP/1.0, HTTP/1.1 or an unknown protocol.
+    /// HTTP/1.0, HTTP/1.1 or an unknown protocol, which the HTTP/1 parser then rejects.
     Http1,
-    /// HTTP/2 with prior knowledge.
+    /// HTTP/2, because the client sent the connection preface.
     Http2,
 }
 
-/// Why detection failed. The connection is then closed without a response.
+/// Why protocol detection failed. The gateway then closes the connection without a response.
 #[derive(Debug, Error)]
 pub(crate) enum DetectError {
-    /// The client closed the connection.
-    #[error("the client closed the connection before its protocol was detected")]
+    /// The client closed the connection before it sent enough bytes.
+    #[error(
+        "the client closed the connection before it sent enough bytes to detect HTTP/1 or HTTP/2"
+    )]
     Closed,
-    /// The timeout expired.
-    #[error("the client sent too few bytes to detect its protocol before the timeout")]
+    /// `header_timeout` expired before the client sent enough bytes.
+    #[error(
+        "the client did not send enough bytes to detect HTTP/1 or HTTP/2 within `header_timeout`"
+    )]
     Timeout,
-    /// Reading failed.
-    #[error("reading from the client failed: {0}")]
+    /// Reading from the socket failed.
+    #[error("cannot read the first bytes of the client connection: {0}")]
     Io(#[from] io::Error),
 }
 
-/// Reads until the protocol is known. Returns the protocol and the bytes read, which belong to the first request.
+/// Reads from `io` until the protocol is known. Returns the protocol and the bytes read, which belong to the first
+/// request. Fails after the duration `within`.
 pub(crate) async fn detect<IO>(
     io: &mut IO,
     within: Duration,
@@ -76,8 +82,8 @@ where
     Ok((protocol, early))
 }
 
-/// A connection whose first bytes were already read and can be read again. HTTP/2 and upgraded connections use it.
-/// Writes are subject to the write timeout, as on HTTP/1.
+/// A connection whose first bytes were already read, and can be read again. HTTP/2 and upgraded connections use this
+/// type. Writes fail if `write_timeout` expires, as on HTTP/1.
 #[derive(Debug)]
 pub(crate) struct Rewind<IO> {
     io: IO,
@@ -87,7 +93,7 @@ pub(crate) struct Rewind<IO> {
     state: Arc<SocketState>,
 }
 
-/// State of a socket, readable while another type owns the socket.
+/// State of a client socket. It can be read while `h2` owns the socket.
 #[derive(Debug, Default)]
 pub(crate) struct SocketState {
     is_blocked: AtomicBool,
@@ -95,19 +101,19 @@ pub(crate) struct SocketState {
 }
 
 impl SocketState {
-    /// Whether the socket's send buffer is full.
+    /// Whether the last write had to wait because the socket's send buffer is full.
     pub(crate) fn is_blocked(&self) -> bool {
         self.is_blocked.load(Ordering::Relaxed)
     }
 
-    /// Whether the client has closed its side.
+    /// Whether the client has closed its side of the connection.
     pub(crate) fn is_ended(&self) -> bool {
         self.is_ended.load(Ordering::Relaxed)
     }
 }
 
 impl<IO> Rewind<IO> {
-    /// Wraps the connection `io`, from which `early` was already read.
+    /// Wraps the connection `io`. Reads return the bytes of `early` first, which were already read from `io`.
     pub(crate) fn new(io: IO, early: BytesMut, write_timeout: Duration) -> Self {
         Self {
             io,
@@ -118,14 +124,14 @@ impl<IO> Rewind<IO> {
         }
     }
 
-    /// Returns a handle to the state of the socket.
+    /// Returns a shared handle to the state of the socket.
     pub(crate) fn state(&self) -> Arc<SocketState> {
         Arc::clone(&self.state)
     }
 }
 
 impl<IO: ClientSocket> Rewind<IO> {
-    /// Applies the write timeout to the result of a write.
+    /// Returns the result of a write, or an error if `write_timeout` has expired while the socket is blocked.
     fn check<T>(
         &mut self,
         cx: &mut Context<'_>,

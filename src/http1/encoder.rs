@@ -1,8 +1,8 @@
-//! Encoder of responses: the head, and the body with the framing that the head declares.
+//! Encoder of HTTP/1 responses. It encodes the head, and the body with the framing that the head declares.
 //!
-//! The encoder chooses the framing itself and ignores `Transfer-Encoding` of the response. If the length of the body is
-//! known, it is sent as `Content-Length`. If a body ends early or is longer than declared, the response is truncated.
-//! The connection is then closed in a way that the client can distinguish from a complete response.
+//! The encoder chooses the framing itself and ignores a `Transfer-Encoding` header of the response. If the length of
+//! the body is known, it is sent as `Content-Length`. If a body ends early or is longer than declared, the response is
+//! truncated. The connection is then closed in such a way that the client can detect the truncation.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -23,34 +23,34 @@ use super::head::Version;
 use super::timers;
 use super::write::WriteBuffer;
 
-/// Properties of a request that determine the encoding of its response.
+/// Properties of a request that affect how its response is encoded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RequestTraits {
-    /// Whether the method is `HEAD`.
+    /// Whether the request method is `HEAD`, so that the response has no body.
     pub(super) is_head: bool,
     pub(super) version: Version,
-    /// Whether the client accepts trailers (`TE: trailers`).
+    /// Whether the client accepts trailers, because the request has `TE: trailers`.
     pub(super) accepts_trailers: bool,
 }
 
-/// Encoder of a response body, created when the head is encoded.
+/// Encoder of a response body. It is created when the head of the response is encoded.
 #[derive(Debug)]
 pub(super) struct Encoder {
     framing: ResponseFraming,
-    /// Set when all bytes are encoded.
+    /// `Some` when the body is completely encoded or truncated.
     outcome: Option<Sent>,
 }
 
 /// How the body of a response is delimited.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ResponseFraming {
-    /// The response has no body, regardless of its headers.
+    /// The response has no body, because of its status or because the request method is `HEAD`.
     None,
-    /// `Content-Length`. The value is the number of bytes that remain.
+    /// The response has a `Content-Length`. The value is the number of bytes that are not encoded yet.
     Length(u64),
-    /// `Transfer-Encoding: chunked`, with the trailers that may follow the last chunk.
+    /// The response has `Transfer-Encoding: chunked`. Only trailers with these names are sent after the last chunk.
     Chunked { trailers: TrailerNames },
-    /// The close of the connection ends the body.
+    /// The body ends when the gateway closes the connection. An HTTP/1.0 client does not understand chunks.
     Close,
 }
 
@@ -60,12 +60,12 @@ type TrailerNames = SmallVec<[HeaderName; 2]>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
     Complete,
-    /// The body failed, or did not have its declared length.
+    /// The body returned an error, or its length differs from the declared length.
     Truncated,
 }
 
-/// Fields that must not be sent as trailers (RFC 9110, section 6.5.1). They affect framing, routing, authentication or
-/// processing, and a recipient that merges trailers into the headers would act on them.
+/// Header fields that must not be sent as trailers (RFC 9110, section 6.5.1). They affect framing, routing,
+/// authentication or processing. A recipient that merges trailers into the headers would act on them.
 pub(crate) const FORBIDDEN_TRAILERS: [HeaderName; 16] = [
     AUTHORIZATION,
     CACHE_CONTROL,
@@ -85,12 +85,12 @@ pub(crate) const FORBIDDEN_TRAILERS: [HeaderName; 16] = [
     WWW_AUTHENTICATE,
 ];
 
-/// Bytes reserved for the status line and for each header line.
+/// Estimated size of the status line and of each header line, in bytes. The encoder reserves memory by this estimate.
 const LINE: usize = 32;
 
 impl Encoder {
-    /// Appends the head of a response to `out`. `exact` is the length of the body, if known. `last` is true if the
-    /// connection closes after this response.
+    /// Appends the head of a response to `out`, and returns the encoder for the body. `exact` is the length of the
+    /// body, if known. `last` is true if the connection closes after this response.
     pub(super) fn head(
         out: &mut Vec<u8>,
         parts: &Parts,
@@ -107,7 +107,8 @@ impl Encoder {
             match *name {
                 TRANSFER_ENCODING => {}
                 CONTENT_LENGTH => {
-                    // Only one line is sent, with the actual length of the body.
+                    // If the response has several `Content-Length` lines, only one is sent, with the actual length of
+                    // the body.
                     if !std::mem::replace(&mut has_length, true) {
                         match &framing {
                             ResponseFraming::Length(length) => length_line(out, *length),
@@ -128,7 +129,8 @@ impl Encoder {
             }
             ResponseFraming::Length(length) if !has_length => length_line(out, *length),
             ResponseFraming::None if !has_length && request.is_head => {
-                // An empty body can be the placeholder of a body that was not generated, so length 0 is not sent.
+                // A `Content-Length` of 0 is not sent in response to `HEAD`. The service often omits the body that it
+                // would send to `GET`, so the actual length is unknown.
                 if let Some(length @ 1..) = exact
                     && may_have_length(parts.status)
                 {
@@ -139,7 +141,8 @@ impl Encoder {
         }
         let persistent = !last && framing != ResponseFraming::Close;
         match request.version {
-            // The only informational response is 101. After it, the connection is no longer HTTP.
+            // A 101 response gets no `Connection: close` or `keep-alive`, because the connection is not HTTP
+            // afterwards. Other informational responses do not occur.
             _ if parts.status.is_informational() => {}
             Version::Http11 if !persistent => out.extend_from_slice(b"connection: close\r\n"),
             Version::Http10 if persistent => out.extend_from_slice(b"connection: keep-alive\r\n"),
@@ -162,17 +165,17 @@ impl Encoder {
         }
     }
 
-    /// Whether the close of the connection ends the body.
+    /// Whether the body ends when the gateway closes the connection.
     pub(super) fn is_until_close(&self) -> bool {
         self.framing == ResponseFraming::Close
     }
 
-    /// Returns whether the body is complete, or `None` while more bytes are to be encoded.
+    /// Returns whether the body was encoded completely or truncated. `None` means that encoding has not finished.
     pub(super) fn outcome(&self) -> Option<Sent> {
         self.outcome
     }
 
-    /// Encodes the next frame of `body` into `out`, which must not be full.
+    /// Encodes the next frame of `body` into `out`. The buffer must not be [full](WriteBuffer::is_full).
     pub(super) fn poll_encode<B: Body<Data = Bytes>>(
         &mut self,
         cx: &mut Context<'_>,
@@ -243,7 +246,7 @@ impl Encoder {
     }
 }
 
-/// Appends the last chunk and the trailers. Trailers that were not announced are dropped.
+/// Appends the last chunk and the trailers. A trailer is dropped if its name is not in `announced`.
 fn last_chunk(out: &mut Vec<u8>, announced: &[HeaderName], trailers: Option<&HeaderMap>) {
     out.extend_from_slice(b"0\r\n");
     for (name, value) in trailers.into_iter().flatten() {
@@ -303,12 +306,12 @@ fn framing(parts: &Parts, exact: Option<u64>, request: RequestTraits) -> Respons
     }
 }
 
-/// Returns the value of `Content-Length`, for a body of unknown length.
+/// Returns the value of the first `Content-Length` header, or `None` if it is missing or not a number.
 fn declared_length(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// Returns the names that the `Trailer` header announces, except forbidden ones.
+/// Returns the names that the `Trailer` header announces, except [`FORBIDDEN_TRAILERS`].
 fn announced_trailers(headers: &HeaderMap) -> TrailerNames {
     let lines = headers.get_all(TRAILER).iter();
     lines
@@ -318,7 +321,7 @@ fn announced_trailers(headers: &HeaderMap) -> TrailerNames {
         .collect()
 }
 
-/// Whether a response without a body may declare a length (RFC 9110, section 8.6).
+/// Whether RFC 9110, section 8.6, allows `Content-Length` in a response with this status.
 fn may_have_length(status: StatusCode) -> bool {
     !status.is_informational() && status != StatusCode::NO_CONTENT
 }
@@ -343,7 +346,8 @@ mod tests {
         ..GET
     };
 
-    /// Encodes a head with these header lines. Returns it without its date, and the framing of the body.
+    /// Encodes a response head with these header lines. Returns the head without its `Date` header, and the framing of
+    /// the body.
     fn head_of(
         status: u16,
         lines: &[(&'static str, &'static str)],

@@ -1,13 +1,13 @@
 //! Strict parser of HTTP/1 request heads.
 //!
-//! Most parsers are lenient: they accept a bare LF as a line end, use one of two equal `Content-Length` lines, ignore
-//! `Content-Length` if `Transfer-Encoding` is present, and accept `gzip, chunked`. Another server can interpret each of
+//! Most parsers are lenient. They accept a bare LF as a line end, two equal `Content-Length` lines, `Content-Length`
+//! together with `Transfer-Encoding`, and `Transfer-Encoding: gzip, chunked`. Another server can interpret each of
 //! these heads differently, which makes request smuggling possible. This parser follows RFC 9112 without its optional
 //! leniencies, and accepts only unambiguous heads.
 //!
-//! One empty line before the request line is accepted, as RFC 9112, section 2.2, recommends: some old clients send one
-//! after a body. A second empty line is rejected. The values of headers such as `Host` are checked in `intake`, because
-//! the same checks apply to HTTP/2.
+//! One empty line before the request line is accepted, as RFC 9112, section 2.2, recommends. Some old clients send an
+//! empty line after a body. A second empty line is rejected. The values of headers such as `Host` are checked in
+//! `intake`, because the same checks apply to HTTP/2.
 
 mod octets;
 
@@ -21,51 +21,52 @@ pub(super) use self::octets::is_token;
 use self::octets::{find_control, find_control_or_space, token_end, trim};
 use super::violation::Violation;
 
-/// Extra capacity of the header map, for headers that the gateway adds to a request.
+/// Number of header lines that the gateway typically adds to a request. The header map reserves capacity for them.
 const ADDED_HEADERS: usize = 6;
 
-/// Limits of a request head.
+/// Size limits of a request head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadLimits {
-    /// Size in bytes, up to and including the final empty line.
+    /// Maximum size in bytes, including the final empty line (`max_header_bytes`).
     pub bytes: usize,
-    /// Number of header lines.
+    /// Maximum number of header lines (`max_headers`).
     pub lines: usize,
 }
 
-/// A valid head: the positions of its parts, and the properties that affect framing and connection.
+/// A valid request head: the positions of its parts in the parsed bytes, and the properties that the connection needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each flag is independent of the others"
 )]
 pub struct Head {
-    /// Length in bytes, including the final empty line.
+    /// Length of the head in bytes, including the final empty line.
     pub len: usize,
-    /// Position of the method.
+    /// Byte range of the method.
     pub method: Range<usize>,
-    /// Position of the request target.
+    /// Byte range of the request target.
     pub target: Range<usize>,
     /// HTTP version of the request.
     pub version: Version,
-    /// Framing of the body that follows.
+    /// How the body after this head is delimited.
     pub framing: Framing,
     /// Whether the client waits for `100 Continue` before it sends the body.
     pub expects_continue: bool,
-    /// Whether the client accepts trailers.
+    /// Whether the client accepts trailers, because the request has `TE: trailers`.
     pub accepts_trailers: bool,
-    /// Whether the client may send another request on the connection.
+    /// Whether the connection stays open for another request, according to its HTTP version and its `Connection`
+    /// header.
     pub keep_alive: bool,
-    /// Whether the bytes after this message may belong to another protocol.
+    /// Whether the request has an `Upgrade` header. The bytes after the request can then belong to another protocol.
     pub upgrade: bool,
 }
 
-/// Positions of the name and the value of a header line. The value excludes surrounding white space.
+/// Positions of the name and the value of a header line in the parsed bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderLine {
-    /// Position of the name, whose case is unchanged.
+    /// Byte range of the name, in the spelling of the client.
     pub name: Range<usize>,
-    /// Position of the value.
+    /// Byte range of the value, without surrounding white space.
     pub value: Range<usize>,
 }
 
@@ -81,16 +82,17 @@ pub enum Version {
 /// How the body of a request is delimited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// The request has no body.
+    /// The request has no body, because it has neither `Content-Length` nor `Transfer-Encoding`, or `Content-Length` is
+    /// 0.
     None,
-    /// `Content-Length`, in bytes.
+    /// The request has a `Content-Length` greater than 0. The value is the length in bytes.
     Length(u64),
-    /// `Transfer-Encoding: chunked`.
+    /// The request has `Transfer-Encoding: chunked`.
     Chunked,
 }
 
-/// Parses the head at the start of `bytes`. Its header lines are stored in `lines`. Returns `None` if the head is
-/// incomplete.
+/// Parses the request head at the start of `bytes`, and stores the positions of its header lines in `lines`. Returns
+/// `None` if the head is incomplete.
 pub fn parse(
     bytes: &[u8],
     limits: HeadLimits,
@@ -106,7 +108,8 @@ pub fn parse(
 }
 
 impl Head {
-    /// Returns the request with this head. `bytes` are the bytes of the head, and the header values share their memory.
+    /// Creates the request with this head. `bytes` are the bytes that were parsed. The header values reference them
+    /// without a copy.
     pub(super) fn request(
         &self,
         bytes: &Bytes,
@@ -201,7 +204,7 @@ fn request_line(bytes: &[u8]) -> Result<(RequestLine, usize), ParseError> {
     let target_start = method_end + 1;
     let target_end = find_control_or_space(bytes, target_start);
     expect_space(bytes, target_start, target_end, Violation::Target)?;
-    // `Uri` accepts only UTF-8.
+    // A target that is not UTF-8 is rejected, because the type `Uri` accepts only UTF-8.
     let target = &bytes[target_start..target_end];
     if !target.is_ascii() && str::from_utf8(target).is_err() {
         return Err(Violation::Target.into());
@@ -220,7 +223,8 @@ fn request_line(bytes: &[u8]) -> Result<(RequestLine, usize), ParseError> {
     Ok((line, next))
 }
 
-/// Checks that the part of the request line from `start` to `end` is not empty and that a space follows.
+/// Checks that the part of the request line from `start` to `end` is not empty, and that a space follows. Returns
+/// `otherwise` if another character follows.
 fn expect_space(
     bytes: &[u8],
     start: usize,
@@ -249,7 +253,7 @@ fn version(bytes: &[u8]) -> Result<Version, Violation> {
     }
 }
 
-/// Parses the header line at `start`. Returns it and the start of the next line.
+/// Parses the header line at `start`. Returns the line and the start of the next line.
 fn header_line(bytes: &[u8], start: usize) -> Result<(HeaderLine, usize), ParseError> {
     let name_end = token_end(bytes, start);
     match bytes.get(name_end) {
@@ -274,7 +278,7 @@ fn header_line(bytes: &[u8], start: usize) -> Result<(HeaderLine, usize), ParseE
     Ok((line, next))
 }
 
-/// Returns the start of the line after the CRLF at `at`.
+/// Checks that a CRLF is at `at`. Returns the position after it.
 fn line_end(bytes: &[u8], at: usize) -> Result<usize, ParseError> {
     match (bytes.get(at), bytes.get(at + 1)) {
         (Some(b'\r'), Some(b'\n')) => Ok(at + 2),
@@ -285,7 +289,7 @@ fn line_end(bytes: &[u8], at: usize) -> Result<usize, ParseError> {
     }
 }
 
-/// Values of the headers that determine the framing of the body and the use of the connection.
+/// Values of the header fields that determine how the body is delimited and whether the connection stays open.
 #[derive(Default)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -356,7 +360,7 @@ impl ConnectionFields {
     }
 }
 
-/// Returns the items of a comma-separated list.
+/// Returns the items of a comma-separated list, without surrounding white space.
 fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|&octet| octet == b',').map(<[u8]>::trim_ascii)
 }
@@ -366,8 +370,8 @@ fn is(text: &[u8], word: &[u8]) -> bool {
     text.eq_ignore_ascii_case(word)
 }
 
-/// Parses a number that consists of digits only. The two largest values of a `u64` are rejected, because some parsers
-/// use them as markers for bodies without a length.
+/// Parses a `Content-Length` that consists of digits only. The two largest values of a `u64` are rejected, because some
+/// HTTP libraries use them to mark a body without a length.
 fn decimal(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() {
         return None;

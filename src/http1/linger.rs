@@ -1,10 +1,11 @@
-//! Lingering close, which gives the client time to read the response.
+//! Lingering close: the gateway keeps a connection open after the last response, so that the client can read the
+//! response.
 //!
 //! Closing a socket with unread bytes sends a TCP reset. The client's kernel then discards the response if the client
 //! has not read it yet. A client that is rejected while it sends its body would see a connection error instead of the
-//! response (RFC 9112, section 9.6). So the gateway closes the write side first, and reads and discards what the client
-//! still sends, up to a limit of time and bytes. A client stops sending when it reads the response. By then the buffers
-//! of two kernels can be full, so the limit is larger than these buffers.
+//! response (RFC 9112, section 9.6). So the gateway closes the write side first. Then it reads and discards what the
+//! client still sends, up to a maximum time and number of bytes. A client stops sending when it reads the response. By
+//! then the socket buffers of both machines can be full, so the maximum number of bytes is larger than these buffers.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -17,23 +18,24 @@ use tokio::time::Instant;
 
 use super::timers::Timer;
 
-/// Time limit of a lingering close.
+/// Maximum duration of a lingering close.
 const TIME: Duration = Duration::from_secs(2);
 
-/// Limit of the discarded bytes. On Linux the send buffer of a connection grows to 4 MiB, the receive buffer to 6 MiB.
+/// Maximum number of discarded bytes. On Linux the send buffer of a connection grows to 4 MiB and the receive buffer to
+/// 6 MiB. The maximum is larger, so all bytes in both buffers can be discarded.
 const BYTES: usize = 16 << 20;
 
-/// Size of one read, in bytes.
+/// Size of the buffer for one read of discarded bytes.
 const SCRATCH: usize = 16 * 1024;
 
-/// State of a lingering close.
+/// State of the lingering close of one connection.
 #[derive(Debug)]
 pub(super) struct Linger {
-    /// End of the time limit, set by the first poll.
+    /// When the connection closes at the latest. `None` before the first poll.
     due: Option<Instant>,
-    /// Whether the write side is closed.
+    /// Whether the write side of the socket is closed.
     shut: bool,
-    /// Number of bytes that may still be discarded.
+    /// How many more bytes are discarded before the connection closes.
     remaining: usize,
 }
 
@@ -48,8 +50,9 @@ impl Default for Linger {
 }
 
 impl Linger {
-    /// Closes the write side, then reads and discards until the client closes. If no more bytes are `expected`, only
-    /// bytes that have already arrived are read, so the close is immediate.
+    /// Closes the write side, then reads and discards bytes until the client closes its side. `expected` tells whether
+    /// the client can still be sending. If it is false, only bytes that have already arrived are read, so the close is
+    /// immediate.
     pub(super) fn poll<IO: AsyncRead + AsyncWrite + Unpin>(
         &mut self,
         io: &mut IO,

@@ -1,9 +1,9 @@
-//! Read side of a connection: reads and buffers bytes of the client, and parses heads and bodies.
+//! Read side of an HTTP/1 connection: reads and buffers the bytes of the client, and parses request heads and bodies.
 //!
-//! The first bytes of a request are read into a buffer that all connections of a thread share, and copied from there.
-//! Usually they are the complete request, so the copy is no larger than the request, and an idle connection holds no
-//! buffer. The rest of a large head or body is read into a buffer of the connection, which is released when it is
-//! empty. [`detect`](fn@super::detect) reads the first bytes of a connection.
+//! The first bytes of a request are read into a buffer that all connections of a thread share. They are then copied to
+//! a buffer of exactly their size. Usually these bytes are the complete request. So an idle connection has no buffer,
+//! and an active connection has no unused capacity. The rest of a large head or body is read into a buffer of the
+//! connection, which is released when it is empty. [`detect`](fn@super::detect) reads the first bytes of a connection.
 
 use std::cell::RefCell;
 use std::io;
@@ -21,16 +21,16 @@ use super::encoder::RequestTraits;
 use super::head::{self, Framing, Head, HeadLimits, HeaderLine};
 use super::violation::Violation;
 
-/// Size of the shared buffer for the first bytes of a request, in bytes.
+/// Size of the buffer that all connections of a thread share for the first bytes of a request.
 const FIRST_READ: usize = 16 * 1024;
 
-/// Lower bound of the size of further reads, in bytes. The size adapts to how much the client sends.
+/// Minimum size of the reads after the first read of a request, in bytes. The size adapts to how much the client sends.
 const MIN_READ: usize = 8 * 1024;
 
-/// Upper bound of the size of further reads, in bytes.
+/// Maximum size of the reads after the first read of a request, in bytes.
 const MAX_READ: usize = 64 * 1024;
 
-/// Buffers that all connections of a thread share.
+/// Buffers that all connections of a worker thread share.
 struct Scratch {
     bytes: Box<[u8]>,
     lines: Vec<HeaderLine>,
@@ -43,54 +43,56 @@ thread_local! {
     });
 }
 
-/// Reader and parser of what a client sends.
+/// Reads and parses the requests of one connection.
 #[derive(Debug)]
 pub(super) struct Reader {
     limits: HeadLimits,
-    /// Received bytes that are not consumed yet.
+    /// Received bytes that are not parsed or decoded yet.
     buffer: BytesMut,
-    /// Whether the buffer may contain a head that is not parsed yet.
+    /// Whether to parse the buffer before the next read, because it can contain a complete head.
     unparsed: bool,
-    /// Capacity for the next read, in bytes.
+    /// Size of the next read, in bytes, between [`MIN_READ`] and [`MAX_READ`].
     read_size: usize,
 }
 
-/// A request whose head is complete.
+/// A request whose head is completely received. Its body can be incomplete.
 #[derive(Debug)]
 pub(super) struct Message {
     pub(super) request: Request<Http1Body>,
-    /// The rest of the body, or `None` if the body arrived with the head.
+    /// The part of the body that has not arrived yet. `None` if the complete body arrived with the head.
     pub(super) pending: Option<PendingBody>,
     pub(super) traits: RequestTraits,
-    /// Whether the client may send another request on the connection.
+    /// Whether the connection stays open for another request, according to its HTTP version and its `Connection`
+    /// header.
     pub(super) keep_alive: bool,
-    /// Whether the bytes after this message may belong to another protocol.
+    /// Whether the request has an `Upgrade` header. The bytes after the request can then belong to another protocol.
     pub(super) upgrade: bool,
 }
 
-/// A request body that is not completely received.
+/// A request body that the connection has not completely received.
 #[derive(Debug)]
 pub(super) struct PendingBody {
     pub(super) decoder: Decoder,
     pub(super) sender: RequestBodySender,
     pub(super) expect: Expectation,
-    /// Bytes that were discarded after the service dropped the body.
+    /// Number of bytes that were discarded after the service dropped the body.
     pub(super) discarded: u64,
 }
 
-/// State of `Expect: 100-continue`.
+/// How the connection handles `Expect: 100-continue` of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expectation {
-    /// The client does not wait for `100 Continue`, or `100 Continue` was sent.
+    /// The client does not wait for `100 Continue`, or the gateway has already sent it.
     None,
-    /// The client waits. `100 Continue` is sent when the service reads the body.
+    /// The client waits for `100 Continue`, which the gateway sends when the service reads the body.
     Continue,
-    /// The final response was sent without `100 Continue`. The client may or may not send the body.
+    /// The final response was sent without `100 Continue`. It is unknown whether the client will send the body, so the
+    /// connection cannot be reused.
     Unmet,
 }
 
 impl Reader {
-    /// Returns the reader of a connection from which `early` was already read.
+    /// Creates the reader of a connection. `early` contains the bytes that were already read from it.
     pub(super) fn new(early: BytesMut, limits: HeadLimits) -> Self {
         Self {
             limits,
@@ -100,7 +102,7 @@ impl Reader {
         }
     }
 
-    /// Reads the next request head. Returns `None` if the client closed its side.
+    /// Reads and parses the next request head. Returns `None` if the client closed its side of the connection.
     pub(super) fn poll_head<IO: AsyncRead + Unpin>(
         &mut self,
         io: &mut IO,
@@ -120,7 +122,7 @@ impl Reader {
         }
     }
 
-    /// Reads the next part of a body. Returns `None` at the end of the body.
+    /// Reads and decodes the next part of a request body. Returns `None` at the end of the body.
     pub(super) fn poll_body<IO: AsyncRead + Unpin>(
         &mut self,
         decoder: &mut Decoder,
@@ -131,7 +133,8 @@ impl Reader {
             match decoder.decode(&mut self.buffer) {
                 Ok(Decoded::Data(data)) => break Ok(Some(data)),
                 Ok(Decoded::End) => {
-                    // Copied, so that the bytes after a large body do not keep its buffer allocated.
+                    // The remaining bytes are copied to a new buffer, because otherwise they would keep the memory of a
+                    // large body allocated.
                     self.buffer = BytesMut::from(&self.buffer[..]);
                     break Ok(None);
                 }
@@ -147,8 +150,9 @@ impl Reader {
         Poll::Ready(Ok(part))
     }
 
-    /// Waits until the client closes its side. For this it reads ahead, but stops at the start of a pipelined request,
-    /// because that client still waits for responses.
+    /// Waits until the client closes its side of the connection. To detect the close, this function reads ahead. If the
+    /// client has sent the next request early, this function waits forever, because that client still expects
+    /// responses.
     pub(super) fn poll_closed<IO: AsyncRead + Unpin>(
         &mut self,
         io: &mut IO,
@@ -163,23 +167,23 @@ impl Reader {
         Poll::Pending
     }
 
-    /// Whether the buffer contains the start of the next head. The empty line that some clients send after a body does
-    /// not count.
+    /// Whether the buffer contains the start of the next head. An empty line alone is ignored, because some clients
+    /// send one after a body.
     pub(super) fn head_started(&self) -> bool {
         !b"\r\n".starts_with(&self.buffer[..])
     }
 
-    /// Whether all received bytes are consumed.
+    /// Whether all received bytes are parsed or decoded.
     pub(super) fn is_empty(&self) -> bool {
         self.buffer.is_empty()
     }
 
-    /// Returns the received bytes that are not consumed.
+    /// Returns the received bytes that are not parsed or decoded.
     pub(super) fn into_buffer(self) -> BytesMut {
         self.buffer
     }
 
-    /// Parses the request at the start of the buffer. Returns `None` if its head is incomplete.
+    /// Parses the request at the start of the buffer and removes its head. Returns `None` if the head is incomplete.
     fn message(&mut self) -> Result<Option<Message>, Violation> {
         SCRATCH.with_borrow_mut(|scratch| {
             let lines = &mut scratch.lines;
@@ -204,7 +208,8 @@ impl Reader {
         })
     }
 
-    /// Returns the body that follows `head`, and its rest if it has not arrived completely. The head must be consumed.
+    /// Creates the body that follows `head`. The second value is `Some` if the body is not completely in the buffer.
+    /// The head must already be removed from the buffer.
     fn body(&mut self, head: &Head) -> (Http1Body, Option<PendingBody>) {
         let decoder = match head.framing {
             Framing::None => return (Bytes::new().into(), None),
@@ -230,7 +235,7 @@ impl Reader {
         (body, Some(pending))
     }
 
-    /// Updates the state after bytes were consumed, and releases an empty buffer.
+    /// Updates the reader after bytes were removed from the buffer, and releases the memory of an empty buffer.
     fn consumed(&mut self) {
         self.unparsed = !self.buffer.is_empty();
         if self.buffer.is_empty() {
@@ -238,8 +243,8 @@ impl Reader {
         }
     }
 
-    /// Whether the bytes from `known` on may complete or invalidate the buffered head. Without this check, a client
-    /// that sends single bytes would cause a parse per byte, at a quadratic total cost.
+    /// Whether the bytes from `known` on can complete or invalidate the buffered head. Without this check, a client
+    /// that sends single bytes would cause one parse of the entire head per byte.
     fn may_complete_head(&self, known: usize) -> bool {
         let ends_head_or_is_invalid = |lf: usize| {
             let line = &self.buffer[..lf];
@@ -251,7 +256,8 @@ impl Reader {
             || new.any(|(at, &octet)| octet == b'\n' && ends_head_or_is_invalid(at))
     }
 
-    /// Reads bytes of a head. Returns their number.
+    /// Reads bytes of a request head into the buffer. Returns the number of bytes, which is 0 if the client closed its
+    /// side.
     fn poll_read<IO: AsyncRead + Unpin>(
         &mut self,
         io: &mut IO,
@@ -265,7 +271,7 @@ impl Reader {
         }
     }
 
-    /// Reads the first bytes of a request through the shared buffer. Returns their number.
+    /// Reads the first bytes of a request through the buffer that the thread shares. Returns the number of bytes.
     fn poll_first<IO: AsyncRead + Unpin>(
         &mut self,
         io: &mut IO,
@@ -279,7 +285,7 @@ impl Reader {
         })
     }
 
-    /// Reads further bytes into the connection's buffer. Returns their number.
+    /// Reads further bytes directly into the connection's buffer. Returns the number of bytes.
     fn poll_fill<IO: AsyncRead + Unpin>(
         &mut self,
         io: &mut IO,
@@ -288,7 +294,7 @@ impl Reader {
         self.buffer.reserve(self.read_size);
         let capacity = self.buffer.capacity() - self.buffer.len();
         let Poll::Ready(count) = poll_read_buf(Pin::new(io), cx, &mut self.buffer)? else {
-            // Released, so that a connection that waits for its client holds no empty buffer.
+            // An empty buffer is released, so that a connection uses no memory for it while it waits for the client.
             if self.buffer.is_empty() {
                 self.buffer = BytesMut::new();
             }

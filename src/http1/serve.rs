@@ -1,4 +1,4 @@
-//! Serves a connection: one request and its response after the other.
+//! Serves an HTTP/1 connection: reads a request, sends its response, and continues with the next request.
 
 use std::future::poll_fn;
 use std::io;
@@ -21,11 +21,12 @@ use super::write::FlushBatch;
 use crate::net::ClientSocket;
 use crate::server_settings::{ClientTimeouts, ServerLimits};
 
-/// Serves HTTP/1 on a connection from which `early` was already read. Returns when the connection is closed. If `stop`
-/// is ready, the connection closes after the response to the current request.
+/// Serves HTTP/1 on the connection `io`. `early` contains the bytes that were already read from it. Returns when the
+/// connection is closed. Once `stop` is ready, the connection closes after the response to the current request.
 ///
-/// `service` responds to a request. A message that fails to parse is passed as an empty request with its violation. The
-/// service's future is dropped if the client disconnects. The connections of a worker share their `batch`.
+/// `service` responds to a request. If a request fails to parse, `service` receives an empty request and the violation.
+/// The future of the service is dropped if the client disconnects. All connections of a worker share `batch`, which
+/// delays responses so that they are sent together.
 pub(crate) async fn serve<IO, F, B>(
     io: IO,
     early: BytesMut,
@@ -48,8 +49,8 @@ where
         stopping
     };
     loop {
-        // `received` is not destructured here, so that the future of an idle connection does not reserve memory for a
-        // request.
+        // `received` is destructured in another function. If it were destructured here, the future of an idle
+        // connection would reserve memory for a request.
         let received = poll_fn(|cx| connection.poll_request(cx, &mut stops)).await?;
         let Some((request, exchange)) = Exchange::start(received, &mut connection) else {
             break;
@@ -66,8 +67,8 @@ where
         drop(responding);
         let (parts, body) = response.into_parts();
         if parts.status.is_informational() {
-            // The only valid informational response is 101 to a request that asks for an upgrade. Any other closes the
-            // connection.
+            // The only valid informational response is 101 to a request with `Upgrade`. Any other informational
+            // response closes the connection.
             if let (StatusCode::SWITCHING_PROTOCOLS, Some(sender)) =
                 (parts.status, exchange.upgrade)
             {
@@ -83,7 +84,8 @@ where
             let mut body = pin!(body);
             let sent = poll_fn(|cx| connection.poll_send(cx, body.as_mut(), &mut encoder)).await?;
             if sent == Sent::Truncated {
-                // The connection is dropped without a regular close, so that the response does not look complete.
+                // The connection is dropped without a regular close, because otherwise the truncated response would
+                // look complete.
                 return Ok(());
             }
             body.delivered();
@@ -96,9 +98,9 @@ where
     poll_fn(|cx| connection.poll_close(cx)).await
 }
 
-/// Sends a response with status 101, discards the rest of the request, and passes the connection to the service as a
-/// tunnel. If the end of the request cannot be reached, no response is sent, because the tunnel would start within the
-/// request body.
+/// Sends a response with status 101, discards the rest of the request body, and passes the connection to the service as
+/// a tunnel. If the request body is too large to discard, no response is sent and the connection closes. Otherwise the
+/// tunnel would start within the request body.
 async fn switch_protocols<IO>(
     mut connection: Connection<IO>,
     parts: &Parts,
@@ -118,25 +120,27 @@ where
     poll_fn(|cx| connection.poll_received(cx)).await?;
     poll_fn(|cx| connection.poll_discard(cx)).await?;
     if connection.is_reusable() {
-        // If the service has dropped the receiver, the connection is closed.
+        // A send error is ignored: the service has dropped the receiver, and the connection is then closed.
         let _dropped = sender.send(Box::new(connection.into_tunnel()));
     }
     Ok(())
 }
 
-/// State of a request in flight.
+/// State of a request from the parsed head to the end of the response.
 struct Exchange {
     traits: RequestTraits,
-    /// Whether the client may send another request on the connection.
+    /// Whether the connection stays open for another request, according to the HTTP version and the `Connection` header
+    /// of the request.
     keep_alive: bool,
-    /// `Some` if the request asks for an upgrade.
+    /// Passes the connection to the service after a 101 response. `None` if the request has no `Upgrade` header.
     upgrade: Option<UpgradeSender>,
-    /// Why the message failed to parse, if it did.
+    /// Why the request failed to parse. `None` if the request is valid.
     violation: Option<Violation>,
 }
 
 impl Exchange {
-    /// Starts the exchange of a received message. `connection` receives the rest of its body.
+    /// Creates the request for the service and the state of its exchange. `connection` receives the rest of the request
+    /// body.
     fn start<IO>(
         received: Option<Result<Message, Violation>>,
         connection: &mut Connection<IO>,
@@ -159,7 +163,8 @@ impl Exchange {
         Some((request, exchange))
     }
 
-    /// Returns the exchange of a message that fails to parse.
+    /// Creates an empty request and the exchange for a message that failed to parse. The connection closes after its
+    /// response.
     fn rejected(violation: Violation) -> (Request<Http1Body>, Self) {
         let exchange = Self {
             traits: RequestTraits {

@@ -35,7 +35,7 @@ const TIMEOUTS: ClientTimeouts = ClientTimeouts {
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// Duration of a request to `/slow`. It is longer than any timeout.
+/// How long the service takes to respond to `/slow`. This is longer than any timeout of the test server.
 const SLOW: Duration = Duration::from_secs(500);
 
 struct TestServer {
@@ -64,7 +64,7 @@ impl TestServer {
         self
     }
 
-    /// Reads until the gateway closes.
+    /// Reads until the server closes the connection. Returns the received text.
     async fn responses(&mut self) -> String {
         let mut all = Vec::new();
         let reading = self.client.read_to_end(&mut all);
@@ -72,7 +72,7 @@ impl TestServer {
         String::from_utf8(all).unwrap()
     }
 
-    /// Reads until `end`.
+    /// Reads until the received text ends with `end`.
     async fn response_until(&mut self, end: &str) -> String {
         let mut all = String::new();
         while !all.ends_with(end) {
@@ -87,7 +87,7 @@ impl TestServer {
     }
 }
 
-/// Serves HTTP/1 on a connection and counts the requests served.
+/// Starts a task that serves HTTP/1 on a connection. Returns the task and a counter of the served requests.
 fn start<IO>(io: IO, early: &[u8]) -> (JoinHandle<io::Result<()>>, Arc<AtomicUsize>)
 where
     IO: AsyncRead + AsyncWrite + ClientSocket + Unpin + Send + 'static,
@@ -126,7 +126,8 @@ fn rejection(violation: Violation) -> Response<Full<Bytes>> {
     response(violation.status(), violation.to_string())
 }
 
-/// Responds with the body of the request, or rejects it.
+/// Service of the tests. It responds with the body of the request, unless the path selects another behaviour or the
+/// request is invalid.
 async fn respond(
     mut request: Request<Http1Body>,
     violation: Option<Violation>,
@@ -284,7 +285,7 @@ async fn a_rejection_over_tcp_is_not_lost_to_a_reset() {
         .unwrap();
     let (gateway, _) = listener.accept().await.unwrap();
     let (connection, _) = start(gateway, b"");
-    // More than one read, so that some of it is unread when the response is sent.
+    // The body is larger than one read of the server, so a part of it is unread when the response is sent.
     let head = "POST /unread HTTP/1.1\r\nHost: a\r\nContent-Length: 200000\r\n\r\n";
     client.write_all(head.as_bytes()).await.unwrap();
     for _ in 0..20 {

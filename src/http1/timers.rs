@@ -1,9 +1,9 @@
-//! Timers of a connection, and the cached `Date` header.
+//! Timer and write timeout of a connection, and the cached `Date` header.
 //!
 //! A connection has one timer for all its timeouts. Every request moves the deadline, and resetting a tokio timer costs
-//! more than reading a clock. So the timer is not reset when the deadline moves to a later time. It is reset when it
-//! fires before the deadline, or when an earlier deadline is needed. One task polls all deadlines of a connection, so a
-//! single timer suffices to wake it for the earliest.
+//! more than reading a clock. So the timer is not reset when the deadline moves to a later time. The timer is reset
+//! only when it fires before the deadline, or when the new deadline is earlier. A single timer suffices, because one
+//! task polls all deadlines of a connection.
 
 use std::cell::RefCell;
 use std::io;
@@ -16,14 +16,14 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use crate::net::ClientSocket;
 
-/// Timer of a connection, allocated for the first deadline.
+/// Timer of a connection. Memory for it is allocated when the first deadline is set.
 #[derive(Debug, Default)]
 pub(super) struct Timer {
     sleep: Option<Pin<Box<Sleep>>>,
 }
 
 impl Timer {
-    /// Is ready at `due`.
+    /// Waits until `due`.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, due: Instant) -> Poll<()> {
         let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(due)));
         if sleep.deadline() > due {
@@ -39,25 +39,26 @@ impl Timer {
     }
 }
 
-/// Write timeout: the longest time in which the client may acknowledge none of the sent bytes.
+/// Write timeout of a connection. It expires if the client acknowledges none of the sent bytes for `limit`.
 ///
-/// A blocked socket does not prove that its client reads nothing. The kernel buffers megabytes for a slow reader, and
-/// the socket becomes writable again only after a large part of them is sent. So while the socket is blocked, the
-/// number of unacknowledged bytes is sampled four times per timeout. Every decrease counts as progress.
+/// A blocked socket does not prove that the client reads nothing. The kernel buffers megabytes for a slow client. The
+/// socket becomes writable again only after a large part of these bytes is sent. So while the socket is blocked, the
+/// number of unacknowledged bytes is read four times per timeout. Every decrease restarts the timeout.
 #[derive(Debug)]
 pub(super) struct WriteTimeout {
     limit: Duration,
     blocked: Option<Blocked>,
 }
 
-/// State of a blocked socket.
+/// State of a socket whose send buffer is full.
 #[derive(Debug)]
 struct Blocked {
-    /// Time of the last known progress.
+    /// When the client last acknowledged bytes, as far as known.
     progress: Instant,
-    /// Time of the next sample.
+    /// When the number of unacknowledged bytes is read next.
     next: Instant,
-    /// Unacknowledged bytes at the last sample, if the kernel reports them.
+    /// Number of unacknowledged bytes at the last check. `None` before the first check, or if the kernel does not
+    /// report it.
     unacknowledged: Option<u32>,
 }
 
@@ -69,12 +70,12 @@ impl WriteTimeout {
         }
     }
 
-    /// Whether the socket's send buffer is full.
+    /// Whether the last write had to wait because the socket's send buffer is full.
     pub(super) fn is_blocked(&self) -> bool {
         self.blocked.is_some()
     }
 
-    /// Returns the result of a write to `io`, or an error if the timeout has expired.
+    /// Returns the result of a write to `io`, or an error if the write is pending and the timeout has expired.
     pub(super) fn check<T>(
         &mut self,
         timer: &mut Timer,
@@ -107,7 +108,7 @@ impl WriteTimeout {
             if now >= due {
                 return Poll::Ready(Err(io::Error::new(
                     io::ErrorKind::TimedOut,
-                    "write timeout: the client acknowledged no bytes of the response",
+                    "the client acknowledged no bytes of the response within `write_timeout`",
                 )));
             }
             blocked.next = due.min(now + limit / 4);
@@ -115,7 +116,7 @@ impl WriteTimeout {
     }
 }
 
-/// A formatted date, valid until the end of its second.
+/// A formatted HTTP date. It is valid until the current second ends.
 struct CachedDate {
     value: HeaderValue,
     until: Instant,
@@ -125,17 +126,17 @@ thread_local! {
     static DATE: RefCell<Option<CachedDate>> = const { RefCell::new(None) };
 }
 
-/// Appends the date at `now` to `out`.
+/// Appends the current HTTP date to `out`. `now` must be the current time.
 pub(super) fn append_date(out: &mut Vec<u8>, now: Instant) {
     with_date(now, |value| out.extend_from_slice(value.as_bytes()));
 }
 
-/// Returns the date at `now` as a header value.
+/// Returns the current HTTP date as the value of `Date`. `now` must be the current time.
 pub(crate) fn date_header(now: Instant) -> HeaderValue {
     with_date(now, HeaderValue::clone)
 }
 
-/// Calls `read` with the date at `now`. Each worker formats the date once per second.
+/// Calls `read` with the current HTTP date. Each worker thread formats the date at most once per second.
 fn with_date<T>(now: Instant, read: impl FnOnce(&HeaderValue) -> T) -> T {
     DATE.with_borrow_mut(|cached| {
         let current = match cached.take() {

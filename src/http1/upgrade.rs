@@ -1,7 +1,8 @@
-//! Upgrade of a client connection to another protocol.
+//! Upgrade of a client connection to another protocol, such as WebSocket.
 //!
-//! A request that asks for an upgrade has an [`Upgrade`] in its extensions. A service that responds with 101 takes it
-//! and receives the connection after the response is sent. After any other response, the `Upgrade` fails.
+//! The server adds an [`Upgrade`] to the extensions of a request with an `Upgrade` header. A service that responds with
+//! 101 takes this value and waits for it. The value becomes the connection after the response is sent. After any other
+//! response, waiting fails.
 
 use std::fmt;
 use std::pin::Pin;
@@ -14,7 +15,7 @@ use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::oneshot;
 
-/// An upgraded connection.
+/// An upgraded client connection, which carries bytes of another protocol.
 pub(crate) type Tunnel = Box<dyn Duplex>;
 
 /// A stream that can be read and written.
@@ -22,22 +23,24 @@ pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<IO: AsyncRead + AsyncWrite + Send + Unpin> Duplex for IO {}
 
-/// Future of the upgraded connection. It is ready after `101 Switching Protocols` is sent.
+/// Future that returns the upgraded connection after `101 Switching Protocols` is sent.
 pub(crate) struct Upgrade(oneshot::Receiver<Tunnel>);
 
-/// Error of an [`Upgrade`]: the client received another response, or the connection was closed.
+/// Error of an [`Upgrade`]: the response had another status than 101, or the connection was closed.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-#[error("the client's connection was not upgraded")]
+#[error(
+    "the client connection was not upgraded, because it was closed or the response was not 101"
+)]
 pub(crate) struct NotUpgraded;
 
-/// Request extension that contains the upgrade. Extensions must be `Clone`, so clones share the upgrade.
+/// Request extension that contains the [`Upgrade`]. Extensions must be `Clone`, so all clones share one value.
 #[derive(Clone)]
 struct UpgradeSlot(Arc<Mutex<Option<Upgrade>>>);
 
-/// Sender of the connection to the [`Upgrade`] of its request.
+/// Sender with which the server passes the connection to the [`Upgrade`] of a request.
 pub(super) type UpgradeSender = oneshot::Sender<Tunnel>;
 
-/// Adds an [`Upgrade`] to the extensions of a request and returns its sender.
+/// Adds an [`Upgrade`] to the extensions of a request. Returns the sender that later passes the connection to it.
 pub(super) fn offer<B>(request: &mut Request<B>) -> UpgradeSender {
     let (sender, upgrade) = oneshot::channel();
     let slot = UpgradeSlot(Arc::new(Mutex::new(Some(Upgrade(upgrade)))));
@@ -45,8 +48,8 @@ pub(super) fn offer<B>(request: &mut Request<B>) -> UpgradeSender {
     sender
 }
 
-/// Takes the upgrade of a request, for a service that responds with `101 Switching Protocols`. Returns `None` if the
-/// request does not ask for an upgrade, or the upgrade was already taken.
+/// Takes the [`Upgrade`] out of a request, for a service that responds with `101 Switching Protocols`. Returns `None`
+/// if the request has no `Upgrade` header, or the value was already taken.
 pub(crate) fn on<B>(request: &mut Request<B>) -> Option<Upgrade> {
     let UpgradeSlot(upgrade) = request.extensions_mut().remove()?;
     upgrade.lock().take()

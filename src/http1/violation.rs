@@ -1,99 +1,117 @@
-//! Violations of HTTP/1 in a request, and the status of the response to each.
+//! Violations of the HTTP/1 syntax or of a limit in a request, and the response status for each violation.
 //!
-//! Each rule has its own variant, so that the response and the log name the violated rule. The offending bytes are not
-//! included, because the gateway must not echo bytes of the client.
+//! Each rule has its own variant, so that the response and the log name the violated rule. The text does not contain
+//! the invalid bytes, because the gateway must not send bytes of the client back.
 
 use http::StatusCode;
 use thiserror::Error;
 
 use crate::problem::Problem;
 
-/// A violation of the HTTP/1 grammar, or of a configured limit or timeout.
+/// The rule that a request violates: a rule of the HTTP/1 syntax, or a configured size limit or timeout.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Violation {
-    /// The request line is not `method SP target SP version CRLF`.
-    #[error("the request line is malformed")]
+    /// The request line does not have the form `method SP target SP version CRLF`.
+    #[error("the request line does not have the form `METHOD TARGET HTTP/1.1`")]
     RequestLine,
-    /// The request target contains a control character, or is not a URL.
-    #[error("the request target contains an invalid character")]
+    /// The request target contains a control character, or is not a valid URI.
+    #[error(
+        "the request target is not a valid URI or contains a control character. Percent-encode such characters"
+    )]
     Target,
-    /// The version is well-formed, but neither 1.0 nor 1.1.
-    #[error("the HTTP version is not supported")]
+    /// The HTTP version is well-formed, but is neither 1.0 nor 1.1.
+    #[error("the HTTP version of the request is not supported. Use HTTP/1.0, HTTP/1.1 or HTTP/2")]
     Version,
-    /// A line feed without a carriage return before it.
-    #[error("a line ends in a line feed without a carriage return")]
+    /// A line ends in LF without a CR before it.
+    #[error("a line of the request head ends in LF without CR. End each line in CRLF")]
     BareLf,
-    /// A carriage return without a line feed after it.
-    #[error("a carriage return is not followed by a line feed")]
+    /// A CR is not followed by LF.
+    #[error("a CR in the request head is not followed by LF. End each line in CRLF")]
     BareCr,
     /// A header value contains a control character.
-    #[error("a header value contains a control character")]
+    #[error("the value of a header field contains a control character")]
     Control,
-    /// A header continues on a line that starts with white space.
-    #[error("a header is folded over several lines")]
+    /// A header field continues on a line that starts with white space (obs-fold).
+    #[error(
+        "a header field continues on a second line (obs-fold). Send each header field on one line"
+    )]
     Folded,
-    /// White space between the name of a header and its colon.
-    #[error("a header has white space before its colon")]
+    /// White space is between the name of a header field and its colon.
+    #[error("a header field has white space between its name and the colon")]
     SpaceBeforeColon,
     /// A header line starts with a colon.
-    #[error("a header has no name")]
+    #[error("a header line starts with a colon, so the header field has no name")]
     EmptyName,
-    /// The name of a header is not a token, or its line has no colon.
-    #[error("a header name contains an invalid character")]
+    /// The name of a header field is not a token, or the line has no colon.
+    #[error(
+        "a header line has no colon, or the name of the header field contains an invalid character"
+    )]
     Name,
     /// `Content-Length` is not a decimal number.
-    #[error("content-length is not a number")]
+    #[error("the value of the Content-Length header is not a valid decimal number")]
     ContentLength,
-    /// More than one `Content-Length` line, equal or not.
-    #[error("content-length is repeated")]
+    /// The head has more than one `Content-Length` line, equal or not.
+    #[error("the request has more than one Content-Length header")]
     ContentLengthRepeated,
     /// `Transfer-Encoding` has a value other than `chunked`.
-    #[error("transfer-encoding has a value other than chunked")]
+    #[error(
+        "the Transfer-Encoding header has a value other than `chunked`. No other value is supported"
+    )]
     TransferEncoding,
-    /// More than one `Transfer-Encoding` line.
-    #[error("transfer-encoding is repeated")]
+    /// The head has more than one `Transfer-Encoding` line.
+    #[error("the request has more than one Transfer-Encoding header")]
     TransferEncodingRepeated,
-    /// `Transfer-Encoding` in an HTTP/1.0 request.
-    #[error("transfer-encoding is not allowed in HTTP/1.0")]
+    /// An HTTP/1.0 request has `Transfer-Encoding`.
+    #[error(
+        "the request is HTTP/1.0 and has a Transfer-Encoding header. Use Content-Length or HTTP/1.1"
+    )]
     TransferEncodingOnHttp10,
-    /// `Content-Length` and `Transfer-Encoding` in one head.
-    #[error("the request has both content-length and transfer-encoding")]
+    /// The head has both `Content-Length` and `Transfer-Encoding`.
+    #[error(
+        "the request has both a Content-Length and a Transfer-Encoding header. Send only one of them"
+    )]
     BothFramings,
-    /// An HTTP/1.1 request without `Host`.
-    #[error("the host header is missing")]
+    /// An HTTP/1.1 request has no `Host` header.
+    #[error("the request has no Host header, which HTTP/1.1 requires")]
     HostMissing,
-    /// More than one `Host` line.
-    #[error("the host header is repeated")]
+    /// The head has more than one `Host` line.
+    #[error("the request has more than one Host header")]
     HostRepeated,
-    /// The head exceeds `max_header_bytes`.
-    #[error("the request head is too large")]
+    /// The head is larger than `max_header_bytes`.
+    #[error("the request line and headers are larger than the gateway allows (`max_header_bytes`)")]
     HeadTooLarge,
     /// The head has more header lines than `max_headers`.
-    #[error("the request has too many header lines")]
+    #[error("the request has more header lines than the gateway allows (`max_headers`)")]
     TooManyHeaders,
     /// The head was incomplete when `header_timeout` expired.
-    #[error("the request head did not arrive in time")]
+    #[error("the request head did not arrive in time (`header_timeout`)")]
     HeadTimeout,
     /// No part of the body arrived within `body_timeout`.
-    #[error("the request body did not arrive in time")]
+    #[error("the next bytes of the request body did not arrive in time (`body_timeout`)")]
     BodyTimeout,
-    /// A chunk size is not 1 to 16 hexadecimal digits.
-    #[error("a chunk size is not a hexadecimal number of at most 16 digits")]
+    /// A chunk size does not consist of 1 to 16 hexadecimal digits.
+    #[error(
+        "the size of a chunk in the request body is not a hexadecimal number of at most 16 digits"
+    )]
     ChunkSize,
-    /// The chunk extensions are too long, or contain a control character.
-    #[error("a chunk extension is too long or contains an invalid character")]
+    /// The chunk extensions of the body exceed 16 KiB in total, or contain a control character.
+    #[error(
+        "the chunk extensions of the request body exceed 16 KiB or contain a control character"
+    )]
     ChunkExtension,
     /// A chunk or a chunk size is not followed by CRLF.
-    #[error("a chunk does not end in carriage return and line feed")]
+    #[error("the size line or the data of a chunk in the request body does not end in CRLF")]
     ChunkEnd,
-    /// The trailer section is malformed, or longer than the limit of a head.
-    #[error("the trailer section is malformed or too large")]
+    /// The trailer section is malformed, or larger than `max_header_bytes`.
+    #[error(
+        "the trailer section of the request body is malformed or larger than `max_header_bytes`"
+    )]
     Trailer,
 }
 
 impl Violation {
-    /// Returns the status of the response.
+    /// Returns the status of the response to a request with this violation.
     pub fn status(self) -> StatusCode {
         match self {
             Self::Version => StatusCode::HTTP_VERSION_NOT_SUPPORTED,

@@ -1,8 +1,8 @@
-//! Write side of a connection: the buffer of a response, and the batching of flushes.
+//! Write side of an HTTP/1 connection: the write buffer, and batching, which sends several responses in succession.
 //!
-//! The head and an ordinary body of a few hundred bytes are copied into one buffer. One `write` sends it, which is
-//! cheaper than `writev`. A large part of a body is not copied. `writev` sends it after the buffered bytes, and the
-//! buffer accepts no more until both are sent.
+//! The head and a small part of a body are copied into one buffer, because one `write` is cheaper than `writev`. A
+//! large part of a body is not copied. `writev` sends the buffered bytes and the large part together. The buffer
+//! accepts no more of the body until both are sent.
 
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
@@ -15,33 +15,35 @@ use tokio::io::AsyncWrite;
 
 use crate::failpoint::failpoint;
 
-/// The largest part of a body that is copied, in bytes.
+/// Maximum size of a part of a body that is copied into the buffer, in bytes. `writev` sends larger parts without a
+/// copy.
 const MAX_COPY: usize = 2_048;
 
-/// The buffer is full when it contains at least this many bytes.
+/// When the buffer contains at least this many bytes, the connection sends them before it adds more of a body.
 const FULL: usize = 16 * 1024;
 
-/// Capacity that an empty buffer retains, in bytes. It suffices for an ordinary response, and costs an idle connection
-/// little memory.
+/// Maximum memory that an empty buffer keeps allocated, in bytes. This is enough for an ordinary response, and costs an
+/// idle connection little memory.
 const RETAINED_CAPACITY: usize = 4_096;
 
-/// Limit of the responses that wait in a batch, so that no response waits long for others.
+/// Maximum number of responses that wait in a batch. Further responses are sent immediately, so that no response waits
+/// long.
 const MAX_BATCH: usize = 32;
 
-/// Buffer of encoded bytes that are not sent yet.
+/// Buffer of encoded response bytes that are not sent yet.
 #[derive(Debug, Default)]
 pub(super) struct WriteBuffer {
     copied: Vec<u8>,
     /// Number of copied bytes that are already sent.
     sent: usize,
-    /// A large part of a body, which follows the copied bytes.
+    /// A large part of a body, which is sent after the copied bytes. Empty if there is none.
     large: Bytes,
-    /// Bytes that follow the large part.
+    /// Bytes that are sent after the large part, such as the CRLF of a chunk.
     after: Vec<u8>,
 }
 
 impl WriteBuffer {
-    /// Returns the vector to which the next bytes are appended.
+    /// Returns the vector to which the caller appends further encoded bytes.
     pub(super) fn tail(&mut self) -> &mut Vec<u8> {
         if self.large.is_empty() {
             &mut self.copied
@@ -50,7 +52,7 @@ impl WriteBuffer {
         }
     }
 
-    /// Adds a part of a body. The buffer must not be [full](Self::is_full).
+    /// Appends a part of a body. The buffer must not be [full](Self::is_full).
     pub(super) fn push(&mut self, part: Bytes) {
         debug_assert!(
             self.large.is_empty(),
@@ -63,24 +65,24 @@ impl WriteBuffer {
         }
     }
 
-    /// Adds a part of a body as a chunk. The buffer must not be [full](Self::is_full).
+    /// Appends a part of a body in chunked transfer coding. The buffer must not be [full](Self::is_full).
     pub(super) fn push_chunk(&mut self, part: Bytes) {
         chunk_size(&mut self.copied, part.len());
         self.push(part);
         self.tail().extend_from_slice(b"\r\n");
     }
 
-    /// Whether bytes must be sent before more of a body is added.
+    /// Whether the buffered bytes must be sent before more of a body is appended.
     pub(super) fn is_full(&self) -> bool {
         !self.large.is_empty() || self.copied.len() >= FULL
     }
 
-    /// Whether all bytes are sent.
+    /// Whether all buffered bytes are sent.
     pub(super) fn is_empty(&self) -> bool {
         self.copied.is_empty() && self.large.is_empty()
     }
 
-    /// Writes as many bytes as the socket accepts. The buffer must not be empty.
+    /// Writes as many buffered bytes as the socket accepts in one system call. The buffer must not be empty.
     pub(super) fn poll_write<IO: AsyncWrite + Unpin>(
         &mut self,
         io: &mut IO,
@@ -104,7 +106,7 @@ impl WriteBuffer {
         Poll::Ready(Ok(()))
     }
 
-    /// Removes the first `count` bytes.
+    /// Removes the first `count` bytes, which are sent.
     fn advance(&mut self, count: usize) {
         let copied = count.min(self.copied.len() - self.sent);
         self.sent += copied;
@@ -127,7 +129,7 @@ impl WriteBuffer {
     }
 }
 
-/// Appends the size line of a chunk.
+/// Appends the size of a chunk in hexadecimal digits, and CRLF.
 fn chunk_size(out: &mut Vec<u8>, size: usize) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let digits = (usize::BITS - size.leading_zeros()).div_ceil(4).max(1);
@@ -137,22 +139,23 @@ fn chunk_size(out: &mut Vec<u8>, size: usize) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// Batch of the flushes of a worker's connections.
+/// Delays the responses of a worker's connections so that they are sent in succession.
 ///
 /// A send on a local socket wakes the client process. If the client reads one response and sleeps, the next response
-/// wakes it again. So a finished response first yields to all tasks that are ready, and their responses are then sent
-/// in succession. With one client thread and 32 connections, batching reduced the CPU time of a replay from 15.7 µs to
-/// 14.0 µs. These are medians of 10 alternating runs of 2 s. With a client that is always busy it makes no difference.
+/// wakes it again. So a task with a finished response first yields to all tasks that are ready, and all their responses
+/// are then sent in succession. With one client thread and 32 connections, batching reduced the CPU time of a replayed
+/// response from 15.7 µs to 14.0 µs. These are medians of 10 alternating runs of 2 s. If the client is always busy,
+/// batching makes no difference.
 #[derive(Debug, Default)]
 pub(crate) struct FlushBatch {
     waiting: AtomicUsize,
 }
 
-/// Guard that counts a response as waiting until it is dropped.
+/// Guard that counts a response as waiting in the batch until the guard is dropped.
 struct BatchSlot<'a>(&'a FlushBatch);
 
 impl FlushBatch {
-    /// Yields once to the tasks that are ready, unless [`MAX_BATCH`] responses wait already.
+    /// Yields once to the tasks that are ready. Returns immediately if [`MAX_BATCH`] responses already wait.
     pub(super) async fn wait(&self) {
         let Some(_slot) = self.acquire() else {
             return;
@@ -170,7 +173,8 @@ impl FlushBatch {
     }
 
     fn acquire(&self) -> Option<BatchSlot<'_>> {
-        // Only the worker's thread uses the counter, so the check and the increment need not be atomic together.
+        // The check and the increment are two separate operations. This is safe, because only the worker's thread uses
+        // the counter.
         if self.waiting.load(Ordering::Relaxed) >= MAX_BATCH {
             return None;
         }
@@ -195,7 +199,7 @@ mod tests {
 
     use super::*;
 
-    /// Sends what `fill` adds over a connection with a buffer of `narrow` bytes. Returns the received bytes.
+    /// Sends the bytes that `fill` adds through a connection that buffers `narrow` bytes. Returns the received bytes.
     fn send(narrow: usize, fill: impl FnOnce(&mut WriteBuffer)) -> Vec<u8> {
         let runtime = tokio::runtime::Builder::new_current_thread().build();
         runtime.unwrap().block_on(async {

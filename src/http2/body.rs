@@ -1,8 +1,8 @@
 //! Body of an HTTP/2 request.
 //!
-//! A body is complete only if its stream ends with `END_STREAM`. A reset with any code, including `NO_ERROR`, and a
-//! close of the connection are errors. Upstream is HTTP/1, where a body of declared length is complete with its last
-//! byte. So the last part of such a body is withheld until the stream ends.
+//! A body is complete only if its stream ends with `END_STREAM`. A reset with any error code, including `NO_ERROR`, and
+//! a close of the connection are errors. The upstream uses HTTP/1, where a body with `Content-Length` is complete with
+//! its last byte. So the last part of such a body is withheld from the service until the stream ends.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -19,50 +19,52 @@ use tokio::time::Sleep;
 
 use super::linger::Unread;
 
-/// The body of an HTTP/2 request. Trailers are dropped.
+/// The body of an HTTP/2 request, which the service reads. Trailers are dropped.
 #[derive(Debug)]
 pub(crate) struct Http2Body {
-    /// `Some` until the body is dropped.
+    /// The stream that the body arrives on. `None` only while the body is dropped.
     stream: Option<RecvStream>,
-    /// Receives the stream if the body is dropped before its end.
+    /// Sender for the stream, which is used if the service drops the body before its end.
     unread: Option<oneshot::Sender<RecvStream>>,
-    /// Bytes still to be received, if the client declared a length.
+    /// Number of bytes that are still to be received. `None` if the request has no `Content-Length`.
     declared: Option<u64>,
-    /// The last declared bytes, withheld until the stream ends.
+    /// The last part of a body with `Content-Length`. It is withheld from the service until the stream ends.
     last: Option<Bytes>,
-    /// Longest time without data while the service waits for the body.
+    /// How long the service waits for the next data of the client (`body_timeout`).
     timeout: Duration,
-    /// Timer of `timeout`. It runs only while the service waits for the body.
+    /// Timer for `timeout`. `Some` only while the service waits for the body.
     stalled: Option<Pin<Box<Sleep>>>,
-    /// Notified of the first read, if the client expects `100 Continue`.
+    /// Sender that reports the first read of the body. `None` after the first read, or if the client does not wait for
+    /// `100 Continue`.
     first_read: Option<oneshot::Sender<()>>,
 }
 
 const NOT_DROPPED: &str = "only `drop` takes the stream";
 
-/// Notification of the first read of a body whose client expects `100 Continue`.
+/// Receiver that is notified when the service reads the body for the first time. `None` if the client does not wait for
+/// `100 Continue`.
 #[derive(Debug)]
 pub(super) struct FirstRead(Option<oneshot::Receiver<()>>);
 
-/// Why an HTTP/2 request body ended early.
+/// Why an HTTP/2 request body ended before it was complete.
 #[derive(Debug, Error)]
 pub enum Http2BodyError {
-    /// The client sent no data for this time.
-    #[error("the client sent no data for {0:?}")]
+    /// The client sent no data for `body_timeout`, which is the value.
+    #[error("the client sent no data of the request body for {0:?} (`body_timeout`)")]
     Stalled(Duration),
-    /// The client reset the stream, violated the protocol or disconnected.
+    /// The client reset the stream, violated the HTTP/2 protocol or disconnected.
     #[error(transparent)]
     Stream(#[from] h2::Error),
 }
 
-/// Replaces the stream of `request` by its body. [`Unread`] receives the part of the body that the service does not
-/// read.
+/// Converts the stream of `request` to a body. [`Unread`] receives the stream if the service drops the body before its
+/// end.
 pub(super) fn receive(
     request: Request<RecvStream>,
     timeout: Duration,
 ) -> (Request<Http2Body>, FirstRead, Unread) {
     let header = |name| request.headers().get(name);
-    // `intake` rejects a length that is not a number.
+    // An invalid length is ignored here, because `intake` rejects the request later.
     let declared = header(CONTENT_LENGTH)
         .and_then(|length| length.to_str().ok())
         .and_then(|length| length.parse().ok());
@@ -94,7 +96,7 @@ pub(super) fn receive(
 }
 
 impl FirstRead {
-    /// Is ready once, when the body is read for the first time.
+    /// Is ready once, when the service reads the body for the first time.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(receiver) = &mut self.0 else {
             return Poll::Pending;
@@ -109,23 +111,25 @@ impl FirstRead {
 }
 
 impl Http2Body {
-    /// Waits for the end of the stream if the body is declared empty. Otherwise returns immediately.
+    /// Waits for the end of the stream if the request has `content-length: 0`. Otherwise returns immediately.
     pub(super) async fn end_if_declared_empty(&mut self) -> Result<(), Http2BodyError> {
         if self.declared != Some(0) || self.is_end_stream() {
             return Ok(());
         }
-        // There is no data to lose: `h2` resets a stream that has more data than declared.
+        // The returned part is discarded. It is always empty, because `h2` resets a stream that has more data than
+        // declared.
         let part = std::future::poll_fn(|cx| self.poll_part(cx)).await;
         part.transpose().map(|_empty| ())
     }
 
-    /// Returns the next part of the body, or `None` at its end.
+    /// Returns the next part of the body, or `None` at the end of the body.
     pub(crate) fn poll_part(
         &mut self,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, Http2BodyError>>> {
         if let Some(first_read) = self.first_read.take() {
-            // The receiver no longer exists if the response has started.
+            // A send error is ignored: the receiver is dropped when the response starts, and `100 Continue` is then not
+            // needed.
             let _ = first_read.send(());
         }
         loop {
@@ -144,7 +148,7 @@ impl Http2Body {
                 Some(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
                 Some(Ok(part)) => part,
             };
-            // An error means that the stream is closed, which the next read reports.
+            // An error is ignored: it means that the stream is closed, and the next read reports this.
             let _ = stream.flow_control().release_capacity(part.len());
             if part.is_empty() {
                 continue;
@@ -160,13 +164,13 @@ impl Http2Body {
         }
     }
 
-    /// Whether the body was read completely.
+    /// Whether the service has read the complete body.
     pub(crate) fn is_end_stream(&self) -> bool {
         let stream = self.stream.as_ref().expect(NOT_DROPPED);
         self.last.is_none() && stream.is_end_stream()
     }
 
-    /// Returns the declared length of the part that is still to be read.
+    /// Returns the number of bytes that are still to be read, if the request has a `Content-Length`.
     pub(crate) fn size_hint(&self) -> SizeHint {
         match self.declared {
             Some(declared) => {
@@ -183,7 +187,8 @@ impl Drop for Http2Body {
         if let (Some(stream), Some(unread)) = (self.stream.take(), self.unread.take())
             && !stream.is_end_stream()
         {
-            // The receiver no longer exists if the exchange has ended.
+            // A send error is ignored: the receiver is dropped when the exchange has ended, and `h2` then resets the
+            // stream.
             let _ = unread.send(stream);
         }
     }

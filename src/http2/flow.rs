@@ -1,32 +1,33 @@
-//! Determines whether a stream without send capacity waits for its client or behind other streams.
+//! Determines why a stream has no send capacity: because its client is slow, or because other streams are served first.
 //!
-//! `h2` distributes the connection's window to the streams roughly in the order of their requests. Suppose that a
-//! stream gets no capacity while `h2` makes twice as many grants as streams wait. Then `h2` has skipped it, because its
-//! own window is empty, and the stream waits for its client. With fewer grants, it waits behind the other streams.
+//! `h2` grants the connection's flow-control window to the waiting streams roughly in turn. Suppose that a stream gets
+//! no capacity while `h2` makes twice as many grants as streams wait. Then `h2` has skipped this stream, because the
+//! window of the stream is exhausted. So the stream waits for its client. With fewer grants, the stream waits behind
+//! other streams.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::http1::SocketState;
 
-/// Counts of capacity grants and waiting streams of one connection. Only the worker's thread uses them.
+/// Number of capacity grants and of waiting streams of one connection. Only the worker's thread uses these counts.
 #[derive(Debug)]
 pub(super) struct FlowControl {
-    /// Number of grants so far.
+    /// Number of capacity grants since the connection started.
     granted: AtomicU64,
-    /// Number of streams that wait for capacity.
+    /// Number of streams that wait for send capacity.
     waiting: AtomicUsize,
     socket: Arc<SocketState>,
 }
 
-/// Guard of a stream that waits for capacity.
+/// Guard that counts a stream as waiting for send capacity until the guard is dropped.
 pub(super) struct WaitingStream<'a> {
     flow: &'a FlowControl,
     granted_before: u64,
 }
 
 impl FlowControl {
-    /// Creates the counts of a connection over this socket.
+    /// Creates the counts for the connection of this socket.
     pub(super) fn new(socket: Arc<SocketState>) -> Self {
         Self {
             granted: AtomicU64::new(0),
@@ -35,17 +36,17 @@ impl FlowControl {
         }
     }
 
-    /// Whether the socket's send buffer is full.
+    /// Whether the send buffer of the connection's socket is full.
     pub(super) fn is_blocked(&self) -> bool {
         self.socket.is_blocked()
     }
 
-    /// Counts a grant of capacity to a stream.
+    /// Counts one grant of send capacity to a stream.
     pub(super) fn grant(&self) {
         self.granted.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts a stream as waiting until the returned guard is dropped.
+    /// Counts a stream as waiting for send capacity until the returned guard is dropped.
     pub(super) fn wait(&self) -> WaitingStream<'_> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         WaitingStream {
@@ -56,7 +57,7 @@ impl FlowControl {
 }
 
 impl WaitingStream<'_> {
-    /// Whether the stream waits behind other streams and not for its client.
+    /// Whether the stream has no capacity because other streams are served first. False means that its client is slow.
     pub(super) fn is_behind_others(&self) -> bool {
         let granted = self.flow.granted.load(Ordering::Relaxed) - self.granted_before;
         let waiting = self.flow.waiting.load(Ordering::Relaxed) as u64;
@@ -78,7 +79,7 @@ mod tests {
     fn a_stream_is_behind_others_until_twice_as_many_grants_are_made_as_streams_wait() {
         let flow = FlowControl::new(Arc::default());
         let (stream, _second, third) = (flow.wait(), flow.wait(), flow.wait());
-        // Without any grant, the client accepts nothing, and no stream is behind others.
+        // Without any grant the client accepts nothing on any stream, so no stream waits behind others.
         assert!(!stream.is_behind_others());
         for _ in 0..5 {
             flow.grant();

@@ -1,11 +1,11 @@
-//! Lingering streams: the response is complete, and the client is still sending the request body.
+//! Lingering streams: the response is complete, but the client is still sending the request body.
 //!
 //! RFC 9113, section 8.1, allows the gateway to end such a stream with `RST_STREAM(NO_ERROR)`. `h2` does so as soon as
-//! the last handle of the stream is dropped. curl 7.88 loses the response if the reset arrives in the same read. So the
-//! gateway keeps the stream open, and reads and discards the request body, which keeps the windows of stream and
-//! connection open. The reset follows after 1 MiB, after 5 s, or when more than 16 streams of the connection linger. If
-//! the client ends its side first, there is no reset. The window of a stream is smaller than 1 MiB, so a client that
-//! has sent 1 MiB has also read the response.
+//! the last handle of the stream is dropped. curl 7.88 loses the response if it reads the response and the reset
+//! together. So the gateway keeps the stream open, and reads and discards the request body. The client can then
+//! continue to send, because the flow-control windows stay open. The gateway resets the stream after 1 MiB, after 5 s,
+//! or when more than 16 streams of the connection linger. If the client ends the request first, no reset is sent. The
+//! window of a stream is smaller than 1 MiB. So a client that has sent 1 MiB has also read the response.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -23,49 +23,49 @@ use tokio_util::sync::CancellationToken;
 
 use crate::metrics::{EarlyReset, Http2Metrics};
 
-/// Longest time from the end of the response to the reset.
+/// Maximum duration from the end of the response to the reset of the stream.
 const TIME: Duration = Duration::from_secs(5);
 
-/// Time from the start of a drain to the reset. It gives a client time to read a response that was just sent.
+/// How long streams linger after a drain has started. In this time a client can read a response that was just sent.
 const DRAIN_TIME: Duration = Duration::from_millis(250);
 
-/// Limit of the discarded bytes, per stream.
+/// Maximum number of discarded bytes per stream. The stream is reset when the client sends more.
 const BYTES: usize = 1 << 20;
 
-/// Limit of the lingering streams, per connection.
+/// Maximum number of lingering streams per connection. A further stream ends the lingering of the oldest.
 const STREAMS: usize = 16;
 
 /// The part of a request body that the service has not read.
 #[derive(Debug)]
 pub(super) struct Unread {
     state: UnreadState,
-    /// Number of bytes that may still be discarded.
+    /// How many more bytes are discarded before the stream is reset.
     remaining: usize,
 }
 
 #[derive(Debug)]
 enum UnreadState {
-    /// The service owns the body. The stream is sent here if the service drops the body before its end.
+    /// The service owns the body. This receiver gets the stream if the service drops the body before its end.
     InUse(oneshot::Receiver<RecvStream>),
-    /// The service has dropped the body.
+    /// The service has dropped the body, so the rest of this stream must be discarded.
     Dropped(RecvStream),
-    /// The client has ended its side, reset the stream or disconnected.
+    /// The client has ended the request, reset the stream or disconnected. Nothing is left to discard.
     Ended,
-    /// The client has sent more than [`BYTES`].
+    /// The client has sent more than [`BYTES`], so the stream must be reset.
     TooLong,
 }
 
-/// The lingering streams of a connection.
+/// All streams of a connection that linger.
 #[derive(Debug)]
 pub(super) struct LingeringStreams {
-    /// One sender per stream, oldest first. Dropping the sender ends the lingering of its stream.
+    /// One sender per lingering stream, oldest first. Dropping a sender ends the lingering of its stream.
     streams: Mutex<VecDeque<oneshot::Sender<Infallible>>>,
     drain: CancellationToken,
     metrics: Arc<Http2Metrics>,
 }
 
 impl Unread {
-    /// Returns the state of a request without a body.
+    /// Creates the state for a request without a body.
     pub(super) const fn nothing() -> Self {
         Self {
             state: UnreadState::Ended,
@@ -73,7 +73,8 @@ impl Unread {
         }
     }
 
-    /// Returns the state of a body whose stream is sent to `returned` when the service drops the body.
+    /// Creates the state for a request body that the service owns. `returned` receives the stream when the service
+    /// drops the body.
     pub(super) const fn of(returned: oneshot::Receiver<RecvStream>) -> Self {
         Self {
             state: UnreadState::InUse(returned),
@@ -81,8 +82,8 @@ impl Unread {
         }
     }
 
-    /// Runs `sending` and meanwhile discards the unread body. Otherwise the unread body of a client that reads its
-    /// response slowly would occupy the connection's window.
+    /// Runs `sending`, which sends the response, and meanwhile discards the unread request body. Without this, the
+    /// unread body of a client that reads slowly would occupy the flow-control window of the connection.
     pub(super) async fn discard_during<T>(
         &mut self,
         mut sending: Pin<&mut impl Future<Output = T>>,
@@ -97,7 +98,8 @@ impl Unread {
         .await
     }
 
-    /// Discards the body as it arrives. Is ready at its end, or with the reason to reset the stream.
+    /// Discards the request body as it arrives. Returns `None` at the end of the body, or the reason why the stream
+    /// must be reset.
     fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<Option<EarlyReset>> {
         loop {
             self.state = match &mut self.state {
@@ -109,7 +111,7 @@ impl Unread {
                     Some(Ok(part)) if part.len() > self.remaining => UnreadState::TooLong,
                     Some(Ok(part)) => {
                         self.remaining -= part.len();
-                        // An error means that the stream is closed, which the next read reports.
+                        // An error is ignored: it means that the stream is closed, and the next read reports this.
                         let _ = stream.flow_control().release_capacity(part.len());
                         continue;
                     }
@@ -131,13 +133,13 @@ impl LingeringStreams {
         }
     }
 
-    /// Limits the lingering of current and later streams to [`DRAIN_TIME`].
+    /// Starts the drain: from now on, streams linger for at most [`DRAIN_TIME`].
     pub(super) fn drain(&self) {
         self.drain.cancel();
     }
 
-    /// Discards the rest of a request body after its response. The caller holds the last handle of the stream and drops
-    /// it afterwards. `h2` then resets the stream, unless the client has ended its side.
+    /// Discards the rest of a request body after its response is complete. Then the caller drops the last handle of the
+    /// stream, and `h2` resets the stream if the client has not ended the request.
     pub(super) async fn linger(&self, mut unread: Unread) {
         let end = match poll_fn(|cx| Poll::Ready(unread.poll_discard(cx))).await {
             Poll::Ready(end) => end,
@@ -164,8 +166,8 @@ impl LingeringStreams {
         }
     }
 
-    /// Adds a stream, and ends the lingering of the oldest stream if there are too many. Dropping the returned receiver
-    /// removes the stream.
+    /// Adds a lingering stream. If more than [`STREAMS`] streams linger, ends the lingering of the oldest. The caller
+    /// removes its stream by dropping the returned receiver.
     fn add(&self) -> oneshot::Receiver<Infallible> {
         let (sender, evicted) = oneshot::channel();
         let mut streams = self.streams.lock();

@@ -1,8 +1,8 @@
 //! Sends a response on an HTTP/2 stream.
 //!
-//! A part of the body is passed to `h2` only when the client's windows permit it. So a stream without capacity means
-//! that the client accepts nothing, unless the stream waits behind others (see [`FlowControl`]). If the client accepts
-//! no byte within `write_timeout`, the gateway resets this stream and no other.
+//! A part of the body is passed to `h2` only when the client's flow-control windows permit it. So if a stream has no
+//! send capacity, the client accepts no data, or other streams are served first (see [`FlowControl`]). If the client
+//! accepts no data within `write_timeout`, the gateway resets this stream. Other streams continue.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -25,29 +25,32 @@ use tokio::time::{Instant, timeout};
 use super::flow::FlowControl;
 use crate::http1::date_header;
 
-/// Capacity that a stream requests at a time, in bytes. It is limited so that the streams of a connection alternate.
+/// Maximum send capacity that a stream requests at a time, in bytes. It is small so that the streams of a connection
+/// alternate.
 const MAX_REQUESTED: usize = 16 * 1024;
 
-/// Limit of the time that a stream waits behind others, as a multiple of the write timeout.
+/// How long a stream waits while other streams are served first, as a multiple of `write_timeout`.
 const MAX_ROUNDS: usize = 4;
 
-/// Why a response was not sent completely.
+/// Why an HTTP/2 response was not sent completely.
 #[derive(Debug, Error)]
 pub(super) enum SendError {
-    #[error("the client accepted no bytes of the response for {0:?}")]
+    #[error("the client accepted no data of the response for {0:?} (`write_timeout`)")]
     Stalled(Duration),
-    #[error("the client reset the stream or disconnected")]
+    #[error("the client reset the HTTP/2 stream or disconnected before the response was complete")]
     Cancelled,
-    #[error("the response body ended early")]
+    #[error(
+        "the response body failed before it was complete, so the gateway reset the HTTP/2 stream"
+    )]
     Truncated,
-    #[error("the service responded with the informational status {0}")]
+    #[error("the final response has the informational status {0}, which HTTP/2 does not allow")]
     Informational(StatusCode),
     #[error(transparent)]
     Stream(#[from] h2::Error),
 }
 
-/// Sends a response, without its body if the request is a `HEAD`. Returns the stream when the response is completely
-/// queued.
+/// Sends a response, without a body if `is_head` is true. Returns the stream when `h2` has queued all frames of the
+/// response.
 pub(super) async fn send<B>(
     respond: &mut SendResponse<Bytes>,
     mut parts: Parts,
@@ -82,8 +85,8 @@ where
     Ok(sender.stream)
 }
 
-/// Makes a head valid for HTTP/2. Removes connection-specific headers (RFC 9113, section 8.2.2), sends at most one
-/// `Content-Length`, and adds `Date`.
+/// Changes a response head so that it is valid for HTTP/2. Removes connection-specific headers (RFC 9113, section
+/// 8.2.2), leaves at most one `Content-Length`, and adds `Date`.
 fn complete_head(parts: &mut Parts, exact: Option<u64>, is_head: bool, sends_body: bool) {
     let headers = &mut parts.headers;
     for name in [
@@ -98,8 +101,8 @@ fn complete_head(parts: &mut Parts, exact: Option<u64>, is_head: bool, sends_bod
     if parts.status == StatusCode::NO_CONTENT {
         headers.remove(CONTENT_LENGTH);
     } else {
-        // If a body is sent, its actual length counts. In response to `HEAD`, the length of the body that `GET` would
-        // return is sent, unless the head already has a length.
+        // If a body is sent, `Content-Length` is the actual length of the body. In response to `HEAD`, it is the length
+        // of the body that `GET` would return, unless the service has set it.
         let length = match exact {
             Some(exact) if sends_body => Some(HeaderValue::from(exact)),
             Some(exact @ 1..) if is_head && !headers.contains_key(CONTENT_LENGTH) => {
@@ -108,7 +111,7 @@ fn complete_head(parts: &mut Parts, exact: Option<u64>, is_head: bool, sends_bod
             _ => headers.get(CONTENT_LENGTH).cloned(),
         };
         if let Some(length) = length {
-            // `insert` replaces all existing lines.
+            // `insert` replaces all existing `Content-Length` lines by one.
             headers.insert(CONTENT_LENGTH, length);
         }
     }
@@ -117,7 +120,7 @@ fn complete_head(parts: &mut Parts, exact: Option<u64>, is_head: bool, sends_bod
     }
 }
 
-/// Sending side of a stream whose head is sent.
+/// Sends the body of a response whose head is already sent.
 struct ResponseSender<'a> {
     stream: SendStream<Bytes>,
     write_timeout: Duration,
@@ -161,7 +164,7 @@ impl ResponseSender<'_> {
         }
     }
 
-    /// Sends a part of the body, as fast as the client's windows permit.
+    /// Sends a part of the body, as fast as the client's flow-control windows permit.
     async fn send_data(&mut self, mut data: Bytes, is_last: bool) -> Result<(), SendError> {
         if data.is_empty() && is_last {
             self.stream.send_data(data, true)?;
@@ -175,7 +178,8 @@ impl ResponseSender<'_> {
         Ok(())
     }
 
-    /// Waits for capacity to send up to `wanted` bytes. Resets the stream if the client grants none in time.
+    /// Waits until up to `wanted` bytes can be sent, and returns their number. Resets the stream if the client accepts
+    /// no data within `write_timeout`.
     async fn capacity(&mut self, wanted: usize) -> Result<usize, SendError> {
         self.stream.reserve_capacity(wanted);
         let available = self.stream.capacity();
@@ -192,7 +196,8 @@ impl ResponseSender<'_> {
                     return Ok(granted?);
                 }
                 Ok(None) => return Err(SendError::Cancelled),
-                // While the socket is blocked, the write timeout of `Rewind` applies, which counts acknowledged bytes.
+                // While the socket is blocked, this timeout is ignored. The write timeout of `Rewind` applies instead,
+                // because it detects whether the client acknowledges bytes.
                 Err(_elapsed) if self.flow.is_blocked() => {}
                 Err(_elapsed) if rounds < MAX_ROUNDS && waiting.is_behind_others() => rounds += 1,
                 Err(_elapsed) => break,

@@ -1,12 +1,13 @@
-//! Tracks which responses are written to the socket.
+//! Tracks which HTTP/2 responses are completely written to the socket.
 //!
 //! `h2` queues the frames of a response and does not report when they are written. A poll of the connection writes as
-//! much as the client's windows permit, and a response is only queued within these windows. So if the socket is still
-//! writable after a poll, all queued responses are written. Streams that the client has reset are an exception,
-//! because `h2` discards their frames. A client that reduces a window it has already granted is not detected.
+//! much as the client's flow-control windows permit, and a response is queued only within these windows. So if the
+//! socket is still writable after a poll, all queued responses are written. Streams that the client has reset are an
+//! exception, because `h2` discards their frames. If a client reduces a window that it has already granted, a response
+//! can be reported as written too early.
 //!
-//! The queue holds a handle of each stream, because `h2` resets an unfinished stream when its last handle is dropped.
-//! The response is thus written before the reset.
+//! The queue contains a handle of each stream, because `h2` resets an unfinished stream when its last handle is
+//! dropped. With this handle, the response is written before the reset.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,21 +19,21 @@ use parking_lot::Mutex;
 
 use crate::http1::TrackDelivery;
 
-/// A response whose frames are all queued in `h2`.
+/// A response whose frames `h2` has queued completely.
 #[derive(Debug)]
 struct QueuedResponse<B> {
     body: Pin<Box<B>>,
     stream: SendStream<Bytes>,
 }
 
-/// Queue of responses, or `None` after the connection has ended.
+/// Queue of responses that wait to be written. `None` after the connection has ended.
 type Queue<B> = Mutex<Option<Vec<QueuedResponse<B>>>>;
 
-/// The responses of a connection that are completely queued in `h2` and not yet written.
+/// The responses of a connection that `h2` has queued completely but not yet written to the socket.
 #[derive(Debug)]
 pub(super) struct QueuedResponses<B>(Arc<Queue<B>>);
 
-/// Sender that adds responses to the queue.
+/// Handle with which stream tasks add their responses to the queue.
 #[derive(Debug)]
 pub(super) struct QueueSender<B>(Arc<Queue<B>>);
 
@@ -45,7 +46,8 @@ impl<B: TrackDelivery> QueuedResponses<B> {
         QueueSender(Arc::clone(&self.0))
     }
 
-    /// Notifies all queued responses that they are delivered, except those whose stream was reset.
+    /// Marks all queued responses as delivered, except those whose stream was reset. Call this when all queued frames
+    /// are written.
     pub(super) fn written(&self, cx: &mut Context<'_>) {
         let responses = match &mut *self.0.lock() {
             Some(responses) if !responses.is_empty() => std::mem::take(responses),
@@ -61,14 +63,14 @@ impl<B: TrackDelivery> QueuedResponses<B> {
 
 impl<B> Drop for QueuedResponses<B> {
     fn drop(&mut self) {
-        // A body that is dropped without a notification counts as truncated.
+        // The remaining bodies are dropped without a call of `delivered`, which marks their responses as truncated.
         let responses = self.0.lock().take();
         drop(responses);
     }
 }
 
 impl<B> QueueSender<B> {
-    /// Adds a response whose frames are all queued in `h2`.
+    /// Adds a response whose frames `h2` has queued completely. Drops the response if the connection has ended.
     pub(super) fn push(&self, body: Pin<Box<B>>, stream: SendStream<Bytes>) {
         if let Some(responses) = &mut *self.0.lock() {
             responses.push(QueuedResponse { body, stream });

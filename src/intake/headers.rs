@@ -1,14 +1,16 @@
-//! Normalises request headers before limits and scopes read them.
+//! Normalises request headers before rate limits and idempotency scopes read them.
 //!
-//! Limits and scopes must read the same value as upstream. If the gateway distinguished two spellings that upstream
-//! treats as equal, a client could bypass a limit or have a keyed request executed twice. So `Cookie` lines are joined,
-//! headers listed in `Connection` are removed, and lookalikes such as `X_Api_Key` are not forwarded. A request that
-//! repeats a header of a limit or scope is rejected, because servers differ in which line they read.
+//! Rate limits and idempotency scopes must read the same header value as the upstream. Suppose that the gateway
+//! distinguishes two spellings that the upstream treats as equal. Then a client could bypass a rate limit, or have a
+//! request with an idempotency key executed twice. So `Cookie` lines are joined, headers listed in `Connection` are
+//! removed, and lookalikes such as `X_Api_Key` are not forwarded. If a request repeats a header that a rate limit or
+//! scope reads, the request is rejected, because servers differ in which line they read.
 //!
-//! The header names of the configuration are collected when it is loaded. A request without `Connection`, on a route
-//! whose limits and scope read no header, costs one pass over its headers.
+//! The header names in the configuration are collected when the configuration is loaded. So most requests need only one
+//! pass over their headers.
 //!
-//! Not covered: a server that trims or decodes a value further than HTTP does, for example removes a no-break space.
+//! This module does not cover an upstream that trims or decodes a header value further than HTTP does. An example is an
+//! upstream that removes a no-break space.
 
 use std::borrow::Cow;
 use std::net::Ipv6Addr;
@@ -24,19 +26,19 @@ use super::HeadError;
 use crate::client::{Caller, X_FORWARDED_FOR};
 use crate::request_id::X_REQUEST_ID;
 
-/// Header with the host that the client requested.
+/// Header with the host that the client requested from the first proxy.
 pub(crate) const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-/// Header with the scheme that the client used.
+/// Header with the scheme that the client used, `http` or `https`.
 pub(crate) const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
 const X_FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-/// Parameters of a persistent connection (RFC 2068, section 19.7.1.1).
+/// Header with parameters of a persistent connection (RFC 2068, section 19.7.1.1).
 pub(crate) const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
-/// Hop-by-hop headers (RFC 9110, section 7.6.1), besides those listed in `Connection`.
+/// Hop-by-hop headers (RFC 9110, section 7.6.1), which are not forwarded. `Connection` can list further ones.
 pub(crate) static HOP_BY_HOP: [HeaderName; 9] = [
     CONNECTION,
     KEEP_ALIVE,
@@ -49,7 +51,7 @@ pub(crate) static HOP_BY_HOP: [HeaderName; 9] = [
     UPGRADE,
 ];
 
-/// Headers about the origin of a request that are forwarded only from a trusted peer.
+/// Headers in which proxies describe the original request. They are forwarded only from a trusted peer.
 pub(crate) static FROM_TRUSTED_PEERS: [HeaderName; 6] = [
     FORWARDED,
     X_FORWARDED_HOST,
@@ -59,8 +61,8 @@ pub(crate) static FROM_TRUSTED_PEERS: [HeaderName; 6] = [
     X_REAL_IP,
 ];
 
-/// Headers that are not removed if `Connection` lists them, because without them the request would have another meaning
-/// or another sender.
+/// Headers that stay in the request even if `Connection` lists them. Without them, the request would have another
+/// meaning or another sender.
 static PROTECTED: [HeaderName; 20] = [
     AUTHORIZATION,
     CACHE_CONTROL,
@@ -84,28 +86,30 @@ static PROTECTED: [HeaderName; 20] = [
     TRANSFER_ENCODING,
 ];
 
-/// Names of the request headers that a configuration reads.
+/// Names of the request headers that the gateway reads according to its configuration.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HeaderNames {
-    /// Headers with the idempotency key, of all routes.
+    /// Headers that contain the idempotency key, of all routes.
     keys: Vec<HeaderName>,
-    /// Headers that limits, scopes and keys of any route read.
+    /// Headers that the rate limits, idempotency scopes and idempotency keys of all routes read.
     read: Vec<HeaderName>,
-    /// Whether a name in `read` has a separator other than `-`.
+    /// Whether a name in `read` contains a character other than letters, digits and `-`.
     has_odd_names: bool,
 }
 
-/// Headers that the enforced limits and the scope of a route read.
+/// Headers that the enforced rate limits and the idempotency scope of a route read. Rate limits in shadow mode are not
+/// included.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CountedHeaders {
     names: Box<[HeaderName]>,
-    /// Whether the gateway sets one of them itself.
+    /// Whether the gateway itself sets one of these headers, for example `X-Forwarded-For`.
     includes_gateway_headers: bool,
 }
 
 impl HeaderNames {
-    /// Adds a route: the `counted` headers of its enforced limits and scope, the `watched` headers of its shadow
-    /// limits, and the header of its idempotency key. Returns the counted headers.
+    /// Adds the header names of a route. `counted` are the headers of its enforced rate limits and its idempotency
+    /// scope. `watched` are the headers of its rate limits in shadow mode. `key` is the header of its idempotency key.
+    /// Returns the counted headers.
     pub(crate) fn add_route<'a>(
         &mut self,
         counted: impl Iterator<Item = &'a HeaderName>,
@@ -134,8 +138,8 @@ impl HeaderNames {
         }
     }
 
-    /// Joins the `Cookie` lines and removes the headers that `Connection` lists. `connection` is false if `Connection`
-    /// lists no header.
+    /// Joins the `Cookie` lines and removes the headers that `Connection` lists. If `connection` is false, `Connection`
+    /// lists no header and is not read.
     pub(crate) fn normalise(&self, headers: &mut HeaderMap, connection: bool) {
         if is_repeated(headers, &COOKIE) {
             join_cookies(headers);
@@ -145,8 +149,9 @@ impl HeaderNames {
         }
     }
 
-    /// Whether a server can mistake this name for a protected header or one that the configuration reads. CGI maps
-    /// `X_Forwarded_For` and `X-Forwarded-For` to one variable, and some servers do so with every separator.
+    /// Whether an upstream can mistake this name for a protected header, or for a header that the configuration reads.
+    /// CGI maps `X_Forwarded_For` and `X-Forwarded-For` to the same variable. Some servers do so with every character
+    /// that is not a letter or digit.
     pub(crate) fn is_lookalike(&self, name: &HeaderName) -> bool {
         if is_regular(name) && !self.has_odd_names {
             return false;
@@ -160,8 +165,8 @@ impl HeaderNames {
 }
 
 impl CountedHeaders {
-    /// Checks that none of the headers is repeated. Headers that the gateway sets are given the value that upstream
-    /// receives. `host` is the host of the request.
+    /// Returns an error if the request repeats one of these headers. Before that, sets the headers that the gateway
+    /// writes itself to the value that the upstream receives. `host` is the host of the request.
     pub(crate) fn check(
         &self,
         headers: &mut HeaderMap,
@@ -176,7 +181,7 @@ impl CountedHeaders {
         match self.names.iter().find(|name| is_repeated(headers, name)) {
             None => Ok(()),
             Some(name) => Err(HeadError::Invalid(
-                format!("The header {name} is sent more than once.").into(),
+                format!("The request has more than one {name} header. Send it once.").into(),
             )),
         }
     }
@@ -188,7 +193,7 @@ fn insert(names: &mut Vec<HeaderName>, name: &HeaderName) {
     }
 }
 
-/// Sets a header that the gateway writes itself to the value that upstream receives.
+/// Sets the header `name` to the value that the upstream receives, if the gateway writes this header itself.
 fn set_as_upstream_receives(
     name: &HeaderName,
     headers: &mut HeaderMap,
@@ -204,13 +209,13 @@ fn set_as_upstream_receives(
     }
 }
 
-/// Whether a header has more than one line. Most requests repeat no header, which is detected without a lookup.
+/// Whether a header has more than one line. Most requests repeat no header at all. For them, a comparison of two
+/// lengths replaces the lookup.
 fn is_repeated(headers: &HeaderMap, name: &HeaderName) -> bool {
     headers.len() != headers.keys_len() && headers.get_all(name).iter().nth(1).is_some()
 }
 
-/// Whether a value has leading or trailing white space. HTTP/1 removes it, and HTTP/2 forbids it (RFC 9113, section
-/// 8.2.1).
+/// Whether a header value has leading or trailing white space, which HTTP/2 forbids (RFC 9113, section 8.2.1).
 pub(crate) fn has_padded_value(headers: &HeaderMap) -> bool {
     headers.values().any(|value| {
         let value = value.as_bytes();
@@ -218,24 +223,24 @@ pub(crate) fn has_padded_value(headers: &HeaderMap) -> bool {
     })
 }
 
-/// The error of a request for which [`has_padded_value`] is true.
+/// The error for a request whose headers have a [padded value](has_padded_value).
 pub(crate) const PADDED_VALUE: HeadError = HeadError::Invalid(Cow::Borrowed(
-    "A header value has leading or trailing white space.",
+    "A header value has leading or trailing white space. Remove the white space.",
 ));
 
 fn is_blank(octet: u8) -> bool {
     matches!(octet, b' ' | b'\t')
 }
 
-/// Whether a line of `Connection` may list a header, because it differs from the usual values.
+/// Whether a line of `Connection` can list the name of a header, because it differs from the usual values.
 pub(super) fn lists_headers(line: &HeaderValue) -> bool {
     !matches!(line.as_bytes(), b"keep-alive" | b"close" | b"Keep-Alive")
 }
 
-/// Removes the headers that `Connection` lists, except protected headers and those in `keep`. Hop-by-hop headers also
-/// stay, because they are read until the message is forwarded.
+/// Removes the headers that `Connection` lists, except [`PROTECTED`] headers and those in `keep`. Hop-by-hop headers
+/// also stay, because the gateway still reads them. They are removed when the message is forwarded.
 pub(crate) fn remove_named_in_connection(headers: &mut HeaderMap, keep: &[HeaderName]) {
-    // Most messages have no `Connection` header, or one with a usual value.
+    // This check is a fast path: most messages have no `Connection` header, or one with a usual value.
     if !headers.get_all(CONNECTION).iter().any(lists_headers) {
         return;
     }
@@ -251,7 +256,7 @@ pub(crate) fn remove_named_in_connection(headers: &mut HeaderMap, keep: &[Header
 }
 
 /// Whether a request asks for an upgrade to a protocol that the gateway can tunnel. `h2c` is excluded, because the
-/// connection to upstream stays HTTP/1.1.
+/// gateway uses HTTP/1.1 to the upstream.
 pub(crate) fn asks_for_upgrade(headers: &HeaderMap) -> bool {
     let Some(protocol) = headers.get(UPGRADE) else {
         return false;
@@ -266,7 +271,7 @@ pub(crate) fn asks_for_upgrade(headers: &HeaderMap) -> bool {
     names_upgrade && !h2c
 }
 
-/// Returns the elements of a header that is a comma-separated list.
+/// Returns the non-empty elements of all lines of a header whose value is a comma-separated list.
 pub(crate) fn tokens<'a>(
     headers: &'a HeaderMap,
     name: &HeaderName,
@@ -280,7 +285,8 @@ pub(crate) fn tokens<'a>(
         .filter(|token| !token.is_empty())
 }
 
-/// Joins all `Cookie` lines into one. HTTP/2 allows several lines, HTTP/1 only one (RFC 9113, section 8.2.3).
+/// Joins all `Cookie` lines into one line. HTTP/2 allows several lines, but HTTP/1 allows only one (RFC 9113, section
+/// 8.2.3).
 fn join_cookies(headers: &mut HeaderMap) {
     let lines: Vec<_> = headers
         .get_all(COOKIE)
@@ -295,13 +301,13 @@ fn join_cookies(headers: &mut HeaderMap) {
     );
 }
 
-/// Returns the protected or hop-by-hop header that servers can mistake `name` for.
+/// Returns the protected or hop-by-hop header for which a server can mistake `name`, or `None` if there is none.
 pub(crate) fn protected_lookalike(name: &HeaderName) -> Option<&'static HeaderName> {
     let mut significant = PROTECTED.iter().chain(&HOP_BY_HOP);
     significant.find(|other| is_lookalike_of(name, other))
 }
 
-/// Whether two different names are equal after every separator is replaced by `-`.
+/// Whether two different names become equal when every character that is not a letter or digit is replaced by `-`.
 fn is_lookalike_of(name: &HeaderName, other: &HeaderName) -> bool {
     let (name, other) = (name.as_str(), other.as_str());
     let fold = |octet: u8| {
@@ -314,7 +320,8 @@ fn is_lookalike_of(name: &HeaderName, other: &HeaderName) -> bool {
     name.len() == other.len() && name != other && name.bytes().map(fold).eq(other.bytes().map(fold))
 }
 
-/// Letters, digits and `-`. It is a table, because every octet of every forwarded name is checked.
+/// Table that contains letters, digits and `-`. A table lookup is fast, which matters because every octet of every
+/// forwarded header name is checked.
 static REGULAR: [bool; 256] = {
     let mut table = [false; 256];
     let mut octet = 0_u8;
@@ -325,14 +332,15 @@ static REGULAR: [bool; 256] = {
     table
 };
 
-/// Whether a name has no separator other than `-`.
+/// Whether a header name consists only of letters, digits and `-`.
 fn is_regular(name: &HeaderName) -> bool {
     let mut octets = name.as_str().bytes();
     octets.all(|octet| REGULAR[usize::from(octet)])
 }
 
-/// Returns the value of a header as limits and scopes count it. Hosts and authentication schemes are case-insensitive.
-/// A host loses its port and a final dot, and a credential has one space after its scheme.
+/// Returns a header value in the form that rate limits and idempotency scopes compare. Hosts and authentication schemes
+/// are case-insensitive, so their case is unified. A host loses its port and a final dot. `Authorization` gets exactly
+/// one space after its scheme.
 pub(crate) fn canonical<'a>(name: &HeaderName, value: &'a [u8]) -> Cow<'a, [u8]> {
     match *name {
         AUTHORIZATION => canonical_credential(value),
@@ -341,8 +349,8 @@ pub(crate) fn canonical<'a>(name: &HeaderName, value: &'a [u8]) -> Cow<'a, [u8]>
     }
 }
 
-/// Returns a credential with a capitalised scheme and a single space after it. A value without a space is unchanged,
-/// because it is a secret without a scheme.
+/// Returns a value of `Authorization` with a capitalised scheme and a single space after the scheme. A value without a
+/// space is a secret without a scheme, so it is returned unchanged.
 fn canonical_credential(value: &[u8]) -> Cow<'_, [u8]> {
     let Some(end) = value.iter().position(|&octet| is_blank(octet)) else {
         return Cow::Borrowed(value);

@@ -1,12 +1,12 @@
-//! Counters and gauges.
+//! Counters and gauges that threads share without a lock.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-/// A counter, which only increases.
+/// A counter. Its value only increases.
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
 
-/// A gauge, which increases and decreases.
+/// A gauge. Its value increases and decreases.
 #[derive(Debug, Default)]
 pub(crate) struct Gauge(AtomicI64);
 

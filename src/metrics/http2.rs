@@ -1,26 +1,27 @@
-//! Counters of lingering HTTP/2 streams: the response is complete, and the client is still sending its request.
+//! Counters of lingering HTTP/2 streams. A stream lingers if its response is complete but the client is still sending
+//! the request.
 
 use super::{Count, Gauge};
 
-/// Counters of HTTP/2 streams.
+/// Counters of lingering HTTP/2 streams.
 #[derive(Debug, Default)]
 pub(crate) struct Http2Metrics {
     pub(crate) lingering: Gauge,
     pub(crate) early_resets: [Count; EarlyReset::ALL.len()],
 }
 
-/// Guard that counts a stream as lingering until it is dropped.
+/// Guard that counts a stream as lingering until the guard is dropped.
 #[derive(Debug)]
 pub(crate) struct LingeringStream<'a>(&'a Gauge);
 
-/// The bound that a lingering stream reached. The gateway then resets the stream.
+/// Why the gateway resets a lingering stream before the client has sent the complete request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EarlyReset {
-    /// Discarded bytes of the request body.
+    /// Too many bytes of the request body were discarded.
     Bytes,
-    /// Time since the response was sent.
+    /// The stream has lingered for too long.
     Time,
-    /// Number of lingering streams on the connection.
+    /// Too many streams of the connection linger.
     Streams,
 }
 
@@ -43,7 +44,7 @@ impl Http2Metrics {
         LingeringStream(&self.lingering)
     }
 
-    /// Counts a stream that the gateway resets because it reached a bound.
+    /// Counts a lingering stream that the gateway resets for this reason.
     pub(crate) fn reset_early(&self, reason: EarlyReset) {
         self.early_resets[reason as usize].inc();
     }

@@ -5,40 +5,43 @@ use super::{Count, LatencyHistogram, StoreBounds};
 /// Counters of a route's requests with an idempotency key.
 #[derive(Debug, Default)]
 pub(crate) struct KeyedMetrics {
-    /// Requests that claimed their key and were executed.
+    /// Number of requests that claimed their idempotency key and were sent to the upstream.
     pub claims: Count,
-    /// Requests that received a stored response.
+    /// Number of requests that received a stored response.
     pub replays: Count,
-    /// Requests that waited for the first request of their key.
+    /// Number of requests that waited for the response to the first request with their idempotency key.
     pub waits: Count,
-    /// Requests rejected because another request with their key was in flight.
+    /// Number of requests rejected because another request with their idempotency key was in flight.
     pub conflicts: Count,
-    /// Requests rejected because their key was used for a different request.
+    /// Number of requests rejected because their idempotency key was used for a different request.
     pub mismatches: Count,
-    /// Requests rejected because the outcome of their key is unknown.
+    /// Number of requests rejected because the outcome of the first request with their idempotency key is unknown.
     pub unknowns: Count,
-    /// Requests rejected because the response of their key was not stored.
+    /// Number of requests rejected because the first request with their idempotency key completed, but its response was
+    /// not stored.
     pub tombstones: Count,
-    /// Requests rejected because their key was missing or invalid.
+    /// Number of requests rejected because their idempotency key was missing or invalid.
     pub invalid: Count,
-    /// Requests rejected because a bound on keys, executions or buffers was reached.
+    /// Number of requests rejected because a maximum number of idempotency keys, executions or buffered bytes was
+    /// reached.
     pub exhausted: Count,
-    /// Requests with a new key that were rejected because their client holds its share of the store. `exhausted` also
-    /// counts them.
+    /// Number of requests with a new idempotency key that were rejected because their client already uses its share of
+    /// the idempotency store. `exhausted` also counts these requests.
     pub client_share_rejections: Count,
-    /// Executions whose outcome is unknown or whose response could not be recorded.
+    /// Number of executions whose outcome is unknown, or whose response could not be stored.
     pub lost: Count,
-    /// Executions that released their key.
+    /// Number of executions that deleted the record of their idempotency key, so that the client can retry with the
+    /// same key.
     pub released: Count,
-    /// Failed store operations.
+    /// Number of failed operations of the idempotency store.
     pub store_errors: Count,
-    /// Time that the store takes to claim a key.
+    /// How long the idempotency store takes to claim a key.
     pub claim_latency: LatencyHistogram<StoreBounds>,
-    /// Time that the store takes to complete a record.
+    /// How long the idempotency store takes to store the outcome of an execution.
     pub complete_latency: LatencyHistogram<StoreBounds>,
 }
 
-/// Outcome of a request with a key, exported as the label `outcome`.
+/// Outcome of a request with an idempotency key. It is exported as the label `outcome`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyOutcome {
     Executed,

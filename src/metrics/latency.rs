@@ -1,45 +1,45 @@
-//! Latency histograms.
+//! Histograms of the latency of upstreams and stores.
 //!
-//! The type parameter of a histogram sets its bucket bounds, because an upstream takes milliseconds and a store
-//! microseconds.
+//! The type parameter of a histogram sets its bucket bounds. Different bounds are needed because an upstream takes
+//! milliseconds and a store takes microseconds.
 
 use std::marker::PhantomData;
 use std::time::Duration;
 
 use super::Count;
 
-/// Unit of the sum of all latencies. Microseconds are too coarse for a store in memory. Nanoseconds would overflow 64
-/// bits after 584 years of latency, which ten thousand concurrent requests accumulate in three weeks.
+/// Unit of the sum of all latencies. Microseconds are too coarse for a store in memory. A sum of nanoseconds would
+/// overflow 64 bits after 584 years, which ten thousand concurrent requests accumulate in three weeks.
 const TICK: Duration = Duration::from_nanos(100);
 
-/// Upper bounds of the buckets of a histogram.
+/// The bucket bounds of a histogram.
 pub(crate) trait HistogramBounds {
-    /// Upper bounds in microseconds, in ascending order.
+    /// Upper bounds of the buckets in microseconds, in ascending order.
     const MICROS: &'static [u64];
 }
 
-/// Bounds for upstreams: 1 ms to 30 s.
+/// Bucket bounds for the latency of upstreams: 1 ms to 30 s.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UpstreamBounds;
 
-/// Bounds for stores: 50 µs to 1 s.
+/// Bucket bounds for the latency of stores: 50 µs to 1 s.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoreBounds;
 
-/// A histogram of durations.
+/// A histogram of latencies.
 #[derive(Debug)]
 pub(crate) struct LatencyHistogram<B> {
-    /// One bucket for each bound, and one for larger values.
+    /// Number of latencies per bucket. The last bucket contains latencies above the largest bound.
     buckets: Box<[Count]>,
     /// Sum of all latencies, in units of [`TICK`].
     ticks: Count,
     bounds: PhantomData<B>,
 }
 
-/// Values of one histogram, or the sum of several.
+/// Values of one histogram, or the sum of several histograms, for export.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct HistogramSnapshot {
-    /// Upper bound in seconds and count of each bucket. The counts are not cumulative.
+    /// Upper bound in seconds and number of latencies of each bucket. The numbers are not cumulative.
     pub(crate) buckets: Vec<(f64, u64)>,
     /// Sum of all latencies in seconds.
     pub(crate) sum: f64,
@@ -70,7 +70,7 @@ impl<B: HistogramBounds> LatencyHistogram<B> {
         self.ticks.add(u64::try_from(ticks).unwrap_or(u64::MAX));
     }
 
-    /// Returns the sum of several histograms.
+    /// Adds up several histograms, usually one per worker.
     #[expect(
         clippy::cast_precision_loss,
         reason = "metrics do not need more precision"

@@ -5,23 +5,23 @@ use std::time::Duration;
 
 use super::{Count, Gauge, LatencyHistogram, UpstreamBounds};
 
-/// Counters of an upstream.
+/// Counters of the requests that the gateway sends to one upstream.
 #[derive(Debug)]
 pub(crate) struct UpstreamMetrics {
     pub(crate) name: Arc<str>,
-    /// Requests in flight.
+    /// Number of requests in flight to the upstream.
     pub(crate) in_flight: Gauge,
     pub(crate) latency: LatencyHistogram<UpstreamBounds>,
     pub(crate) failures: [Count; UpstreamFailure::ALL.len()],
-    /// Attempts to send a request to a server.
+    /// Number of attempts to send a request to a server, including retries.
     pub attempts: Count,
-    /// Scheduled retries.
+    /// Number of retries that were scheduled.
     pub retries: Count,
-    /// Failed requests that were not retried, by reason.
+    /// Number of failed requests that were not retried although their failure is retryable, by reason.
     pub(crate) retry_refusals: [Count; RetryRefusal::ALL.len()],
 }
 
-/// Guard that counts a request as in flight until it is dropped.
+/// Guard that counts a request to an upstream as in flight until the guard is dropped.
 #[derive(Debug)]
 pub(crate) struct InFlight {
     upstream: Arc<UpstreamMetrics>,
@@ -30,19 +30,19 @@ pub(crate) struct InFlight {
 /// Why a request received no complete response from its upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UpstreamFailure {
-    /// No connection could be established.
+    /// No connection to a server could be established.
     Connect,
-    /// `connect_timeout` expired.
+    /// `connect_timeout` expired before a connection to the server was established.
     ConnectTimeout,
-    /// `first_byte_timeout` expired.
+    /// `first_byte_timeout` expired before the response head arrived.
     FirstByteTimeout,
-    /// `idle_timeout` expired.
+    /// `idle_timeout` expired while the request or response body was transferred.
     IdleTimeout,
-    /// `timeout` or the deadline of the retries expired.
+    /// `timeout`, or the deadline for all attempts of the request, expired.
     TotalTimeout,
-    /// The circuit breakers of all servers are open.
+    /// The circuit breakers of all servers are open, so the request was not sent.
     CircuitOpen,
-    /// The upstream is at its concurrency limit.
+    /// The upstream is at its concurrency limit, so the request was not sent.
     Overloaded,
     /// The connection failed while the request was in flight, or the response was invalid HTTP.
     Broken,
@@ -53,13 +53,13 @@ pub(crate) enum UpstreamFailure {
 /// Why a failed request was not retried although its failure is retryable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RetryRefusal {
-    /// `attempts` was reached.
+    /// The maximum number of `attempts` was reached.
     Attempts,
-    /// The next attempt would have started after the deadline.
+    /// The next attempt would have started after the deadline of the request.
     Deadline,
-    /// The retry budget was exhausted.
+    /// The retry budget of the upstream was exhausted.
     Budget,
-    /// The circuit breakers of all servers would have been open.
+    /// At the time of the next attempt, the circuit breakers of all servers would have been open.
     Circuit,
 }
 
@@ -117,7 +117,7 @@ impl UpstreamMetrics {
         })
     }
 
-    /// Counts a request as in flight until the returned guard is dropped.
+    /// Counts a request to the upstream as in flight until the returned guard is dropped.
     pub(crate) fn in_flight(self: &Arc<Self>) -> InFlight {
         self.in_flight.add(1);
         InFlight {
@@ -125,24 +125,24 @@ impl UpstreamMetrics {
         }
     }
 
-    /// Counts a response whose head arrived after `latency`.
+    /// Records the latency of a response, from the start of the request to the response head.
     pub(crate) fn responded(&self, latency: Duration) {
         self.latency.record(latency);
     }
 
-    /// Counts a request without a complete response.
+    /// Counts a request that received no complete response.
     pub(crate) fn failed(&self, failure: UpstreamFailure) {
         self.failures[failure as usize].inc();
     }
 
-    /// Counts a failed request that was not retried.
+    /// Counts a failed request that was not retried for this reason.
     pub(crate) fn retry_refused(&self, why: RetryRefusal) {
         self.retry_refusals[why as usize].inc();
     }
 }
 
 impl InFlight {
-    /// Ends the request and counts its response as incomplete.
+    /// Ends the request and counts it as failed, because its response is incomplete.
     pub(crate) fn failed(self, failure: UpstreamFailure) {
         self.upstream.failed(failure);
     }

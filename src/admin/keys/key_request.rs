@@ -1,22 +1,23 @@
-//! Parser of requests about an idempotency key: the key in the path, and the parameters `scope` and `body`.
+//! Parser of admin requests about an idempotency key. The path contains the key, and the query can contain `scope` and
+//! `body`.
 //!
-//! The parser is strict, because a misspelt or repeated parameter must not free another key.
+//! The parser rejects misspelt and repeated parameters, because otherwise a typing error could free the wrong key.
 
 use axum::http::Uri;
 
 use super::super::problem::AdminProblem;
 use crate::idempotency::{IdempotencyKey, ScopeHash};
 
-/// Path prefix in front of the key.
+/// Path prefix in front of the idempotency key.
 const KEYS: &str = "/idempotency/keys/";
 
-/// A request about an idempotency key.
+/// A parsed admin request about one idempotency key.
 #[derive(Debug)]
 pub(super) struct KeyRequest {
     pub(super) key: IdempotencyKey<'static>,
-    /// The only scope to search. `None` means all scopes.
+    /// The scope to search. `None` means all scopes.
     pub(super) scope: Option<ScopeHash>,
-    /// Whether the response shows the stored responses with headers and body.
+    /// Whether the admin response includes the headers and the body of each stored response (`?body=true`).
     pub(super) with_body: bool,
 }
 
@@ -24,7 +25,11 @@ impl KeyRequest {
     pub(super) fn of(uri: &Uri) -> Result<Self, AdminProblem> {
         let encoded = uri.path().strip_prefix(KEYS).unwrap_or_default();
         let key = decode(encoded)
-            .ok_or_else(|| AdminProblem::bad_request("The path has a malformed percent escape."))?;
+            .ok_or_else(|| {
+                AdminProblem::bad_request(
+                    "The path contains a `%` without two hexadecimal digits. Write `%25` for a percent sign.",
+                )
+            })?;
         let key = IdempotencyKey::parse(&key)
             .map_err(AdminProblem::key_invalid)?
             .into_owned();
@@ -45,7 +50,7 @@ impl KeyRequest {
             };
             if repeated {
                 return Err(AdminProblem::bad_request(format!(
-                    "The parameter `{name}` is repeated."
+                    "The query parameter `{name}` is repeated. Send it once."
                 )));
             }
         }
@@ -59,17 +64,17 @@ impl KeyRequest {
 
 fn invalid_scope() -> AdminProblem {
     AdminProblem::bad_request(
-        "`scope` must be 32 hexadecimal digits. `GET /idempotency/keys/KEY` shows the scopes of a key.",
+        "The parameter `scope` must be 32 hexadecimal digits. `GET /idempotency/keys/KEY` shows the scopes of a key.",
     )
 }
 
 fn flag(value: &str) -> Result<bool, AdminProblem> {
-    value
-        .parse()
-        .map_err(|_| AdminProblem::bad_request("`body` must be `true` or `false`."))
+    value.parse().map_err(|_| {
+        AdminProblem::bad_request("The query parameter `body` must be `true` or `false`.")
+    })
 }
 
-/// Decodes percent escapes once. Returns `None` if an escape is malformed.
+/// Decodes percent escapes once, so `%2525` becomes `%25`. Returns `None` if an escape is malformed.
 fn decode(text: &str) -> Option<Vec<u8>> {
     let digit = |byte: u8| char::from(byte).to_digit(16);
     let mut decoded = Vec::with_capacity(text.len());

@@ -8,10 +8,11 @@ use serde::Serialize;
 use crate::admin::seconds;
 use crate::idempotency::{RecordCounts, RecordInfo, StoredResponse};
 
-/// Number of shown hexadecimal digits of a fingerprint. They are enough to distinguish two requests.
+/// Number of hexadecimal digits of a request fingerprint that the view shows. Eight digits suffice to see that two
+/// requests differ.
 const FINGERPRINT_DIGITS: usize = 8;
 
-/// Counts and size of the record store.
+/// Number of idempotency records by state, and total size of the records.
 #[derive(Debug, Serialize)]
 pub(super) struct RecordStoreView {
     records: RecordCountsView,
@@ -27,17 +28,17 @@ struct RecordCountsView {
     tombstone: u64,
 }
 
-/// All records of a key.
+/// The records of an idempotency key, one per scope.
 #[derive(Debug, Serialize)]
 pub(super) struct KeyView {
     pub(super) key: String,
     pub(super) records: Vec<KeyRecordView>,
-    /// Number of records that are not shown.
+    /// Number of records that the response omits because of its size limits. `None` means that it shows all records.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) left_out: Option<usize>,
 }
 
-/// The record of a key in one scope.
+/// The record of an idempotency key in one scope.
 #[derive(Debug, Serialize)]
 pub(super) struct KeyRecordView {
     scope: String,
@@ -47,12 +48,12 @@ pub(super) struct KeyRecordView {
     status: Option<u16>,
     fingerprint: String,
     response_bytes: Option<usize>,
-    /// `Some` if the request has `?body=true`.
+    /// The stored response. `None` unless the request has `?body=true`.
     #[serde(flatten)]
     content: Option<ResponseView>,
 }
 
-/// Headers and body of the stored response. Both are null if no response is stored.
+/// Headers and body of a stored response. Both are null if the idempotency record contains no response.
 #[derive(Debug, Serialize)]
 struct ResponseView {
     headers: Option<Vec<(String, String)>>,
@@ -84,7 +85,7 @@ impl From<RecordCounts> for RecordStoreView {
 }
 
 impl KeyRecordView {
-    /// Returns the view of a record without its response.
+    /// Creates the view of an idempotency record, without the stored response.
     pub(super) fn of(info: &RecordInfo) -> Self {
         let mut fingerprint = info.fingerprint.to_string();
         fingerprint.truncate(FINGERPRINT_DIGITS);
@@ -100,7 +101,7 @@ impl KeyRecordView {
         }
     }
 
-    /// Adds the headers and the body of the stored response, or null if there is none.
+    /// Adds the headers and the body of the stored response. `None` adds both as null.
     pub(super) fn with(mut self, response: Option<&StoredResponse>) -> Self {
         self.content = Some(ResponseView::of(response));
         self
@@ -127,7 +128,7 @@ impl BodyView {
     }
 }
 
-/// Returns the header lines in their order. Bytes that are not UTF-8 become U+FFFD.
+/// Returns the names and values of the header lines in their original order. Bytes that are not UTF-8 become U+FFFD.
 fn lines(response: &StoredResponse) -> Vec<(String, String)> {
     response
         .lines()

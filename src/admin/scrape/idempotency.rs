@@ -1,4 +1,4 @@
-//! Metrics of idempotency keys and their records.
+//! Exports metrics of requests with an idempotency key and of idempotency records.
 
 use std::fmt;
 
@@ -12,7 +12,7 @@ use crate::metrics::{
 };
 
 impl Scrape {
-    /// Encodes the outcomes of requests with a key and the latency of the store.
+    /// Encodes the outcomes of requests with an idempotency key, and the latency of the idempotency store.
     pub(super) fn encode_keyed(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let mut requests = encoder.encode_descriptor(
             "idempotency_requests",
@@ -89,8 +89,8 @@ impl Scrape {
         Ok(())
     }
 
-    /// Encodes the number and size of the records. For a store that gateways share, only the executions of this gateway
-    /// are known.
+    /// Encodes the number and size of the idempotency records. If several gateways share the store, the metrics include
+    /// only the executions of this gateway.
     pub(super) fn encode_records(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let counts = self.records.counts();
         let mut records = encoder.encode_descriptor(
@@ -134,7 +134,7 @@ impl Scrape {
         )
     }
 
-    /// Returns the routes that have a rule for keys, each with its index.
+    /// Returns the routes that have a rule for idempotency keys, each with its index.
     fn keyed_routes(&self) -> impl Iterator<Item = (usize, &RouteMetrics)> {
         let routes = self.first().routes.iter().enumerate();
         routes
@@ -164,7 +164,8 @@ mod tests {
     use crate::store::memory::records::MemoryRecords;
     use crate::store::{BucketStore, RecordStore};
 
-    /// Returns the counters of two workers of a gateway with two routes, of which the first has a rule for keys.
+    /// Creates the counters of two workers. The gateway has two routes, and the first route has a rule for idempotency
+    /// keys.
     fn workers() -> [Arc<Metrics>; 2] {
         let routes = [("payments".into(), true), ("reports".into(), false)];
         [0; 2].map(|_| {

@@ -1,4 +1,4 @@
-//! Metrics of the store's health, exported for stores that can fail.
+//! Exports metrics of the health of the store. Only stores that can fail export them.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! Metrics of upstreams and their servers.
+//! Exports metrics of upstreams and their servers.
 
 use std::fmt;
 
@@ -182,7 +182,7 @@ impl Scrape {
         Ok(())
     }
 
-    /// Returns every server with the name of its upstream.
+    /// Returns the state of every server, with the name of its upstream.
     fn servers(&self) -> impl Iterator<Item = (&str, &ServerState)> {
         self.upstream_states.iter().flat_map(|state| {
             let servers = state.servers.iter();

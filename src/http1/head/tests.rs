@@ -24,7 +24,7 @@ fn rejected(head: &str, violation: Violation) {
     assert_eq!(parse(head.as_bytes(), LIMITS), Err(violation), "{head:?}");
 }
 
-/// Returns a request with these header lines besides `Host`.
+/// Returns a `POST` request head with `Host` and these header lines.
 fn with(lines: &str) -> String {
     format!("POST / HTTP/1.1\r\nHost: a\r\n{lines}\r\n\r\n")
 }
@@ -359,7 +359,7 @@ fn a_head_over_its_line_limit_is_rejected() {
     rejected(&with(&lines(LIMITS.lines - 1)), Violation::TooManyHeaders);
 }
 
-/// Generates valid and almost valid heads.
+/// Generates request heads, some of which have defects.
 fn heads() -> impl Strategy<Value = Vec<u8>> {
     let method = prop::sample::select(vec!["GET", "POST", "CONNECT", "x!~", "", "G T"]);
     let target = prop::sample::select(vec!["/", "/a?b", "*", "http://a/", "/é", "", "/\u{7f}"]);
@@ -402,7 +402,7 @@ fn heads() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// Checks that httparse parses a head that this parser accepts into the same parts.
+/// Checks that the crate `httparse` finds the same method, target and headers in every head that this parser accepts.
 fn agrees_with_httparse(bytes: &[u8]) -> Result<(), TestCaseError> {
     let mut lines = Vec::new();
     let Ok(Some(head)) = super::parse(bytes, LIMITS, &mut lines) else {

@@ -16,14 +16,14 @@ const SIZED: &[u8] = b"POST /c HTTP/1.1\r\nHost: a\r\nContent-Length: 12\r\n\r\n
 const CHUNKED: &[u8] =
     b"POST /d HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n6;x\r\n\r\n0\r\n\r\r\n0\r\nt: r\r\n\r\n";
 
-/// Targets and bodies of the requests that were read, and the violation after them, if any.
+/// Targets and bodies of the requests that the reader returned, and the violation that ended reading, if any.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct ReadResult {
     requests: Vec<(String, Vec<u8>)>,
     violation: Option<Violation>,
 }
 
-/// Reads everything that a client sends.
+/// Reads requests until the client closes its side or a violation occurs.
 async fn read_all(reader: &mut Reader, mut io: DuplexStream) -> ReadResult {
     let mut read = ReadResult::default();
     while let Some(message) = poll_fn(|cx| reader.poll_head(&mut io, cx)).await.unwrap() {
@@ -69,7 +69,7 @@ async fn read_body(
     }
 }
 
-/// Reads `pieces`, which arrive one by one.
+/// Lets a reader read `pieces`, each of which arrives on its own. Returns the result and the reader.
 fn read_pieces<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (ReadResult, Reader) {
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     let pieces: Vec<Vec<u8>> = pieces.into_iter().map(<[u8]>::to_vec).collect();
@@ -163,7 +163,7 @@ fn a_target_that_is_not_a_url_is_rejected() {
     assert_eq!(violation(&[head]), Some(Violation::Target));
 }
 
-/// Generates sequences of valid requests.
+/// Generates sequences of up to five valid requests.
 fn streams() -> impl Strategy<Value = Vec<&'static [u8]>> {
     let request = prop::sample::select(vec![GET, EMPTY_LINE_FIRST, SIZED, CHUNKED]);
     prop::collection::vec(request, 0..6)
@@ -209,7 +209,8 @@ proptest! {
         let mut stream = [&requests.concat(), GET].concat();
         let at = damage.index(stream.len());
         stream[at] = octet;
-        // If a head arrives in pieces, an error in it may be detected only at the end of the head.
+        // A valid request follows the invalid bytes. If a head arrives in pieces, an error can stay undetected until
+        // the head is complete.
         stream.extend_from_slice(GET);
         let (whole, _) = read_pieces([&stream[..]]);
         let (split, _) = read_pieces(stream.chunks(size));

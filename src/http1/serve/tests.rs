@@ -1,4 +1,4 @@
-//! Tests of exchanges in which request and response overlap or end early.
+//! Tests in which the request and the response overlap, or one of them ends early.
 
 mod dropped_bodies;
 mod upgrades;
@@ -21,7 +21,7 @@ use super::*;
 
 type ServiceFuture<B> = Pin<Box<dyn Future<Output = Response<B>> + Send>>;
 
-/// A client and the server of its connection.
+/// The client side of a connection, and the task that serves the connection.
 struct Pair {
     client: DuplexStream,
     serving: JoinHandle<io::Result<()>>,
@@ -37,7 +37,7 @@ impl Pair {
         Self::until(pending(), service)
     }
 
-    /// Starts a server and returns the sender that stops it.
+    /// Starts a server. A message on the returned sender stops the server after the current request.
     fn stoppable<B>(
         service: impl FnMut(Request<Http1Body>) -> ServiceFuture<B> + Send + 'static,
     ) -> (oneshot::Sender<()>, Self)
@@ -80,7 +80,7 @@ impl Pair {
         self.client.write_all(bytes.as_ref()).await.unwrap();
     }
 
-    /// Reads until nothing arrives for 10 ms. Returns the received text without `date` headers.
+    /// Reads from the server until no bytes arrive for 10 ms. Returns the received text without `date` headers.
     async fn receive(&mut self) -> String {
         let (mut all, mut part) = (Vec::new(), vec![0; 64 * 1024]);
         let silence = Duration::from_millis(10);
@@ -94,7 +94,7 @@ impl Pair {
         lines.filter(|line| !line.starts_with("date: ")).collect()
     }
 
-    /// Checks that nothing more arrives. Returns the result of the server.
+    /// Checks that the server closes the connection without further bytes. Returns the result of the server task.
     async fn closes(mut self) -> io::Result<()> {
         let mut rest = Vec::new();
         self.client.read_to_end(&mut rest).await.unwrap();
@@ -111,13 +111,13 @@ fn post(target: &str, length: usize) -> String {
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
 const EMPTY: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 
-/// Responds immediately and drops the body.
+/// Service that drops the request body unread and responds immediately.
 fn unread(request: Request<Http1Body>) -> ServiceFuture<Full<Bytes>> {
     drop(request);
     Box::pin(async { Response::new(Full::default()) })
 }
 
-/// Responds with the body of the request.
+/// Service that responds with the body of the request.
 fn echo(request: Request<Http1Body>) -> ServiceFuture<Full<Bytes>> {
     Box::pin(async {
         let body = request.into_body().collect().await;
@@ -249,7 +249,8 @@ async fn the_service_is_dropped_when_the_client_closes() {
     let pair = Pair::start(move |_| -> ServiceFuture<Full<Bytes>> {
         let gone = gone.clone();
         Box::pin(async move {
-            /// Sends a message when it is dropped.
+            /// Guard that sends a message when it is dropped. The test thereby detects that the service's future is
+            /// dropped.
             struct OnDrop(tokio::sync::mpsc::UnboundedSender<()>);
             impl Drop for OnDrop {
                 fn drop(&mut self) {

@@ -1,8 +1,9 @@
-//! Compares the requests that this codec accepts with those that hyper, a less strict codec, reads.
+//! Compares this parser with the less strict parser of hyper. Hyper must read the same body from every request that
+//! this parser accepts.
 
 use super::*;
 
-/// Generates valid and almost valid chunked bodies.
+/// Generates chunked bodies, some of which have a defect.
 fn chunked_bodies() -> impl Strategy<Value = String> {
     let chunk = prop::sample::select(vec![
         "1\r\nx\r\n",
@@ -26,7 +27,7 @@ fn chunked_bodies() -> impl Strategy<Value = String> {
     (prop::collection::vec(chunk, 0..4), end).prop_map(|(chunks, end)| chunks.concat() + end)
 }
 
-/// Returns the bodies of the requests that hyper reads.
+/// Returns the bodies of the requests that hyper reads from `stream`.
 async fn read_by_hyper(stream: &[u8]) -> Vec<Bytes> {
     let (gateway, mut client) = duplex(64 * 1024);
     let (bodies, mut seen) = tokio::sync::mpsc::unbounded_channel();
@@ -52,7 +53,8 @@ async fn read_by_hyper(stream: &[u8]) -> Vec<Bytes> {
     all
 }
 
-/// Returns the bodies of the requests that this codec reads, and the violation after them, if any.
+/// Returns the bodies of the requests that this parser reads from `stream`, and the violation that ended reading, if
+/// any.
 async fn read_here(stream: &[u8]) -> (Vec<Bytes>, Option<Violation>) {
     let (gateway, mut client) = duplex(64 * 1024);
     let (events, mut seen) = tokio::sync::mpsc::unbounded_channel();
@@ -115,7 +117,7 @@ proptest! {
         let ((here, violation), there) =
             runtime.block_on(async { (read_here(&stream).await, read_by_hyper(&stream).await) });
         prop_assert!(there.starts_with(&here), "{here:?} is not {there:?}");
-        // Without a violation, all requests are accepted.
+        // If this parser reports no violation, it must read as many requests as hyper.
         prop_assert!(violation.is_some() || here.len() == there.len(), "{here:?}, {there:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Tests of the client timeouts.
+//! Tests of the timeouts for slow clients: `header_timeout`, `body_timeout`, `idle_timeout` and `write_timeout`.
 
 use super::*;
 

@@ -72,7 +72,7 @@ fn explain_shows_the_outcome_of_every_spelling() {
         ),
         (
             &["X-Api-Key: a", "X-Api-Key: b"],
-            &["outcome    400, The header x-api-key is sent more than once."],
+            &["outcome    400, The request has more than one x-api-key header. Send it once."],
         ),
         (
             &["X-Api-Key: a", "X-Api-Key: b", "Connection: x-api-key"],
@@ -92,7 +92,7 @@ fn explain_shows_the_outcome_of_every_spelling() {
         (&["X-Api-Key:"], &["because header x-api-key is missing"]),
         (
             &["Idempotency-Key: k", "X-Tenant: a", "X-Tenant: a"],
-            &["outcome    400, The header x-tenant is sent more than once."],
+            &["outcome    400, The request has more than one x-tenant header. Send it once."],
         ),
         (
             &[

@@ -1,4 +1,4 @@
-//! Tests of request bodies that the service drops.
+//! Tests of request bodies that the service drops before their end.
 
 use super::*;
 
@@ -73,12 +73,12 @@ async fn discarding_a_dropped_body_takes_at_most_one_body_timeout() {
     }
 }
 
-/// How a service reads a body.
+/// How the service of a test reads the request body.
 #[derive(Clone, Copy, Debug)]
 enum ReadMode {
-    /// Reads this many parts and drops the rest.
+    /// The service reads this many parts, drops the rest, and responds.
     Parts(usize),
-    /// Responds first, and reads while the response is sent.
+    /// The service responds first, and reads the body while the response is sent.
     WhileResponding,
 }
 
@@ -105,7 +105,8 @@ async fn respond(
     }
 }
 
-/// Returns a request for `target` whose body looks like requests.
+/// Returns a request for `target` whose body consists of `repeated` requests. If the server loses track of the body, it
+/// serves `/never`.
 fn request_within(target: usize, chunked: bool, repeated: usize) -> String {
     let body = "GET /never HTTP/1.1\r\nHost: a\r\n\r\n".repeat(repeated);
     if !chunked {

@@ -1,4 +1,4 @@
-//! Tests of upgraded connections, and of upgrades that fail.
+//! Tests of connections that are upgraded to a tunnel, and of upgrades that fail.
 
 use super::*;
 
@@ -30,7 +30,8 @@ async fn a_tunnel_starts_after_the_body_of_its_request() {
     assert_eq!(pair.receive().await, "tunnel");
 }
 
-/// Accepts an upgrade, drops the body, and reports whether there was a tunnel.
+/// Service that drops the body and responds with 101. It sends true to `upgraded` if it receives a tunnel, otherwise
+/// false.
 fn switching(
     mut request: Request<Http1Body>,
     upgraded: tokio::sync::mpsc::UnboundedSender<bool>,
