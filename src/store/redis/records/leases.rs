@@ -61,10 +61,8 @@ impl Leases {
 
 /// Renews leases until `claims` is dropped.
 pub(super) async fn renew(claims: std::sync::Weak<GatewayClaims>, lease: Duration) {
-    let mut rounds = tokio::time::interval(lease / ROUNDS_PER_LEASE);
-    rounds.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        rounds.tick().await;
+        tokio::time::sleep(lease / ROUNDS_PER_LEASE).await;
         let Some(claims) = claims.upgrade() else {
             return;
         };
