@@ -1,4 +1,4 @@
-//! Commands of the binary, one file each.
+//! Commands of the `tidegate` binary, one file each.
 
 mod check;
 mod demo;
@@ -10,7 +10,8 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// A throttling and idempotency gateway: exact Retry-After on 429, and at most one execution per idempotency key.
+/// A throttling and idempotency gateway: exact Retry-After on 429, and requests with the same idempotency key are
+/// executed at most once.
 #[derive(Debug, Parser)]
 #[command(name = "tidegate", version, arg_required_else_help = true)]
 pub struct Cli {
@@ -24,15 +25,15 @@ enum Command {
     Demo(demo::Args),
     /// Run the gateway from a configuration file or for one upstream URL
     Serve(serve::Args),
-    /// Validate a configuration
+    /// Validate a configuration file, and print its errors and warnings
     Check(check::Args),
-    /// Show route, client, limits and outcome of a request without sending it
+    /// Show the route, client, rate limits and outcome of a request without sending it
     Explain(explain::Args),
     /// Print the JSON Schema of the configuration
     Schema(schema::Args),
 }
 
-/// Runs a command and returns its exit code.
+/// Runs the command of the parsed arguments and returns the exit code of the process.
 pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Demo(args) => demo::run(&args),

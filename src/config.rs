@@ -5,14 +5,14 @@
 //! 1. Parse the TOML text.
 //! 2. Apply the overrides of environment variables and command-line flags.
 //! 3. Replace `${VARIABLE}` in strings.
-//! 4. Validate the tree against the JSON Schema.
+//! 4. Validate the tree of TOML values against the JSON Schema.
 //! 5. Decode the tree into serde types.
-//! 6. Resolve names and defaults.
+//! 6. Resolve names, such as the upstream of a route, and set defaults.
 //!
 //! Each step reports all problems that it finds, and each [`ConfigProblem`] has a location in the file.
 //!
 //! Relative paths in a configuration are relative to the working directory. This module reads only the files that
-//! contain a secret (`token_file`, `password_file`). The modules that use certificates read them.
+//! contain a secret (`token_file`, `password_file`). Certificate files are read later, by the modules that use them.
 //!
 //! ```
 //! use tidegate::config::{self, Environment, Overrides};
@@ -64,49 +64,49 @@ pub use variables::Environment;
 use file::File;
 use problem::Findings;
 
-/// Validated configuration that a gateway runs with.
+/// Valid configuration in the form that the gateway uses: names are resolved, and defaults are set.
 #[derive(Debug)]
 pub struct Policy {
-    /// `[server]`: listeners, workers, timeouts, bounds.
+    /// `[server]`: listeners, workers, timeouts, and maximum sizes and numbers.
     pub(crate) server: ServerSettings,
-    /// `[admin]`; `None` without an admin listener.
+    /// `[admin]`. `None` means that `admin.listen` is not set, so there is no admin listener.
     pub(crate) admin: Option<AdminSettings>,
     /// `[client]`: trusted proxies, exempt networks, IPv6 prefix length.
     pub(crate) trust: Trust,
-    /// Maximum number of tracked buckets, all limits together.
+    /// `store.max_clients`: maximum number of rate limit buckets that the gateway tracks, over all rate limits.
     pub(crate) max_clients: usize,
-    /// Store of the buckets and idempotency keys.
+    /// `[store]`: where rate limit buckets and idempotency records are stored.
     pub(crate) store: StoreSettings,
-    /// Settings of the responses that the gateway makes.
+    /// `[respond]`: headers of the responses that the gateway creates itself, such as rejections.
     pub(crate) respond: RespondSettings,
-    /// Format of the log, and whether it contains requests.
+    /// `[log]`: format of log lines, and whether requests are written to the access log.
     pub(crate) log: LogSettings,
     /// Upstreams. An [`UpstreamId`] is an index into this list.
     pub(crate) upstreams: Vec<Arc<Upstream>>,
-    /// Limits. A [`LimitId`](crate::throttle::LimitId) is an index into this list.
+    /// Rate limits. A [`LimitId`](crate::throttle::LimitId) is an index into this list.
     pub(crate) limits: Vec<Arc<Limit>>,
-    /// Routes in the order of the file.
+    /// Routes in the order of the file. The first route that matches a request applies.
     pub(crate) routes: Matcher<RoutePolicy>,
-    /// Headers that the limits, scopes and keys of all routes are read from.
+    /// Request headers that some route reads: for the key of a rate limit, an idempotency scope or an idempotency key.
     pub(crate) headers: HeaderNames,
 }
 
-/// One `[[route]]` of the configuration, without its patterns.
+/// One `[[route]]` of the configuration, without `path` and `methods`, which are in the [`Matcher`].
 #[derive(Clone, Debug)]
 pub(crate) struct RoutePolicy {
     /// Name of the route, used in metrics and in the access log.
     pub(crate) name: Arc<str>,
-    /// Upstream that receives its requests.
+    /// Upstream that receives the requests of the route.
     pub(crate) upstream: UpstreamId,
-    /// Limits in the order in which clients see them.
+    /// Rate limits of the route, in the order of its `limits`.
     pub(crate) limits: Vec<Arc<Limit>>,
-    /// Tokens that a request takes from each of the limits.
+    /// Number of tokens that a request takes from each rate limit.
     pub(crate) cost: NonZeroU32,
-    /// Rule of its idempotency keys; `None` if the gateway only forwards them.
+    /// How the gateway handles idempotency keys. `None` means that it only forwards them.
     pub(crate) idempotency: Option<Arc<idempotency::KeyRule>>,
-    /// Whether the access log contains its requests.
+    /// Whether requests of the route are written to the access log.
     pub(crate) access_log: bool,
-    /// Headers in the keys of its limits and in its scope.
+    /// Request headers in the keys of the rate limits and in the idempotency scope of the route.
     pub(crate) counted: CountedHeaders,
 }
 
@@ -115,26 +115,28 @@ pub(crate) struct RoutePolicy {
 pub(crate) struct AdminSettings {
     /// Address of the admin listener.
     pub(crate) listen: SocketAddr,
-    /// Bearer token that requests must have, if configured.
+    /// Bearer token that requests must have, except those to `/livez` and `/readyz`. If `None`, requests need no token
+    /// on a loopback address, and only `/livez` and `/readyz` are available on other addresses.
     pub(crate) token: Option<String>,
 }
 
 /// `[store]` of the configuration, except `max_clients`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StoreSettings {
-    /// Where buckets and idempotency keys are stored.
+    /// Where rate limit buckets and idempotency records are stored.
     pub(crate) backend: Backend,
-    /// Maximum number of keys and total size of their responses, in memory and on disk. Redis has its own bounds.
+    /// Maximum number of idempotency keys and maximum total size of their responses, in memory and on disk. Not used
+    /// with Redis, whose bounds are in [`RedisSettings`].
     pub(crate) capacity: StoreCapacity,
 }
 
 /// `backend` of `[store]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Backend {
-    /// Memory of the process, which is lost at its end.
+    /// Memory of the process. All data is lost when the process ends.
     #[default]
     Memory,
-    /// Directory on disk.
+    /// Directory on disk. Idempotency records survive a restart; rate limit buckets are in memory.
     Disk {
         /// Path of the directory. The store creates it if it does not exist.
         path: PathBuf,
@@ -146,22 +148,22 @@ pub(crate) enum Backend {
 /// `[log]` of the configuration.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LogSettings {
-    /// Format of log lines.
+    /// Format of log lines: text or JSON.
     pub(crate) format: LogFormat,
-    /// Whether the access log contains requests of routes without `access_log`.
+    /// Whether requests are written to the access log, for routes that do not set `access_log`.
     pub(crate) access: bool,
 }
 
-/// Valid configuration with its warnings.
+/// Valid configuration and the warnings about it.
 #[derive(Debug)]
 pub struct Loaded {
-    /// The configuration.
+    /// The valid configuration.
     pub policy: Policy,
     /// Warnings, in the order of the file.
     pub warnings: Vec<ConfigProblem>,
 }
 
-/// Reads and validates a configuration file.
+/// Reads and validates a configuration file. An error contains all problems that were found.
 pub fn load(path: &Path, env: &Environment, overrides: &Overrides) -> Result<Loaded, ConfigErrors> {
     let name = path.display().to_string();
     let bytes = std::fs::read(path).map_err(|error| {
@@ -186,7 +188,7 @@ fn not_unicode(name: &str, error: &std::string::FromUtf8Error) -> ConfigErrors {
     let replacement = at..at + char::REPLACEMENT_CHARACTER.len_utf8();
     findings.error(
         &replacement,
-        "the file is not valid UTF-8",
+        "the configuration file is not valid UTF-8",
         "save the file in the UTF-8 encoding",
     );
     findings.into_errors()
@@ -211,8 +213,8 @@ pub fn parse(
     }
 }
 
-/// Returns the configuration for a single upstream URL: it forwards all requests to the URL, with the default limit
-/// per client.
+/// Returns the configuration of `tidegate serve --upstream URL`: all requests are forwarded to `url`, with the rate
+/// limit per client of `config/serve_upstream.toml`.
 pub fn policy_for_upstream(
     url: &str,
     env: &Environment,

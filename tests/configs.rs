@@ -1,5 +1,5 @@
-//! Valid configurations must be accepted. Invalid configurations must be rejected with the expected location, title and
-//! remedy.
+//! Tests that valid configurations are accepted, and that invalid configurations are rejected with the expected
+//! location, title and help.
 //!
 //! A file in `configs/invalid` starts with one pair of comment lines for each error:
 //!
@@ -70,7 +70,7 @@ fn valid_configurations_match_the_schema() {
     }
 }
 
-/// Error that the comment lines of a file describe.
+/// Error that the first comment lines of a file in `configs/invalid` describe.
 struct Expected<'t> {
     line: usize,
     column: usize,
@@ -157,7 +157,7 @@ fn the_reference_contains_all_keys_with_their_defaults() {
     assert!(compared > 50, "{compared}");
 }
 
-/// Returns the setting or section header in a comment line, if it contains one.
+/// Returns the text after `# ` in a comment line if it is a setting (`key = value`) or a section header.
 fn commented_out(line: &str) -> Option<&str> {
     let setting = line.strip_prefix("# ")?;
     let key = setting.split(" = ").next()?;
@@ -169,7 +169,8 @@ fn commented_out(line: &str) -> Option<&str> {
     (is_key || is_header).then_some(setting)
 }
 
-/// Asserts that a value contains all keys of the schema, with their defaults.
+/// Asserts that a configuration contains all keys of the schema, and that their values are the defaults in the schema.
+/// Adds the number of compared keys to `compared`.
 fn compare(at: &str, schema: &Value, value: &Value, compared: &mut usize) {
     let properties = schema.get("properties").and_then(Value::as_object);
     for (key, property) in properties.into_iter().flatten() {

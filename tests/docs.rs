@@ -1,10 +1,11 @@
-//! Holds the documents to what the gateway does: runs the terminal sessions of README.md and docs/quickstart.md, and
+//! Tests of the documents: runs the terminal sessions of README.md and docs/quickstart.md, compares their output, and
 //! checks the links of every document.
 //!
 //! The `console` blocks of a document run in order in one bash shell, in an empty directory:
 //!
-//! - A line that starts with `$ ` is a command, and a line that starts with `> ` continues it. The lines below it are the
-//!   expected standard output. `…` matches any text within a line; a line that is only `…` matches any lines.
+//! - A line that starts with `$ ` is a command, and a line that starts with `> ` continues it. The lines below the
+//!   command are its expected standard output. `…` matches any text within a line. A line that is only `…` matches any
+//!   number of lines.
 //! - A `toml` block that starts with a comment such as `# tidegate.toml` is written to the file of that name.
 //! - `tidegate` is the binary under test, also for `cargo run --release --`. Other cargo and make commands are skipped.
 //! - `tidegate demo` and `tidegate serve` run in the background until the next of them starts.
@@ -94,7 +95,7 @@ fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Returns the Markdown files, relative to the root of the project.
+/// Returns the paths of all Markdown files in the root of the project and in `docs`, relative to the root.
 fn documents() -> Vec<PathBuf> {
     let folders = ["", "docs"];
     let mut documents = Vec::new();
@@ -109,7 +110,7 @@ fn documents() -> Vec<PathBuf> {
     documents
 }
 
-/// Returns the lines outside code blocks, with their numbers.
+/// Returns the lines of a Markdown text that are outside code blocks, with their line numbers from 1.
 fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut in_code = false;
     text.lines().enumerate().filter_map(move |(index, line)| {
@@ -119,7 +120,7 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// Returns the targets of relative links, with their line numbers.
+/// Returns the targets of the relative links in a Markdown text, with their line numbers.
 fn links(text: &str) -> Vec<(usize, String)> {
     let mut links = Vec::new();
     for (number, line) in prose(text) {
@@ -134,7 +135,8 @@ fn links(text: &str) -> Vec<(usize, String)> {
     links
 }
 
-/// Returns the anchors of the headings, by the rules of common Markdown renderers.
+/// Returns the link anchors of the headings in a Markdown text, by the rules of common Markdown renderers: lower case,
+/// `-` for a space, and a number if a heading occurs again.
 fn anchors(text: &str) -> BTreeSet<String> {
     let mut uses: HashMap<String, usize> = HashMap::new();
     let headings = prose(text).filter(|(_, line)| line.starts_with('#'));
@@ -156,7 +158,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// What the reader of a document does.
+/// Action of a reader who follows a document.
 enum Step {
     WriteFile {
         name: PathBuf,
@@ -169,7 +171,7 @@ enum Step {
     },
 }
 
-/// Returns the code blocks of a document: the language, the number of the first line, and the lines.
+/// Returns the code blocks of a document: the language, the line number of the first line of code, and the lines.
 fn code_blocks(text: &str) -> Vec<(&str, usize, Vec<&str>)> {
     let mut blocks = Vec::new();
     let mut lines = text.lines().enumerate();
@@ -183,7 +185,7 @@ fn code_blocks(text: &str) -> Vec<(&str, usize, Vec<&str>)> {
     blocks
 }
 
-/// Returns the steps that the code blocks of a document describe.
+/// Returns the steps that the code blocks of a document describe: files to write and commands to run.
 fn steps(text: &str) -> Vec<Step> {
     let mut steps = Vec::new();
     for (language, first_line, lines) in code_blocks(text) {
@@ -203,7 +205,8 @@ fn steps(text: &str) -> Vec<Step> {
     steps
 }
 
-/// Returns the commands of a terminal session.
+/// Returns the commands of a terminal session with their expected output. `first_line` is the line number of the
+/// session in the document.
 fn session(first_line: usize, lines: &[&str]) -> Vec<Step> {
     let mut starts: Vec<_> = (0..lines.len())
         .filter(|index| lines[*index].starts_with("$ "))
@@ -228,7 +231,8 @@ fn session(first_line: usize, lines: &[&str]) -> Vec<Step> {
     commands.collect()
 }
 
-/// Runs the terminal sessions of a document.
+/// Runs the terminal sessions of a document. Panics if an output differs from the document, or if a command without
+/// expected output fails.
 fn run(document: &str) {
     let text = fs::read_to_string(root().join(document)).expect("a readable document");
     let ports = PORTS.map(|port| (port, free_port()));
@@ -278,7 +282,8 @@ fn run(document: &str) {
     }
 }
 
-/// Returns a free port whose digits do not contain a port of the documents, which would be replaced again.
+/// Returns a free port. Its digits do not contain a port of the documents, because the replacement of the ports would
+/// replace it again.
 fn free_port() -> String {
     loop {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -320,7 +325,7 @@ fn line_matches(pattern: &str, line: &str) -> bool {
     rest.is_empty() || starts.any(|start| line_matches(rest, &line[start..]))
 }
 
-/// A bash shell, and the gateway that runs in it.
+/// bash shell that runs the commands of a document, and the gateway in its background.
 struct Shell {
     process: Child,
     input: ChildStdin,
@@ -330,7 +335,7 @@ struct Shell {
 }
 
 impl Shell {
-    /// Start of the line that ends the output of a command; the exit status follows.
+    /// Start of the line that the shell prints after each command. The exit status of the command follows.
     const END: &str = "-- end of the output, exit status ";
 
     fn start(folder: &Path) -> Self {
@@ -364,8 +369,8 @@ impl Shell {
         }
     }
 
-    /// Runs a command, and returns its standard output and its exit status. The command cannot read the commands that
-    /// follow it.
+    /// Runs a command, and returns its standard output and its exit status. Its standard input is empty. Otherwise it
+    /// could read the following commands, which the shell reads from the same pipe.
     fn run(&mut self, command: &str) -> (String, String) {
         let end = format!("printf '\\n%s%d\\n' '{}' $?", Self::END);
         let script = format!("{{ {command}\n}} </dev/null; {end}\n");
@@ -383,7 +388,8 @@ impl Shell {
         }
     }
 
-    /// Starts a gateway instead of the one that runs, and waits until it accepts connections.
+    /// Stops the running gateway, starts a gateway with `command` in the background, and waits until it accepts
+    /// connections.
     fn start_gateway(&mut self, command: &str, ports: &[(&str, String)]) {
         self.stop_gateway();
         let has_file = command.contains("--config") || command.contains(".toml");
@@ -421,14 +427,15 @@ impl Shell {
         }
     }
 
-    /// Returns what the commands wrote to standard error.
+    /// Returns what all commands so far have written to standard error.
     fn errors(&self) -> String {
         fs::read_to_string(self.folder.join("stderr.log")).unwrap_or_default()
     }
 }
 
 impl Drop for Shell {
-    /// Ends the shell and everything that it started: a shell without job control starts it in its own group.
+    /// Kills the shell and all processes that it started. They are in the process group of the shell, because a shell
+    /// without job control creates no other groups.
     fn drop(&mut self) {
         let group = format!("-{}", self.process.id());
         let _ = Command::new("kill").args(["-KILL", "--", &group]).status();

@@ -1,4 +1,4 @@
-//! `tidegate check FILE`: validates a configuration.
+//! `tidegate check FILE`: validates a configuration file, and prints its errors and warnings.
 
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::path::PathBuf;
@@ -6,14 +6,15 @@ use std::process::ExitCode;
 
 use crate::config::{self, Environment, Loaded, Overrides};
 
-/// Validates a configuration and prints its errors and warnings.
+/// Validate a configuration file, and print its errors and warnings.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// Configuration file
+    /// Configuration file to validate
     file: PathBuf,
 }
 
-/// Prints `FILE: ok` with a summary, or all errors. Prints warnings in both cases.
+/// Prints `FILE: ok` with a summary to standard output, or all errors to standard error. Prints warnings to standard
+/// error in both cases.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let colour = stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let environment = Environment::of_process();

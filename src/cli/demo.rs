@@ -10,7 +10,7 @@ use super::serve::RunningGateway;
 use crate::config::{self, Environment, Overrides};
 use crate::log;
 
-/// Configuration of the demo.
+/// Configuration file of the demo. The address of the sample API replaces its upstream.
 const CONFIG: &str = include_str!("../../config/demo.toml");
 
 /// Run the gateway in front of a built-in sample API and print commands to try.
@@ -21,9 +21,9 @@ pub(super) struct Args {
     listen: Option<std::net::SocketAddr>,
 }
 
-/// Runs the command.
+/// Starts the sample API and the gateway, prints the guide, and runs until SIGTERM or SIGINT.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let sample = sample::SampleApi::start().context("cannot start the sample API")?;
+    let sample = sample::SampleApi::start().context("cannot start the sample API of the demo")?;
     let overrides = Overrides {
         listen: args.listen.into_iter().collect(),
         upstream: Some(format!("http://{}", sample.address())),
@@ -58,7 +58,7 @@ The first four requests get 200. The fifth gets 429 with Retry-After.
   for i in 1 2 3 4 5; do curl -s -o /dev/null -w '%{{http_code}}\\n' http://{gateway}/o/client/register; done
   curl -i http://{gateway}/o/client/register
 
-Each client has its own bucket. The demo trusts X-Forwarded-For from 127.0.0.0/8, so this is another client:
+Each client has its own rate limit. The demo trusts X-Forwarded-For from 127.0.0.0/8, so this is another client:
 
   curl -i -H 'X-Forwarded-For: 203.0.113.7' http://{gateway}/o/client/register
 
@@ -72,14 +72,21 @@ The same key with another payment gets 422. Without a key, each request makes a 
   curl -i -X POST -H 'Idempotency-Key: order-17' -d '{{\"amount\":9900,\"currency\":\"EUR\"}}' http://{gateway}/v1/payments
   curl -i -X POST -d '{{\"amount\":1200,\"currency\":\"EUR\"}}' http://{gateway}/v1/payments
 
-Scripted failures to test your client against: 429, then 429 with `Retry-After: 2`, then 200.
+The sample API can fail by a script, to test the retries of your client: 429, then 429 with `Retry-After: 2`, then 200.
 
   for i in 1 2 3; do curl -s -o /dev/null -w '%{{http_code}}\\n' http://{gateway}/flaky/429,429:2,200; done
 "
     );
     if let Some(admin) = admin {
         let scrape = format!("curl -s http://{admin}/metrics | grep refused");
-        guide.push_str(&["\nNumber of rejected requests:\n\n  ", &scrape, "\n"].concat());
+        guide.push_str(
+            &[
+                "\nMetrics with the number of rejected requests:\n\n  ",
+                &scrape,
+                "\n",
+            ]
+            .concat(),
+        );
     }
     guide.push_str("\nPress Ctrl-C to stop.");
     guide

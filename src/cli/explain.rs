@@ -22,7 +22,7 @@ use crate::problem::Problem;
 use crate::respond::cors::preflight_method;
 use crate::throttle::{Exceed, KeyPart, Limit, Mode};
 
-/// Show route, client, limits and outcome of a request without sending it.
+/// Show the route, client, rate limits and outcome of a request without sending it.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
     /// Configuration file
@@ -37,12 +37,12 @@ pub(super) struct Args {
     /// Request header; can be repeated
     #[arg(long = "header", value_name = "NAME: VALUE")]
     headers: Vec<String>,
-    /// IP address that the connection comes from
+    /// IP address of the other end of the connection: the client or a proxy
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     peer: IpAddr,
 }
 
-/// Runs the command.
+/// Prints how the gateway would handle the request. Prints the errors of an invalid configuration instead.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let loaded = config::load(
         &args.config,
@@ -57,11 +57,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     };
     let method = Method::from_bytes(args.method.as_bytes())
-        .with_context(|| format!("'{}' is not a valid method", args.method))?;
+        .with_context(|| format!("--method '{}' is not a valid request method", args.method))?;
     let uri: Uri = args
         .path
         .parse()
-        .with_context(|| format!("'{}' is not a valid path", args.path))?;
+        .with_context(|| format!("--path '{}' is not a valid request path", args.path))?;
     let headers = headers(&args.headers)?;
     let mut request = Request::new(());
     *request.method_mut() = method;
@@ -75,27 +75,27 @@ fn headers(lines: &[String]) -> anyhow::Result<HeaderMap> {
     let mut headers = HeaderMap::new();
     for line in lines {
         let Some((name, value)) = line.split_once(':') else {
-            bail!("'{line}' is not a valid header; write 'Name: value'");
+            bail!("--header '{line}' has no colon: write 'Name: value'");
         };
         let name: HeaderName = name
             .trim()
             .parse()
-            .with_context(|| format!("'{name}' is not a valid header name"))?;
+            .with_context(|| format!("--header: '{name}' is not a valid header name"))?;
         let value: HeaderValue = value
             .trim()
             .parse()
-            .with_context(|| format!("'{value}' is not a valid header value"))?;
+            .with_context(|| format!("--header: '{value}' is not a valid header value"))?;
         headers.append(name, value);
     }
     Ok(headers)
 }
 
-/// Describes how the gateway would handle a request, one fact per line.
+/// Describes how the gateway would handle a request. Each line has a name, such as `route`, and a value.
 fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
     let mut lines = Vec::new();
     let mut line = |name: &str, value: String| lines.push(format!("{name:<10} {value}"));
 
-    // Every client sends a `Host` header, so it is added if `--header` does not contain it.
+    // A `Host` header is added if `--header` does not contain one, because the gateway rejects requests without it.
     let host = HeaderValue::from_static("localhost");
     request.headers_mut().entry(HOST).or_insert(host);
     let names = &policy.headers;
@@ -151,7 +151,8 @@ fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
     if let Some(dropped) = dropped(&sent, &headers, names) {
         line("dropped", dropped);
     }
-    // Limits do not count a preflight that the gateway responds to itself.
+    // The headers are not checked for a CORS preflight request that the gateway responds to itself, because no rate
+    // limit applies to it.
     let is_counted = preflight.is_none() || policy.respond.cors.is_none();
     let check = || route.counted.check(&mut headers, &caller, Some(&host));
     if let Some(Err(error)) = is_counted.then(check) {
@@ -186,10 +187,10 @@ fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
         KeyEffect::Rejected(problem) => {
             let status = problem.status.as_u16();
             line("key", format!("rejected: {}", problem.title));
-            // Limits are checked before the key.
+            // The gateway checks rate limits before the idempotency key, so the request can also get 429.
             let limited = !caller.exempt() && enforced_limits(route).next().is_some();
             let unless = if limited {
-                " (429 if a limit has no tokens left)"
+                " (429 if a rate limit has no tokens left)"
             } else {
                 ""
             };
@@ -203,7 +204,7 @@ fn rejected(problem: &Problem) -> String {
     format!("{}, {}", problem.status.as_u16(), problem.detail)
 }
 
-/// Returns the headers that the gateway does not forward, with the reason.
+/// Describes the request headers that the gateway does not forward, with the reason. `None` means that it forwards all.
 fn dropped(sent: &HeaderMap, left: &HeaderMap, names: &HeaderNames) -> Option<String> {
     let dropped: Vec<_> = sent
         .keys()
@@ -231,12 +232,12 @@ fn describe(limit: &Limit, route: &RoutePolicy, headers: &HeaderMap) -> String {
         cost => format!("; a request takes {cost} tokens"),
     };
     let exceed = match limit.exceed {
-        Exceed::Reject => "others are rejected".into(),
-        Exceed::Delay { max } => format!("others are delayed by up to {max:?}"),
+        Exceed::Reject => "requests above this are rejected".into(),
+        Exceed::Delay { max } => format!("requests above this are delayed by up to {max:?}"),
     };
     let mode = match limit.mode {
         Mode::Enforce => "",
-        Mode::Shadow => "; shadow mode: counts but never rejects or delays",
+        Mode::Shadow => "; shadow mode: requests are only counted, never rejected or delayed",
     };
     format!(
         "{}: {} at once, then one every {:?}; {exceed}; counted by {}{cost}{mode}",
@@ -256,7 +257,7 @@ fn describe_key(part: &KeyPart, headers: &HeaderMap) -> String {
     }
 }
 
-/// Whether a header is present. An empty header counts as absent.
+/// Whether a header is present and not empty. An empty header is treated as missing.
 fn has_value(headers: &HeaderMap, name: &HeaderName) -> bool {
     headers.get(name).is_some_and(|value| !value.is_empty())
 }
@@ -265,27 +266,27 @@ fn outcome(policy: &Policy, route: &RoutePolicy, exempt: bool, preflight: bool) 
     let enforced = enforced_limits(route).next().is_some();
     let delays = enforced_limits(route).any(|limit| matches!(limit.exceed, Exceed::Delay { .. }));
     match (preflight, &policy.respond.cors) {
-        (true, Some(_)) => "the gateway responds to the preflight itself".into(),
+        (true, Some(_)) => "the gateway responds to the CORS preflight request itself".into(),
         (true, None) if enforced => {
-            "forwarded; each limit counts preflights in a separate bucket".into()
+            "forwarded; each rate limit counts CORS preflight requests in a separate bucket".into()
         }
-        _ if exempt => "forwarded; this client is exempt from limits".into(),
+        _ if exempt => "forwarded; this client is exempt from rate limits".into(),
         _ if delays => {
-            "forwarded, after a delay if a limit has no tokens left; 429 if the delay would be too long"
+            "forwarded, after a delay if a rate limit has no tokens left; 429 if the delay would be too long"
                 .into()
         }
-        _ if enforced => "forwarded if every limit has tokens left, otherwise 429".into(),
-        _ => "forwarded; no limit applies".into(),
+        _ if enforced => "forwarded if every rate limit has tokens left, otherwise 429".into(),
+        _ => "forwarded; no rate limit applies".into(),
     }
 }
 
-/// Returns the limits that can reject or delay a request of the route.
+/// Returns the rate limits that can reject or delay a request of the route: those that are not in shadow mode.
 fn enforced_limits(route: &RoutePolicy) -> impl Iterator<Item = &Limit> {
     let limits = route.limits.iter().map(AsRef::as_ref);
     limits.filter(|limit: &&Limit| limit.mode == Mode::Enforce)
 }
 
-/// Formats a duration as in a configuration file.
+/// Formats a duration as in a configuration file, such as `10s` or `24h`.
 fn format_duration(duration: Duration) -> String {
     const DAY: u64 = 24 * 60 * 60;
     let seconds = duration.as_secs();

@@ -5,11 +5,11 @@ use std::process::ExitCode;
 
 use crate::config;
 
-/// Print the JSON Schema of the configuration.
+/// Print the JSON Schema of the configuration, for editors and validators.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {}
 
-/// Prints the schema, indented.
+/// Prints the schema to standard output, as indented JSON.
 pub(super) fn run(_: &Args) -> anyhow::Result<ExitCode> {
     let schema = serde_json::to_string_pretty(&config::schema())?;
     writeln!(stdout(), "{schema}")?;

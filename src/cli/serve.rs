@@ -1,4 +1,4 @@
-//! `tidegate serve`: runs the gateway until SIGTERM or SIGINT.
+//! `tidegate serve`: runs the gateway until it receives SIGTERM or SIGINT.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -23,14 +23,14 @@ pub(super) struct Args {
     /// Configuration file
     #[arg(long, required_unless_present = "upstream")]
     config: Option<PathBuf>,
-    /// Address to listen on instead of those in the configuration; can be repeated
+    /// Address to listen on instead of `server.listen` in the configuration; can be repeated
     #[arg(long, value_name = "ADDRESS")]
     listen: Vec<SocketAddr>,
-    /// Server to forward to instead of those in the configuration; without --config, each client is limited to 1
-    /// request per second with a burst of 3
+    /// URL of the server to forward to, instead of the servers in the configuration. Without --config, each client is
+    /// limited to 1 request per second with a burst of 3
     #[arg(long, value_name = "URL")]
     upstream: Option<String>,
-    /// Format of log lines
+    /// Format of log lines, instead of `log.format` in the configuration
     #[arg(long, value_enum)]
     log_format: Option<LogFormatArg>,
 }
@@ -51,7 +51,8 @@ impl From<LogFormatArg> for LogFormat {
     }
 }
 
-/// Runs the command.
+/// Loads the configuration, starts the gateway, and runs it until SIGTERM or SIGINT. Prints errors and warnings of the
+/// configuration to standard error.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let env = Environment::of_process();
     let overrides = Overrides {
@@ -80,7 +81,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Running gateway with its admin listener.
+/// Running gateway, and its admin listener if one is configured.
 pub(super) struct RunningGateway {
     pub(super) gateway: Gateway,
     pub(super) admin: Option<Admin>,
@@ -93,12 +94,16 @@ impl RunningGateway {
         install_tls_provider();
         raise_file_limit();
         let shared = Shared::open(Arc::new(policy), Clock::real())?;
-        // The admin listener is bound first, because the gateway accepts connections as soon as it is started.
+        // The admin address is bound before the gateway starts: if binding fails, no client request has been accepted
+        // yet.
         let bound = match &shared.policy.admin {
             None => None,
             Some(settings) => Some((bind_admin(settings.listen)?, settings)),
         };
-        let gateway = Gateway::start(shared.clone())?;
+        // Only the text of the error is kept, because it contains the cause. `main` would print an attached cause
+        // again.
+        let gateway = Gateway::start(shared.clone())
+            .map_err(|error| anyhow::Error::msg(error.to_string()))?;
         let admin = match bound {
             None => None,
             Some((socket, settings)) => {
@@ -109,7 +114,7 @@ impl RunningGateway {
         Ok(Self { gateway, admin })
     }
 
-    /// Logs the address of each listener.
+    /// Logs the address of each listener as a URL.
     fn log_addresses(&self) {
         let scheme = if self.gateway.shared().policy.server.tls.is_some() {
             "https"
@@ -117,43 +122,46 @@ impl RunningGateway {
             "http"
         };
         for address in self.gateway.addresses() {
-            tracing::info!(address = %format_args!("{scheme}://{address}"), "listening");
+            tracing::info!(address = %format_args!("{scheme}://{address}"), "gateway listening");
         }
         if let Some(admin) = &self.admin {
             tracing::info!(address = %format_args!("http://{}", admin.address()), "admin listening");
         }
     }
 
-    /// Serves until SIGTERM or SIGINT, then drains. A second signal aborts the drain.
+    /// Serves requests until SIGTERM or SIGINT. Then waits for requests in flight, at most `shutdown_grace`. A second
+    /// signal aborts these requests.
     pub(super) fn run_until_signal(self) -> anyhow::Result<()> {
         let stop = self.gateway.stopper();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
-            .context("cannot listen for signals")?;
+            .context("cannot listen for shutdown signals (SIGTERM and SIGINT)")?;
         let _entered = runtime.enter();
-        let mut signals = Signals::new().context("cannot listen for signals")?;
+        let mut signals =
+            Signals::new().context("cannot listen for shutdown signals (SIGTERM and SIGINT)")?;
         let watching = stop.clone();
         let watcher = std::thread::Builder::new()
             .name("tidegate-signals".into())
             .spawn(move || runtime.block_on(handle_signals(&mut signals, &watching)))
-            .context("cannot listen for signals")?;
+            .context("cannot listen for shutdown signals (SIGTERM and SIGINT)")?;
         let redis = self.gateway.shared().redis.clone();
         self.gateway.join()?;
-        // The admin listener has a reference too and runs until the process ends, so the connection is closed here.
+        // The connection to Redis is closed explicitly. Dropping `redis` would not close it, because the admin listener
+        // also has a reference and runs until the process ends.
         if let Some(redis) = redis {
             redis.close();
         }
-        // The thread may wait for a second signal, so it is not joined. It ends with the process.
+        // The signal thread is not joined, because it possibly still waits for a signal. It ends with the process.
         drop(watcher);
-        tracing::info!("gateway stopped");
+        tracing::info!("shutdown complete, gateway stopped");
         Ok(())
     }
 }
 
 fn bind_admin(address: SocketAddr) -> anyhow::Result<TcpListener> {
     TcpListener::bind(address)
-        .map_err(|source| ListenError { address, source })
+        .map_err(|source| anyhow::Error::msg(ListenError { address, source }.to_string()))
         .context("cannot start the admin listener")
 }
 
@@ -180,26 +188,34 @@ impl Signals {
 
 async fn handle_signals(signals: &mut Signals, stop: &Stop) {
     signals.next().await;
-    tracing::info!("draining, a second signal aborts requests in flight");
+    tracing::info!(
+        "shutdown signal (SIGTERM or SIGINT) received, draining: waiting for requests in flight, at most \
+         `shutdown_grace`; a second signal aborts them"
+    );
     stop.drain();
     signals.next().await;
-    tracing::warn!("second signal received, aborting requests in flight");
+    tracing::warn!(
+        "second shutdown signal (SIGTERM or SIGINT) received, aborting requests in flight"
+    );
     stop.halt();
 }
 
-/// Installs the cryptography provider of rustls, once per process.
+/// Installs the cryptography provider of rustls (aws-lc-rs) for this process.
 fn install_tls_provider() {
-    // `Err` means that a provider is already installed.
+    // The error is ignored: it means that a provider is already installed, which is sufficient.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
 }
 
-/// Raises the soft limit on open files to the hard limit. Each connection uses a file descriptor, and the usual soft
-/// limit is far below `max_connections`.
+/// Raises the soft limit on open files (`RLIMIT_NOFILE`) to the hard limit. Otherwise the gateway could not open
+/// `max_connections` connections, because each uses a file descriptor and the usual soft limit is 1024.
 fn raise_file_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        tracing::warn!(%error, "cannot raise limit on open files");
+        tracing::warn!(
+            %error,
+            "cannot raise the limit on open files (RLIMIT_NOFILE), so the gateway can have fewer open connections"
+        );
     }
 }

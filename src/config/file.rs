@@ -1,11 +1,12 @@
 //! The configuration file as serde types.
 //!
-//! These types define the configuration keys. serde decodes a file with them. The JSON Schema generated from them
-//! validates files, drives completion in editors and maps environment variables to keys.
+//! These types define the configuration keys. serde decodes a file with them. A JSON Schema is generated from them.
+//! The schema validates files, enables completion in editors, and maps environment variables to configuration keys.
+//! The doc comments of the keys are the descriptions in the schema, so they are written for users.
 //!
-//! Names and defaults are resolved later, in [`policy`](super::policy). All keys are optional in these types, also the
-//! required ones: validation reports and removes invalid values before decoding, and the remaining values are still
-//! checked.
+//! Names and defaults are resolved later, in [`policy`](super::policy). All configuration keys are optional in these
+//! types, also the required ones. The reason is that validation reports and removes invalid values before decoding,
+//! and the remaining values are still decoded and checked.
 
 mod limit;
 mod route;
@@ -34,8 +35,8 @@ pub(super) use upstream::{
     PresetWord, RetrySection, ServerEntry, StrategyWord, UpstreamSection,
 };
 
-/// Configuration of the Tidegate gateway. `${VARIABLE}` in a string is replaced by an environment variable; `$${` is a
-/// literal `${`.
+/// Configuration of the Tidegate gateway. `${VARIABLE}` in a string is replaced by the value of the environment
+/// variable. Write `$${` for a literal `${`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schemars(title = "Tidegate configuration")]
@@ -48,46 +49,47 @@ pub(super) struct File {
     pub(super) log: LogSection,
     /// APIs behind the gateway, by name.
     pub(super) upstream: Named<Label, UpstreamSection>,
-    /// Limits, by name. Routes that use the same limit share its buckets.
+    /// Rate limits, by name. Routes that use the same rate limit share its buckets.
     pub(super) limit: Named<LimitName, LimitSection>,
-    /// Routes, in order. The first route that matches a request applies.
+    /// Routes. The first route in the file that matches a request applies.
     pub(super) route: Vec<Located<RouteSection>>,
 }
 
-/// Listeners, workers, timeouts towards clients, and bounds on what clients can use.
+/// Listeners, worker threads, timeouts of client connections, and the resources that clients can use.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ServerSection {
-    /// IP address and port to listen on, or a list of them.
+    /// IP address and port to listen on, such as `0.0.0.0:8080`, or a list of them.
     #[schemars(extend("default" = "127.0.0.1:8080"))]
     pub(super) listen: Option<Many<Listen>>,
-    /// Number of worker threads. 0: one per core.
+    /// Number of worker threads. `0` means one per CPU core.
     #[schemars(range(max = 1024), extend("default" = 0))]
     pub(super) workers: Option<Located<usize>>,
-    /// Time that a shutdown waits for requests in flight.
+    /// How long a shutdown waits for requests in flight to complete.
     #[schemars(extend("default" = "30s"))]
     pub(super) shutdown_grace: Option<Located<HumanDuration>>,
-    /// Certificate and key of the listeners. Default: no TLS.
+    /// TLS certificate and private key of the listeners. Default: no TLS.
     pub(super) tls: Option<TlsTable>,
-    /// Time limit of the TLS handshake.
+    /// Maximum duration of the TLS handshake with a client.
     #[schemars(extend("default" = "10s"))]
     pub(super) handshake_timeout: Option<Located<Timeout>>,
-    /// Time limit for receiving the head of a request.
+    /// Maximum time to receive the head of a request (request line and headers).
     #[schemars(extend("default" = "10s"))]
     pub(super) header_timeout: Option<Located<Timeout>>,
-    /// Longest pause between two reads of a request body.
+    /// Maximum time without any byte of a request body that the client is sending.
     #[schemars(extend("default" = "60s"))]
     pub(super) body_timeout: Option<Located<Timeout>>,
-    /// Longest pause between two requests on a connection.
+    /// Maximum time between two requests on a connection. After it, the gateway closes the connection.
     #[schemars(extend("default" = "75s"))]
     pub(super) idle_timeout: Option<Located<Timeout>>,
-    /// Time limit for a client to read at least one byte of a response (HTTP/2: per stream).
+    /// Maximum time in which a client reads no byte of a response (HTTP/2: per stream). After it, the gateway aborts
+    /// the response.
     #[schemars(extend("default" = "30s"))]
     pub(super) write_timeout: Option<Located<Timeout>>,
-    /// Maximum number of open connections, all workers together.
+    /// Maximum number of open client connections, over all worker threads.
     #[schemars(range(min = 1), extend("default" = 65_536))]
     pub(super) max_connections: Option<Located<usize>>,
-    /// Maximum size of a request head.
+    /// Maximum size of a request head (request line and headers).
     #[schemars(extend("default" = "32KiB", "minimum" = 1))]
     pub(super) max_header_bytes: Option<Located<Size>>,
     /// Maximum number of header lines of a request.
@@ -96,36 +98,37 @@ pub(super) struct ServerSection {
     /// Maximum size of a request body.
     #[schemars(extend("default" = "4GiB", "minimum" = 1))]
     pub(super) max_body: Option<Located<Size>>,
-    /// Bytes of bodies held in memory, all clients together: keyed request bodies, copies for retries, responses
-    /// being recorded or replayed. At the bound, keyed requests get 503, and other bodies are streamed without a copy.
+    /// Maximum size of all bodies in memory, over all clients: bodies of requests with an idempotency key, copies for
+    /// retries, and responses that are being stored or replayed. When it is reached, requests with an idempotency key
+    /// get 503. Other requests are streamed without a copy, so they are not retried.
     #[schemars(extend("default" = "256MiB", "minimum" = 1))]
     pub(super) max_buffered: Option<Located<Size>>,
-    /// Bytes of bodies held in memory for one client. Applies while more than half of `max_buffered` is in use. The
-    /// default is at most half of `max_buffered`.
+    /// Maximum size of the bodies in memory for one client. It applies only while more than half of `max_buffered` is
+    /// in use. The default is at most half of `max_buffered`.
     #[schemars(extend("default" = "16MiB", "minimum" = 1))]
     pub(super) max_buffered_per_client: Option<Located<Size>>,
-    /// Maximum number of open HTTP/2 streams on a connection.
+    /// Maximum number of open HTTP/2 streams on a client connection.
     #[schemars(range(min = 1), extend("default" = 128))]
     pub(super) h2_max_streams: Option<Located<u32>>,
     /// Maximum number of HTTP/2 streams on a connection that the client has reset and the gateway has not yet
-    /// processed. Above it, the gateway closes the connection.
+    /// processed. Above this number, the gateway closes the connection.
     #[schemars(range(min = 1), extend("default" = 64))]
     pub(super) h2_max_resets: Option<Located<usize>>,
 }
 
-/// PEM files of the gateway's certificate.
+/// PEM files with the TLS certificate of the gateway and its private key.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TlsTable {
-    /// File with the certificate chain, leaf first.
+    /// PEM file with the certificate chain. The gateway's own certificate is first.
     #[schemars(required)]
     pub(super) cert: Option<Located<PathBuf>>,
-    /// File with the private key.
+    /// PEM file with the private key of the certificate.
     #[schemars(required)]
     pub(super) key: Option<Located<PathBuf>>,
 }
 
-/// Admin listener: probes, metrics and admin API. Without `listen` it is off.
+/// Admin listener: health probes, metrics and admin API. Without `listen`, there is no admin listener.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct AdminSection {
@@ -133,7 +136,7 @@ pub(super) struct AdminSection {
     pub(super) listen: Option<Located<Listen>>,
     /// Bearer token that requests to the admin listener must have, except those to /livez and /readyz.
     pub(super) token: Option<Located<TokenText>>,
-    /// File that contains the token.
+    /// File that contains the bearer token, instead of `token`.
     pub(super) token_file: Option<Located<PathBuf>>,
 }
 
@@ -141,99 +144,100 @@ pub(super) struct AdminSection {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ClientSection {
-    /// Networks of proxies whose X-Forwarded-For header is trusted.
+    /// Networks of proxies, in CIDR notation, whose `X-Forwarded-For` header is trusted.
     #[schemars(extend("default" = []))]
     pub(super) trusted_proxies: Option<Vec<Located<Cidr>>>,
-    /// Networks of clients that no limit applies to.
+    /// Networks of clients, in CIDR notation, that no rate limit applies to.
     #[schemars(extend("default" = []))]
     pub(super) exempt: Option<Vec<Located<Cidr>>>,
-    /// Prefix length that identifies an IPv6 client: all addresses of such a network are one client.
+    /// Prefix length of the network that identifies an IPv6 client. All addresses in this network are one client.
     #[schemars(range(min = 1, max = 128), extend("default" = 64))]
     pub(super) ipv6_prefix: Option<Located<u8>>,
 }
 
-/// Responses that the gateway makes itself.
+/// Responses that the gateway creates itself, such as rejections.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RespondSection {
-    /// Dialect of the `RateLimit` headers.
+    /// Names and format of the `RateLimit` headers.
     #[schemars(extend("default" = "draft"))]
     pub(super) rate_limit: Option<Located<DialectWord>>,
-    /// Headers for SDKs on rejections, in addition to `Retry-After`.
+    /// Headers on rejections that tell SDKs whether and when to retry, in addition to `Retry-After`.
     #[schemars(extend("default" = ["ms", "should-retry"]))]
     pub(super) hints: Option<Vec<Located<HintWord>>>,
     /// URL of your documentation of the problem types, sent as `Link` with `rel="describedby"` on problem responses.
     pub(super) docs: Option<Located<DocsUrl>>,
-    /// Additional headers on these responses.
+    /// Additional headers on the responses that the gateway creates, by name.
     #[schemars(extend("default" = {}))]
     pub(super) headers: Option<Named<ResponseHeader, ValueText>>,
-    /// CORS: origins whose browser code may read these responses. Default: none.
+    /// CORS headers, which allow scripts of web pages to read the responses that the gateway creates. Default: none.
     pub(super) cors: Option<CorsSection>,
 }
 
-/// Dialect of the `RateLimit` headers.
+/// Names and format of the `RateLimit` headers.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum DialectWord {
     /// `RateLimit` and `RateLimit-Policy` of the newest supported IETF draft, currently draft 11.
     Draft,
-    /// `RateLimit` and `RateLimit-Policy` of draft 11, also after a later draft is supported.
+    /// `RateLimit` and `RateLimit-Policy` of IETF draft 11, also after a later draft is supported.
     #[serde(rename = "draft-11")]
     Draft11,
     /// `RateLimit-Limit`, `-Remaining` and `-Reset`.
     Legacy,
     /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`.
     X,
-    /// No headers. Those of upstream pass unchanged.
+    /// The gateway adds no `RateLimit` headers. Those of the upstream are forwarded unchanged.
     Off,
 }
 
-/// A header for SDKs on rejections.
+/// Header on rejections that tells SDKs whether and when to retry.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum HintWord {
-    /// `Retry-After-Ms`: the exact wait in milliseconds.
+    /// `Retry-After-Ms`: how long to wait before a retry, in milliseconds.
     Ms,
-    /// `X-Should-Retry`: `true` with `Retry-After`, `false` if a retry cannot succeed.
+    /// `X-Should-Retry`: `true` on a response with `Retry-After`, `false` if a retry cannot succeed.
     ShouldRetry,
     /// `Stripe-Should-Retry`: same values as `X-Should-Retry`.
     Stripe,
-    /// `X-Amz-Retry-After`: the exact wait in milliseconds.
+    /// `X-Amz-Retry-After`: how long to wait before a retry, in milliseconds.
     Amz,
 }
 
-/// CORS headers of the responses that the gateway makes.
+/// CORS headers of the responses that the gateway creates.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CorsSection {
-    /// Allowed origins. `*`: any origin.
+    /// Allowed origins, such as `https://app.example.com`. `*` allows any origin.
     #[schemars(required, length(min = 1))]
     pub(super) origins: Option<Vec<Located<Origin>>>,
-    /// Methods that the response to a preflight allows. Default: the requested method.
+    /// Methods that the response to a preflight request allows. Default: the requested method.
     #[schemars(length(min = 1))]
     pub(super) methods: Option<Vec<Located<MethodName>>>,
-    /// Request headers that the response to a preflight allows. Default: the requested headers.
+    /// Request headers that the response to a preflight request allows. Default: the requested headers.
     #[schemars(length(min = 1))]
     pub(super) headers: Option<Vec<Located<HeaderText>>>,
-    /// Response headers to expose in addition to `Retry-After`, the hints and the `RateLimit` headers.
+    /// Response headers that scripts can read, in addition to `Retry-After`, the headers of `hints` and the `RateLimit`
+    /// headers.
     #[schemars(extend("default" = []))]
     pub(super) expose: Option<Vec<Located<HeaderText>>>,
-    /// Whether browsers may send credentials. Not allowed with the origin `*`.
+    /// Whether browsers are allowed to send credentials. Cannot be combined with the origin `*`.
     #[schemars(extend("default" = false))]
     pub(super) credentials: Option<Located<bool>>,
-    /// Time that a browser may cache the response to a preflight.
+    /// How long a browser is allowed to cache the response to a preflight request.
     #[schemars(extend("default" = "10m"))]
     pub(super) max_age: Option<Located<HumanDuration>>,
 }
 
-/// Log output.
+/// Log lines and access log.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LogSection {
     /// Format of log lines.
     #[schemars(extend("default" = "text"))]
     pub(super) format: Option<Located<FormatWord>>,
-    /// Whether requests are written to the access log. A route can override it with `access_log`.
+    /// Whether requests are written to the access log. The key `access_log` of a route overrides this.
     #[schemars(extend("default" = true))]
     pub(super) access: Option<Located<bool>>,
 }
@@ -242,8 +246,8 @@ pub(super) struct LogSection {
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum FormatWord {
-    /// Plain text.
+    /// One line of plain text per message.
     Text,
-    /// One JSON object per line.
+    /// One JSON object per message, on one line.
     Json,
 }

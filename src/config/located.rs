@@ -1,4 +1,4 @@
-//! Decoded values with their source location.
+//! Decoded configuration values with their source location, and the schemas of lists and named tables.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -12,7 +12,7 @@ use toml::Spanned;
 
 use super::source::Span;
 
-/// Value with its source location. Comparison and ordering ignore the location.
+/// Decoded value with its source location. Comparison and ordering ignore the location.
 #[derive(Clone, Debug)]
 pub(super) struct Located<T> {
     pub(super) span: Span,
@@ -59,7 +59,7 @@ impl<T: Ord> Ord for Located<T> {
     }
 }
 
-/// One value or a list of at least one value, decoded as a list.
+/// One value or a list of at least one value. A single value becomes a list of one.
 #[derive(Clone, Debug)]
 pub(super) struct Many<T>(pub(super) Vec<Located<T>>);
 
@@ -83,9 +83,9 @@ impl<T: JsonSchema> JsonSchema for Many<T> {
     }
 }
 
-/// One value or a list of at least one value. A single value and a list of one are different.
+/// One value or a list of at least one value. A single value stays distinct from a list of one.
 ///
-/// A visitor selects the variant, because serde's untagged enums lose the source location.
+/// `Deserialize` is written by hand, because serde's untagged enums lose the source location of errors.
 #[derive(Clone, Debug)]
 pub(super) enum OneOrMany<T> {
     One(T),
@@ -129,7 +129,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
     }
 }
 
-/// Values by the names that the user has chosen for them, such as `[limit.NAME]`.
+/// Table whose keys are names that the user chooses, such as the `NAME` of `[limit.NAME]`.
 #[derive(Clone, Debug, serde::Deserialize)]
 #[serde(transparent, bound = "K: Deserialize<'de> + Ord, V: Deserialize<'de>")]
 pub(super) struct Named<K, V>(pub(super) BTreeMap<Located<K>, Located<V>>);

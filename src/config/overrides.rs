@@ -1,9 +1,11 @@
-//! Overrides of the file: environment variables `TIDEGATE__SECTION__KEY`, and command-line flags.
+//! Overrides of the configuration file: environment variables `TIDEGATE__SECTION__KEY`, and command-line flags.
 //!
-//! Overrides are written into the tree before validation, so the same rules apply to them as to the file. Each override
-//! is a separate source text, so a problem is shown in the variable or flag that caused it. A variable can set any key
-//! of a section, and any key of an upstream, limit or route that the file contains. It cannot create an upstream, limit
-//! or route: a misspelt name would create a new one instead of being reported.
+//! Overrides are written into the tree of TOML values before validation, so the same rules apply to them as to the
+//! file. Each override is a separate source text, so a problem is shown in the variable or flag that caused it.
+//!
+//! A variable can set any configuration key of a section, and of an upstream, rate limit or route that the file
+//! contains. A variable cannot create an upstream, rate limit or route. Otherwise a misspelt name would create a new
+//! one instead of being reported.
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -23,13 +25,14 @@ const PREFIX: &str = "TIDEGATE__";
 /// Command-line flags that override the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overrides {
-    /// Replaces `server.listen` unless empty.
+    /// `--listen`: addresses that replace `server.listen`. If empty, `server.listen` stays.
     pub listen: Vec<SocketAddr>,
-    /// URL that replaces the servers of the only upstream. Creates the upstream if the file has none.
+    /// `--upstream`: URL that replaces the servers of the only upstream. If the file has no upstream, one is created.
+    /// If the file has several, an error is reported.
     pub upstream: Option<String>,
 }
 
-/// Writes the values of `TIDEGATE__` variables into the tree.
+/// Writes the values of all environment variables that start with `TIDEGATE__` into the tree of TOML values.
 pub(super) fn apply_environment<'i>(
     table: &mut DeTable<'i>,
     schema: &Value,
@@ -61,7 +64,7 @@ struct Segment<'i> {
     span: Span,
 }
 
-/// Value of one variable, and its start offset in the source map.
+/// Value of one environment variable. `start` is the offset of the value in the source texts.
 struct EnvOverride<'i, 'f> {
     value: &'i str,
     start: usize,
@@ -118,13 +121,16 @@ impl<'i> EnvOverride<'i, '_> {
                 self.findings.error(
                     &excess.span,
                     format!("`{path}` has no key `{}`", excess.text.to_lowercase()),
-                    format!("end the name of the variable before `__{}`", excess.text),
+                    format!(
+                        "remove `__{}` and the rest from the name of the variable",
+                        excess.text
+                    ),
                 );
             }
         }
     }
 
-    /// Writes the value into the entry of a list of tables that the first segment names.
+    /// Writes the value into the table of a list whose `name` is the first segment, such as a route.
     fn write_item(
         &mut self,
         items: &mut DeArray<'i>,
@@ -151,7 +157,8 @@ impl<'i> EnvOverride<'i, '_> {
         }
     }
 
-    /// Returns the key that a segment refers to: a key of the schema, or a name that the file contains.
+    /// Returns the configuration key that a segment of the variable name refers to: a key of the schema, or a name in
+    /// the file. Reports an error and returns `None` if there is none.
     fn find_key(
         &mut self,
         table: &DeTable<'i>,
@@ -190,18 +197,19 @@ impl<'i> EnvOverride<'i, '_> {
         self.redact_value();
         self.findings.error(
             &segment.span,
-            format!("the configuration has no {at} named `{name}`"),
+            format!("the configuration file has no {at} named `{name}`"),
             suggest::remedy(&name, known),
         );
     }
 
-    /// Redacts the value: the misspelt name may refer to a secret.
+    /// Redacts the value in problem reports, because the misspelt name can refer to a secret.
     fn redact_value(&mut self) {
         let span = self.start..self.start + self.value.len();
         self.findings.sources.redact(&span);
     }
 
-    /// Parses the value as TOML if the key allows the resulting type. Otherwise returns it as a string.
+    /// Parses the value as TOML if the configuration key allows the resulting type. Otherwise returns the value as a
+    /// string, so that strings need no quotes.
     fn read_value(&self, schema: &Value) -> TomlNode<'i> {
         let text = || string(self.start..self.start + self.value.len(), self.value.into());
         let Ok(node) = DeValue::parse(self.value) else {
@@ -221,12 +229,12 @@ fn name_of<'a>(item: &'a TomlNode<'_>) -> Option<&'a str> {
     item.get_ref().get("name")?.get_ref().as_str()
 }
 
-/// Converts a name to the form that can be part of a variable name, in lower case.
+/// Converts a name to lower case, with `_` for characters that cannot be part of the name of an environment variable.
 fn normalise_name(name: &str) -> String {
     name.to_lowercase().replace(['-', '.', ' '], "_")
 }
 
-/// Writes the values of the flags into the tree.
+/// Writes the values of the command-line flags into the tree of TOML values.
 pub(super) fn apply_flags(table: &mut DeTable<'_>, overrides: &Overrides, findings: &mut Findings) {
     if !overrides.listen.is_empty() {
         let addresses: Vec<_> = overrides.listen.iter().map(SocketAddr::to_string).collect();
@@ -260,7 +268,8 @@ pub(super) fn apply_flags(table: &mut DeTable<'_>, overrides: &Overrides, findin
                 findings.error(
                     &span,
                     format!(
-                        "`--upstream` needs a configuration with one upstream, and this one has {}",
+                        "`--upstream` requires a configuration with at most one upstream, but this configuration has \
+                         {}",
                         several.len()
                     ),
                     format!(
@@ -282,7 +291,8 @@ pub(super) fn apply_flags(table: &mut DeTable<'_>, overrides: &Overrides, findin
     }
 }
 
-/// Returns the section with a name, and creates it if absent. Returns `None` if the key is not a section in the file.
+/// Returns the table `name` in `table`, and creates it if absent. Returns `None` if the value in the file is not a
+/// table; validation reports this.
 fn section<'t, 'i>(
     table: &'t mut DeTable<'i>,
     name: &str,

@@ -1,7 +1,7 @@
-//! Converts the decoded file to a [`Policy`].
+//! Converts the decoded configuration file to a [`Policy`].
 //!
-//! This step resolves names, fills in defaults and checks values against each other. An invalid part is reported and
-//! omitted, and the checks of the other parts continue. The result is used only if no error was reported.
+//! This step resolves names, sets defaults and checks values against each other. An invalid part is reported and
+//! omitted, so that the checks of the other parts can continue. The policy is used only if no error was reported.
 
 mod buffers;
 mod idempotency;
@@ -33,7 +33,7 @@ use crate::server_settings::{ClientTimeouts, ServerLimits, ServerSettings, TlsFi
 /// Default of `server.listen`.
 const DEFAULT_LISTEN: ([u8; 4], u16) = ([127, 0, 0, 1], 8080);
 
-/// Converts a file to a policy. Returns `None` if any error was reported.
+/// Converts a decoded configuration file to a policy. Returns `None` if any error was reported.
 pub(super) fn resolve(file: &File, findings: &mut Findings) -> Option<Policy> {
     listener_conflicts::check(file, findings);
     warn_about_unbounded_networks(&file.client, findings);
@@ -140,7 +140,7 @@ fn admin(section: &AdminSection, findings: &mut Findings) -> Option<AdminSetting
         if let Some(span) = given {
             findings.warning(
                 span,
-                "the token has no effect: there is no admin listener",
+                "the admin token has no effect: `listen` is not set in [admin], so there is no admin listener",
                 "add `listen = \"127.0.0.1:9090\"` to [admin], or remove the token",
             );
         }
@@ -150,8 +150,9 @@ fn admin(section: &AdminSection, findings: &mut Findings) -> Option<AdminSetting
     if given.is_none() && !listen.ip().is_loopback() {
         findings.warning(
             span,
-            format!("the admin listener on {listen} is not on a loopback address and has no token"),
-            "set `token` or `token_file`; without a token, only /livez and /readyz are available there",
+            format!("the admin listener has no token, and other machines can reach its address {listen}"),
+            "set `token` or `token_file` in [admin]; without a token, only /livez and /readyz are available on this \
+             address",
         );
     }
     Some(AdminSettings {
@@ -160,7 +161,7 @@ fn admin(section: &AdminSection, findings: &mut Findings) -> Option<AdminSetting
     })
 }
 
-/// Reads a secret from a file. `what` is the name of the secret in messages.
+/// Reads a secret from a file. `what` is the kind of the secret in error messages, such as "password".
 fn read_secret<T: FromStr<Err = ValueError>>(
     what: &str,
     file: &Located<PathBuf>,
@@ -171,8 +172,8 @@ fn read_secret<T: FromStr<Err = ValueError>>(
         Err(error) => {
             findings.error(
                 &file.span,
-                format!("cannot read the {what} file: {error}"),
-                format!("name a file that contains the {what} and that the gateway can read"),
+                format!("cannot read the file that contains the {what}: {error}"),
+                format!("check the path and the permissions of the {what} file"),
             );
             return None;
         }
@@ -190,20 +191,21 @@ fn read_secret<T: FromStr<Err = ValueError>>(
     }
 }
 
-/// Warns if `exempt` or `trusted_proxies` contains all public addresses: then no limit applies, or any client can
-/// choose its own address.
+/// Warns if `exempt` or `trusted_proxies` contains all public addresses. With such `exempt`, no rate limit applies to
+/// any client. With such `trusted_proxies`, any client can choose its own address.
 fn warn_about_unbounded_networks(section: &ClientSection, findings: &mut Findings) {
     for (key, networks, effect, help) in [
         (
             "exempt",
             &section.exempt,
-            "no limit applies to these clients",
-            "list only the networks of clients without limits; to disable a limit, set `mode = \"shadow\"`",
+            "no rate limit applies to these clients",
+            "list only the networks of clients without rate limits; to disable a rate limit, set `mode = \"shadow\"`",
         ),
         (
             "trusted_proxies",
             &section.trusted_proxies,
-            "a client can choose its address with X-Forwarded-For, and with it its bucket and its scope",
+            "any client can choose its own address with X-Forwarded-For, and so evade rate limits and idempotency \
+             scopes",
             "list only the networks of your own proxies",
         ),
     ] {
@@ -254,7 +256,8 @@ fn plain<T: Copy>(given: Option<&Located<T>>, default: T) -> T {
     given.map_or(default, |given| given.value)
 }
 
-/// Returns a count, which the schema requires to be at least 1.
+/// Returns the configured number. The default replaces a missing number; 0 cannot occur, because the schema requires
+/// at least 1.
 fn count(given: Option<&Located<u32>>, default: NonZeroU32) -> NonZeroU32 {
     given
         .and_then(|given| NonZeroU32::new(given.value))

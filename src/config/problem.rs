@@ -1,7 +1,7 @@
 //! Errors and warnings about a configuration.
 //!
 //! All problems of a configuration are collected and shown together, so that a user can fix them in one pass. Each
-//! problem has a remedy and is rendered in the format of rustc, which many users know.
+//! problem has a help text with the remedy. It is rendered in the format of rustc, which many users know.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet}
 use super::secrets;
 use super::source::{SourceLocation, SourceMap, Span};
 
-/// Severity of a problem.
+/// Whether a problem makes a configuration unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Severity {
     /// The configuration cannot be used.
@@ -19,31 +19,31 @@ pub enum Severity {
     Warning,
 }
 
-/// Error or warning about a configuration, with its location and remedy.
+/// Error or warning about a configuration, with its location in the file and its remedy.
 #[derive(Clone, Debug)]
 pub struct ConfigProblem {
-    /// Error or warning.
+    /// Whether the problem is an error or a warning.
     pub severity: Severity,
-    /// Description of the problem.
+    /// What is wrong, in one line.
     pub title: String,
-    /// Remedy.
+    /// How to fix the problem.
     pub help: String,
-    /// Name of the file, or of the environment variable or flag that overrides it.
+    /// Name of the file, or of the environment variable or command-line flag that contains the problem.
     pub file: String,
-    /// Line number, from 1; 0 if the problem concerns the complete file.
+    /// Line number, from 1. It is 0 if the problem concerns the complete file.
     pub line: usize,
-    /// Column in characters, from 1; 0 if the problem concerns the complete file.
+    /// Column in characters, from 1. It is 0 if the problem concerns the complete file.
     pub column: usize,
-    /// The text at the location.
+    /// Text of the file at the location, cut at the end of the line. Secrets in it are replaced by asterisks.
     pub offending: String,
-    /// Start offset of the location, by which problems are sorted.
+    /// Start offset of the location in the [`SourceMap`]. Problems are sorted by it.
     order: usize,
     location: Option<SourceLocation>,
     note: Option<(SourceLocation, String)>,
 }
 
 impl ConfigProblem {
-    /// Creates an error about a complete file.
+    /// Creates an error about a complete file, such as a file that cannot be read.
     pub(super) fn of_file(file: impl Into<String>, title: String, help: String) -> Self {
         Self {
             severity: Severity::Error,
@@ -100,14 +100,14 @@ impl fmt::Display for ConfigProblem {
     }
 }
 
-/// Problems of a configuration with at least one error, in the order of the file.
+/// Errors and warnings of a configuration that cannot be used, in the order of the file. At least one is an error.
 #[derive(Clone, Debug)]
 pub struct ConfigErrors {
     problems: Vec<ConfigProblem>,
 }
 
 impl ConfigErrors {
-    /// Returns the errors and warnings.
+    /// Returns the errors and warnings, in the order of the file.
     pub fn problems(&self) -> &[ConfigProblem] {
         &self.problems
     }
@@ -135,7 +135,7 @@ impl From<ConfigProblem> for ConfigErrors {
     }
 }
 
-/// Problems found so far, and the texts that they refer to.
+/// Problems found so far in a configuration, and the texts of the file and overrides that they refer to.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     pub(super) sources: SourceMap,
@@ -143,7 +143,7 @@ pub(super) struct Findings {
 }
 
 impl Findings {
-    /// Adds an error.
+    /// Adds an error. `title` says what is wrong, and `help` how to fix it.
     pub(super) fn error(
         &mut self,
         span: &Span,
@@ -153,7 +153,7 @@ impl Findings {
         self.push(Severity::Error, span, &title.into(), help.into())
     }
 
-    /// Adds a warning.
+    /// Adds a warning. `title` says what is wrong, and `help` how to fix it.
     pub(super) fn warning(
         &mut self,
         span: &Span,
@@ -163,7 +163,7 @@ impl Findings {
         self.push(Severity::Warning, span, &title.into(), help.into())
     }
 
-    /// Adds a second, labelled location to the problem that was added last.
+    /// Adds a second location to the problem that was added last. `label` is shown there.
     pub(super) fn note(&mut self, span: &Span, label: impl Into<String>) {
         let location = self.sources.location(span);
         if let Some(problem) = self.problems.last_mut() {
@@ -188,7 +188,7 @@ impl Findings {
         self
     }
 
-    /// Whether a problem within the span was reported.
+    /// Whether a problem was reported that starts within `span`.
     pub(super) fn has_any_within(&self, span: &Span) -> bool {
         self.problems
             .iter()
@@ -207,7 +207,7 @@ impl Findings {
         self.problems
     }
 
-    /// Returns all problems as the error of a configuration that cannot be used.
+    /// Converts the problems to the error of a configuration that cannot be used.
     pub(super) fn into_errors(self) -> ConfigErrors {
         ConfigErrors {
             problems: self.into_problems(),

@@ -1,8 +1,9 @@
-//! Types of single values: durations, rates, addresses and others.
+//! Types of single configuration values: durations, rates, addresses and others.
 //!
-//! Each type implements `FromStr` with an error that contains a remedy, and has one line in the table below, which
-//! implements serde and JSON Schema for it. The schema contains the type name as `format`. Validation calls [`check`]
-//! with that name, so invalid values are reported together with unknown keys, before decoding.
+//! Each type implements `FromStr` with an error that contains a remedy. Each type has one line in the table below
+//! (`scalars!`), which implements serde's `Deserialize` and `JsonSchema` for it. The schema contains the type name as
+//! `format`. Validation calls [`check`] with this name, so invalid values are reported together with unknown keys,
+//! before decoding.
 
 mod http_message;
 mod idempotency;
@@ -36,13 +37,13 @@ pub(super) use upstream::{
 
 pub(super) use name::{BackendWord, KeyText, Label, LimitName};
 
-/// Error of an invalid value.
+/// Error about the text of a value that does not match its type.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{title}; {help}")]
 pub(super) struct ValueError {
-    /// Description of the problem.
+    /// What is wrong, in one line.
     pub(super) title: String,
-    /// Remedy.
+    /// How to fix the value.
     pub(super) help: String,
 }
 
@@ -57,7 +58,8 @@ impl ValueError {
 
 macro_rules! scalars {
     ($($name:ident, $types:tt, $pattern:literal, [$($example:literal),+];)+) => {
-        /// Checks a text against the type that `format` names. Formats that are not in the table are not checked.
+        /// Checks that a text can be parsed as the type whose name is `format`. A `format` that is not in the table
+        /// accepts every text.
         pub(super) fn check(format: &str, text: &str) -> Result<(), ValueError> {
             match format {
                 $(stringify!($name) => text.parse::<$name>().map(drop),)+
@@ -65,7 +67,7 @@ macro_rules! scalars {
             }
         }
 
-        /// All formats that [`check`] checks.
+        /// Names of all types in the table, which [`check`] can check.
         #[cfg(test)]
         pub(super) const FORMATS: &[&str] = &[$(stringify!($name)),+];
 
@@ -79,7 +81,7 @@ macro_rules! scalars {
                     json_schema!({
                         "type": $types,
                         "format": stringify!($name),
-                        // The schema cannot check the value of a variable.
+                        // A text with `${` is always accepted, because the schema cannot know the value of a variable.
                         "pattern": concat!("^(?:", $pattern, r")$|\$\{"),
                         "examples": [$($example),+],
                     })
@@ -139,7 +141,8 @@ scalars! {
     Label, "string", ".+", ["api"];
 }
 
-/// Decodes a value from a string, or from a number if the table allows numbers.
+/// serde visitor that parses a value from a string or a number. The schema check has already rejected numbers if the
+/// type does not allow them.
 struct FromText<T>(std::marker::PhantomData<T>);
 
 impl<T: FromStr<Err = ValueError>> Visitor<'_> for FromText<T> {

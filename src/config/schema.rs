@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::file::File;
 
-/// Returns the JSON Schema of the configuration.
+/// Returns the JSON Schema (draft 2020-12) of the configuration.
 pub fn schema() -> Value {
     SchemaSettings::draft2020_12()
         .with(|settings| settings.inline_subschemas = true)
@@ -17,7 +17,7 @@ pub fn schema() -> Value {
         .into()
 }
 
-/// Removes `null` from the schema. TOML has no null: an optional key is omitted.
+/// Removes `null` from the schema. schemars adds it for optional keys, but TOML has no null: optional keys are omitted.
 #[derive(Clone)]
 struct WithoutNull;
 

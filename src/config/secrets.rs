@@ -1,13 +1,13 @@
 //! Redaction of secrets in configuration problems.
 //!
-//! A problem shows its line of the file, and its title often repeats the invalid text. Secrets are therefore redacted
-//! in the source texts before validation:
+//! A problem shows its line of the file, and its title often repeats the invalid text. Secrets are therefore replaced
+//! by asterisks in the source texts before validation:
 //!
-//! - values of keys that contain secrets,
-//! - values of unknown keys in the same section, which may be a misspelt secret key,
+//! - values of configuration keys that contain secrets,
+//! - values of unknown keys in the sections of these keys, because an unknown key can be a misspelt secret key,
 //! - passwords in URLs.
 //!
-//! References to variables are not secret and remain readable.
+//! References to environment variables, such as `${PASSWORD}`, are not secret and remain readable.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -20,10 +20,11 @@ use super::source::Span;
 use super::tree::TomlNode;
 use super::validate;
 
-/// Keys whose values are secret, by their section.
+/// Sections and configuration keys whose values are secret.
 const SECRET: &[(&str, &str)] = &[("admin", "token"), ("store", "password")];
 
-/// Redacts the secrets of a tree. Call it before `${VARIABLE}` references are replaced.
+/// Redacts the secrets in the source texts of a TOML tree. Call this function before `${VARIABLE}` references are
+/// replaced, because the replaced values would not match the source texts.
 pub(super) fn redact(table: &DeTable<'_>, schema: &Value, findings: &mut Findings) {
     let mut spans = Vec::new();
     let mut search = Search {
@@ -53,7 +54,7 @@ pub(super) fn redact(table: &DeTable<'_>, schema: &Value, findings: &mut Finding
     }
 }
 
-/// Collects the spans of secrets. Redaction starts after the search, because the search reads the source texts.
+/// Collects the spans of secrets. They are redacted after the search, because the search reads the source texts.
 struct Search<'a> {
     findings: &'a Findings,
     found: &'a mut Vec<Span>,
@@ -67,7 +68,8 @@ impl Search<'_> {
         }
     }
 
-    /// Collects the passwords of URLs in a value. `is_url`: all strings of the value should be URLs.
+    /// Collects the spans of passwords in URLs. With `is_url`, every string in the value is treated as a URL, also if
+    /// it has no scheme.
     fn urls(&mut self, node: &TomlNode<'_>, is_url: bool) {
         match node.get_ref() {
             DeValue::String(text) => {
@@ -94,7 +96,8 @@ impl Search<'_> {
     }
 }
 
-/// Redacts text that looks like a secret in a file with syntax errors, line by line.
+/// Redacts text that looks like a secret in a file with syntax errors. Such a file has no TOML tree, so each line is
+/// searched.
 pub(super) fn redact_unparsed(text: &str, findings: &mut Findings) {
     let mut start = 0;
     for line in text.split_inclusive('\n') {
@@ -117,12 +120,12 @@ pub(super) fn redact_unparsed(text: &str, findings: &mut Findings) {
     }
 }
 
-/// Returns a message in which the password of a URL is masked.
+/// Returns an error message in which the password of a URL is replaced by `***`.
 pub(super) fn masked(message: &str) -> Cow<'_, str> {
     mask(message, password_in_text(message))
 }
 
-/// Returns a URL, which may be malformed, with its password masked.
+/// Returns a URL, which can be malformed, with its password replaced by `***`.
 pub(super) fn masked_url(url: &str) -> Cow<'_, str> {
     mask(url, password_in_url(url))
 }
@@ -134,13 +137,15 @@ fn mask(text: &str, secret: Option<Range<usize>>) -> Cow<'_, str> {
     }
 }
 
-/// Returns the range of the password in the URL that a text contains.
+/// Returns the byte range of the password in the URL that a text contains. `None` means that it contains no URL with a
+/// password.
 fn password_in_text(text: &str) -> Option<Range<usize>> {
     let (scheme, at) = (text.find("://")?, text.rfind('@')?);
     (scheme < at).then(|| password_in_url(text)).flatten()
 }
 
-/// Returns the range of the password in a URL, which may be malformed. In doubt the range is too long.
+/// Returns the byte range of the password in a URL, which can be malformed. If the end of the password is unclear, the
+/// range is too long rather than too short.
 fn password_in_url(url: &str) -> Option<Range<usize>> {
     let scheme = url.find("://").map(|at| at + 3);
     if let Some(at) = url.rfind('@') {
@@ -148,7 +153,7 @@ fn password_in_url(url: &str) -> Option<Range<usize>> {
         let colon = url[start..at].find(':').map(|colon| start + colon + 1);
         return Some(colon.unwrap_or(start)..at).filter(|secret| !secret.is_empty());
     }
-    // A port that is not a number may be a password in a URL without a host.
+    // A port that is not a number is treated as a password, because the host can be missing: `redis://user:password`.
     let start = scheme?;
     let authority = url[start..].split(['/', '?', '#']).next()?;
     let port = authority.find(':')? + 1;
@@ -156,9 +161,9 @@ fn password_in_url(url: &str) -> Option<Range<usize>> {
     (!is_port && !authority.starts_with('[')).then_some(start + port..url.len())
 }
 
-/// Returns the parts of a range that are not `${VARIABLE}` references.
+/// Returns those parts of the range `within` of a text that are not `${VARIABLE}` references.
 fn without_variables(text: &str, within: Range<usize>) -> Vec<Range<usize>> {
-    // A `${` after `$$` is literal, so the references cannot be found with a plain search.
+    // With `$${`, a literal `${`, the whole range is returned, because a plain search would take it for a reference.
     if text.contains("$${") {
         return vec![within];
     }

@@ -1,16 +1,17 @@
 //! Source locations of configuration values.
 //!
-//! A value comes from the file, from an environment variable or from a command-line flag. A problem must point to the
-//! text that the value came from. As in a compiler, all texts share one range of byte offsets. A location is then a
-//! plain `Range<usize>`, which the TOML parser and serde preserve. The [`SourceMap`] converts it to a name, a line and
-//! a column. The alternative, a span type with a reference to its text, would need a custom deserializer.
+//! A value comes from the configuration file, from an environment variable or from a command-line flag. A problem must
+//! point to the text that the value came from. As in a compiler, all texts share one range of byte offsets. A location
+//! is then a plain `Range<usize>`, which the TOML parser and serde preserve. The [`SourceMap`] converts a location to a
+//! name, a line and a column. The alternative is a span type with a reference to its text, but this type would need a
+//! custom deserializer.
 
 use std::ops::Range;
 
-/// Range of byte offsets in a [`SourceMap`].
+/// Location of a value: a range of byte offsets in a [`SourceMap`].
 pub(super) type Span = Range<usize>;
 
-/// All texts of a configuration, one after the other in one range of offsets.
+/// Texts of the configuration file and of all overrides, one after the other in one range of byte offsets.
 #[derive(Debug, Default)]
 pub(super) struct SourceMap {
     sources: Vec<SourceText>,
@@ -23,10 +24,10 @@ struct SourceText {
     start: usize,
 }
 
-/// Line and column of a span. A span of several lines is cut at the end of its first line.
+/// Line and column of a [`Span`]. A span of several lines is cut at the end of its first line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SourceLocation {
-    /// Name of the file, environment variable or flag.
+    /// Name of the file, environment variable or command-line flag.
     pub(super) file: String,
     /// Line number, from 1.
     pub(super) line: usize,
@@ -34,7 +35,7 @@ pub(super) struct SourceLocation {
     pub(super) column: usize,
     /// Complete text of the line.
     pub(super) text: String,
-    /// The span within the line, in bytes.
+    /// Range of the span within `text`, in bytes.
     pub(super) range: Range<usize>,
 }
 
@@ -45,9 +46,9 @@ impl SourceLocation {
 }
 
 impl SourceMap {
-    /// Adds a text and returns its start offset.
+    /// Adds a text and returns its start offset. `name` is the file name, variable name or flag in problem reports.
     pub(super) fn add(&mut self, name: impl Into<String>, text: impl Into<String>) -> usize {
-        // One unused offset separates the end of a text from the start of the next.
+        // One offset between two texts stays unused, so that the end of a text differs from the start of the next text.
         let start = self
             .sources
             .last()
@@ -60,15 +61,16 @@ impl SourceMap {
         start
     }
 
-    /// Returns the text of a span.
+    /// Returns the text at a span.
     pub(super) fn text(&self, span: &Span) -> &str {
         let source = self.source_of(span);
         let end = source.boundary(span.end);
         &source.text[source.boundary(span.start).min(end)..end]
     }
 
-    /// Returns the span of a part of the string at `span`, whose value is `text`. Returns `span` itself if the string
-    /// has escapes, because offsets in the value and in the file then differ.
+    /// Returns the span of a part of a TOML string. `span` is the location of the string, `text` its value, and `part`
+    /// a range in `text`. Returns `span` itself if the string has escapes, because offsets in the value and in the file
+    /// then differ.
     pub(super) fn inside(&self, span: &Span, text: &str, part: Range<usize>) -> Span {
         let written = self.text(span);
         let quote = ["\"\"\"", "'''", "\"", "'", ""].into_iter().find(|quote| {
@@ -86,7 +88,7 @@ impl SourceMap {
         }
     }
 
-    /// Overwrites a secret with asterisks, so that no problem on its line shows it.
+    /// Overwrites the text at a span with asterisks, so that no problem on this line shows the secret.
     pub(super) fn redact(&mut self, span: &Span) {
         let index = self.index_of(span);
         let source = &mut self.sources[index];
@@ -131,7 +133,7 @@ impl SourceMap {
 }
 
 impl SourceText {
-    /// Converts an offset of the source map to an offset in this text, rounded down to the start of a character.
+    /// Converts an offset in the [`SourceMap`] to an offset in this text, rounded down to the start of a character.
     fn boundary(&self, offset: usize) -> usize {
         self.text
             .floor_char_boundary(offset.saturating_sub(self.start))

@@ -1,6 +1,6 @@
-//! Suggestions for misspelt names.
+//! Suggestions for misspelt names and configuration keys.
 
-/// Returns the known word that is most similar to a misspelt one, if any is similar.
+/// Returns the known word that is most similar to a misspelt word. `None` means that no known word is similar.
 pub(super) fn closest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     known
         .map(|candidate| {
@@ -16,7 +16,7 @@ pub(super) fn closest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> O
 pub(super) fn remedy<'a>(word: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
     let all: Vec<_> = known.clone().map(|name| format!("`{name}`")).collect();
     let all = match all.as_slice() {
-        [] => return "the configuration defines none".into(),
+        [] => return "the configuration defines no such name".into(),
         [only] => format!("the only valid name is {only}"),
         _ => format!("valid here: {}", all.join(", ")),
     };

@@ -129,7 +129,7 @@ fn the_commented_tables_of_the_reference_show_the_defaults() {
         table("[upstream.api.concurrency]"),
     );
     let mut breaker = table("[upstream.api.breaker]");
-    // The default is no fallback.
+    // `fallback` is removed, because its value in the reference is an example: by default, there is no fallback.
     breaker.retain(|line| !line.starts_with("fallback = "));
     let lengths = (retry.len(), concurrency.len(), breaker.len());
     assert_eq!(lengths, (11, 4, 9), "{retry:#?} {breaker:#?}");
@@ -178,7 +178,7 @@ fn the_problems_of_all_steps_are_reported_together() {
     assert!(missing.contains("`servers` is missing"));
     assert!(unknown.contains("unknown key `severs`"));
     assert!(rate.contains("`often` is not a rate"));
-    assert!(limit.contains("there is no limit named `clint`"));
+    assert!(limit.contains("there is no rate limit named `clint`"));
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn a_variable_for_an_unknown_key_is_an_error() {
             "AL",
             "the only valid name is `all`",
         ),
-        ("TIDEGATE__SERVER__LISTEN__PORT", "PORT", "before `__PORT`"),
+        ("TIDEGATE__SERVER__LISTEN__PORT", "PORT", "remove `__PORT`"),
     ] {
         let found = problems(MINIMAL, &[(name, "s3cret")]);
         assert_eq!(found[0].file, name);
@@ -377,7 +377,7 @@ fn the_shipped_configurations_have_no_warnings() {
     ] {
         assert!(warnings(text).is_empty());
     }
-    // The demo uses the default scope.
+    // The configuration of the demo is checked separately: it causes one warning, because it has no `scope`.
     let demo = warnings(include_str!("../../config/demo.toml"));
     assert!(demo.len() == 1 && demo[0].starts_with("without `scope`"));
 }

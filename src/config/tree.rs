@@ -1,4 +1,4 @@
-//! Parsed TOML tree whose values have source locations.
+//! Tree of TOML values with their source locations, and the TOML parser.
 
 use std::borrow::Cow;
 
@@ -9,13 +9,13 @@ use super::problem::Findings;
 use super::secrets;
 use super::source::Span;
 
-/// Value of the tree with its source location.
+/// TOML value with its source location.
 pub(super) type TomlNode<'i> = Spanned<DeValue<'i>>;
 
-/// Parses the file whose text is the first of the [`SourceMap`](super::source::SourceMap).
+/// Parses the configuration file, whose text must be the first in the [`SourceMap`](super::source::SourceMap).
 ///
-/// Returns `None` if the file has a syntax error. The parser continues after a syntax error, so several are reported.
-/// The tree after an error is unreliable, so no other checks run on such a file.
+/// Returns `None` if the file has a syntax error. The parser continues after a syntax error, so that several are
+/// reported. The tree of a file with a syntax error is unreliable, so it is not returned and not checked.
 pub(super) fn read<'i>(text: &'i str, findings: &mut Findings) -> Option<Spanned<DeTable<'i>>> {
     let (table, errors) = DeTable::parse_recoverable(text);
     if !errors.is_empty() {
@@ -24,7 +24,7 @@ pub(super) fn read<'i>(text: &'i str, findings: &mut Findings) -> Option<Spanned
     let mut last_line = 0;
     for error in &errors {
         let span = error.span().unwrap_or(0..0);
-        // A second error on the same line is usually a consequence of the first.
+        // A second error on the same line is not reported, because it is usually a consequence of the first.
         let line = findings.sources.location(&span).line;
         if line != last_line {
             let help = remedy(error.message());
@@ -37,7 +37,7 @@ pub(super) fn read<'i>(text: &'i str, findings: &mut Findings) -> Option<Spanned
 
 fn remedy(message: &str) -> &'static str {
     if message.contains("duplicate") {
-        "a key or section can appear only once: merge the two, or rename one"
+        "a key or section can appear only once: merge both, or rename one of them"
     } else if message.contains("quoted") || message.contains("string") {
         "write text in quotes that open and close on the same line: name = \"value\""
     } else {
@@ -45,12 +45,12 @@ fn remedy(message: &str) -> &'static str {
     }
 }
 
-/// Returns a string value for a text from an environment variable or a flag.
+/// Creates a TOML string from a text of an environment variable or a command-line flag.
 pub(super) fn string(span: Span, text: String) -> TomlNode<'static> {
     Spanned::new(span, DeValue::String(Cow::Owned(text)))
 }
 
-/// Shifts the source locations of a value and of all values inside it by `by` bytes.
+/// Adds `by` bytes to the source locations of a value and of all values inside it.
 pub(super) fn relocate(node: TomlNode<'_>, by: usize) -> TomlNode<'_> {
     let span = moved(&node.span(), by);
     let value = match node.into_inner() {
@@ -75,7 +75,7 @@ fn moved(span: &Span, by: usize) -> Span {
     span.start + by..span.end + by
 }
 
-/// Returns the JSON Schema name of a value's type.
+/// Returns the name of a value's type in JSON Schema. A TOML date has no such type, so its name is "date".
 pub(super) fn type_name(value: &DeValue<'_>) -> &'static str {
     match value {
         DeValue::String(_) => "string",

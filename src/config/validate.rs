@@ -1,8 +1,8 @@
 //! Validates a TOML tree against the JSON Schema: known keys, types, ranges and formats.
 //!
-//! Invalid values are reported and removed. The remaining tree decodes without error, so the checks after decoding run
-//! too, and the user sees all problems together. serde alone would stop at the first error, and a generic schema
-//! validator could not suggest a remedy.
+//! Invalid values are reported and removed. The remaining tree can be decoded, so the checks after decoding run too,
+//! and the user sees all problems together. serde alone would stop at the first error. A generic schema validator could
+//! not suggest a remedy.
 
 mod messages;
 
@@ -17,13 +17,13 @@ use super::{scalar, suggest};
 
 use messages::{describe_type, example};
 
-/// Validates a file and removes its invalid values.
+/// Validates the tree of a configuration file, reports invalid values and removes them from the tree.
 pub(super) fn check(file: &mut Spanned<DeTable<'_>>, schema: &Value, findings: &mut Findings) {
     let span = file.span();
     SchemaValidator { findings }.table("", &span, file.get_mut(), schema);
 }
 
-/// Returns the keys that the schema defines for a table.
+/// Returns the configuration keys that the schema of a table defines.
 pub(super) fn known_keys(schema: &Value) -> impl Iterator<Item = &str> + Clone {
     let properties = schema.get("properties").and_then(Value::as_object);
     properties
@@ -31,7 +31,7 @@ pub(super) fn known_keys(schema: &Value) -> impl Iterator<Item = &str> + Clone {
         .flat_map(|properties| properties.keys().map(String::as_str))
 }
 
-/// Returns the schema of a key, given the schema of its table.
+/// Returns the schema of a configuration key. `schema` is that of its table. `None` means that the key is unknown.
 pub(super) fn property<'s>(schema: &'s Value, key: &str) -> Option<&'s Value> {
     match schema.get("properties").and_then(|all| all.get(key)) {
         Some(property) => Some(property),
@@ -39,7 +39,8 @@ pub(super) fn property<'s>(schema: &'s Value, key: &str) -> Option<&'s Value> {
     }
 }
 
-/// Returns the schema of the values of a table whose keys the user chooses, such as `[limit]`.
+/// Returns the schema of the values in a table whose keys are names that the user chooses, such as `[limit]`. `None`
+/// means that the table has fixed keys.
 pub(super) fn named_values(schema: &Value) -> Option<&Value> {
     schema
         .get("additionalProperties")
@@ -58,13 +59,13 @@ pub(super) fn types(schema: &Value) -> Vec<&str> {
     }
 }
 
-/// Whether a schema allows a type. A schema for numbers also allows integers.
+/// Whether a schema allows the type with the JSON Schema name `found`. A schema for numbers also allows integers.
 pub(super) fn accepts_type(schema: &Value, found: &str) -> bool {
     let matches = |allowed: &str| allowed == found || (allowed, found) == ("number", "integer");
     types(schema).into_iter().any(matches)
 }
 
-/// Reports a key that the schema does not define.
+/// Reports a configuration key that the schema does not define. `table` is the path of its section, or empty.
 pub(super) fn unknown_key(
     findings: &mut Findings,
     span: &Span,
@@ -128,7 +129,8 @@ impl SchemaValidator<'_> {
         self.key(&span, key, schema) && self.node(&path, value, property)
     }
 
-    /// Validates a name that the user has chosen. Keys that the schema defines are valid.
+    /// Validates the name of an entry if the user chooses the names in this table, such as `[limit.NAME]`. Otherwise
+    /// the key is fixed by the schema and valid.
     fn key(&mut self, span: &Span, key: &str, schema: &Value) -> bool {
         match schema.get("propertyNames") {
             Some(names) => self.text(span, key, names),
@@ -136,7 +138,7 @@ impl SchemaValidator<'_> {
         }
     }
 
-    /// Validates a value. Returns `false` if the value must be removed.
+    /// Validates a value. Returns `false` if the caller must remove the value from the tree.
     fn node(&mut self, at: &str, node: &mut TomlNode<'_>, schema: &Value) -> bool {
         let span = node.span();
         let found = type_name(node.get_ref());
@@ -160,7 +162,8 @@ impl SchemaValidator<'_> {
                 if types(schema).contains(&"integer") {
                     self.integer(at, &span, whole, schema)
                 } else {
-                    // Keys that also allow decimals have bounds far inside the range of `i32`.
+                    // Clamping does not change the result: keys that allow decimals have a much smaller range than
+                    // `i32`.
                     let clamped = i32::try_from(whole.clamp(i32::MIN.into(), i32::MAX.into()));
                     self.number(at, &span, clamped.map_or(f64::NAN, f64::from), schema)
                 }
@@ -169,7 +172,8 @@ impl SchemaValidator<'_> {
                 let digits = number.as_str().replace('_', "");
                 self.number(at, &span, digits.parse().unwrap_or(f64::NAN), schema)
             }
-            // A string with a missing variable was reported. Its value is incomplete.
+            // The value is removed and not reported again, because its missing environment variable was already
+            // reported.
             DeValue::String(_) if self.findings.has_any_within(&span) => false,
             DeValue::String(text) => self.text(&span, text, schema),
             _ => true,
@@ -193,7 +197,7 @@ impl SchemaValidator<'_> {
             let span = first_too_many.map_or_else(|| span.clone(), Spanned::span);
             self.findings.error(
                 &span,
-                format!("`{at}` has {count} entries"),
+                format!("`{at}` has too many entries: {count}"),
                 format!("write at most {most} entries"),
             );
             return false;
@@ -273,8 +277,8 @@ impl SchemaValidator<'_> {
         }
     }
 
-    /// Reports a value of a type that `schema` does not allow. `key` is the schema of the complete key: for a list
-    /// entry, that of the list.
+    /// Reports a value whose type `found` is not allowed by `schema`. `key` is the schema that the example in the help
+    /// is made from: for an entry of a list, it is the schema of the list.
     fn report_wrong_type(
         &mut self,
         at: &str,
@@ -284,7 +288,7 @@ impl SchemaValidator<'_> {
         key: &Value,
     ) {
         let wanted: Vec<_> = types(schema).into_iter().map(describe_type).collect();
-        // In a file, a section header contains the full path, a key only its last segment.
+        // The example for a table shows the full path, as in a section header. Other examples show only the key.
         let name = match types(key).as_slice() {
             ["object"] => at,
             _ => last_segment(at),
@@ -301,7 +305,7 @@ impl SchemaValidator<'_> {
     }
 }
 
-/// Returns the values that the schema of a string enumerates.
+/// Returns the strings that a schema allows. Empty if the schema does not enumerate them.
 fn allowed_words(schema: &Value) -> Vec<&str> {
     let choices = schema.get("oneOf").and_then(Value::as_array);
     let described = choices
@@ -318,7 +322,7 @@ fn strings(list: Option<&Value>) -> impl Iterator<Item = &str> {
         .filter_map(Value::as_str)
 }
 
-/// Returns the maximum of the integer type that a schema was generated from.
+/// Returns the maximum of the Rust integer type that a schema was generated from.
 fn type_maximum(schema: &Value) -> i128 {
     match schema.get("format").and_then(Value::as_str) {
         Some("uint8") => u8::MAX.into(),

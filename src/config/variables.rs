@@ -1,7 +1,7 @@
 //! Environment variables, and `${VARIABLE}` in strings.
 //!
-//! References are replaced after the file is parsed, and only in strings. The value of a variable therefore cannot add
-//! TOML syntax such as a section or a quote. References inside the value are not replaced.
+//! References `${VARIABLE}` are replaced after the file is parsed, and only in strings. The value of a variable
+//! therefore cannot add TOML syntax such as a section or a quote. References inside the value are not replaced.
 
 use std::collections::BTreeMap;
 
@@ -11,12 +11,12 @@ use super::problem::Findings;
 use super::source::Span;
 use super::tree::TomlNode;
 
-/// Environment variables by name. A variable whose name or value is not Unicode counts as missing.
+/// Environment variables by name. A variable whose name or value is not Unicode is treated as missing.
 #[derive(Clone, Debug, Default)]
 pub struct Environment(BTreeMap<String, String>);
 
 impl Environment {
-    /// Returns the variables of this process.
+    /// Returns the environment variables of this process.
     pub fn of_process() -> Self {
         std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -27,7 +27,7 @@ impl Environment {
         self.0.get(name).map(String::as_str)
     }
 
-    /// Returns the variables whose names start with `prefix`, sorted by name.
+    /// Returns the names and values of the variables whose names start with `prefix`, sorted by name.
     pub(super) fn starting_with(&self, prefix: &str) -> impl Iterator<Item = (&str, &str)> {
         self.0
             .iter()
@@ -43,7 +43,7 @@ impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for Environment {
     }
 }
 
-/// Replaces `${VARIABLE}` in all strings of the tree.
+/// Replaces `${VARIABLE}` in all strings of the TOML tree. Reports variables that are not set.
 pub(super) fn interpolate(table: &mut DeTable<'_>, env: &Environment, findings: &mut Findings) {
     for (_, value) in table.iter_mut() {
         interpolate_node(value, env, findings);
@@ -94,7 +94,7 @@ impl Expansion<'_> {
                 self.error(
                     from,
                     "`${` is not closed".into(),
-                    "close it with `}`, or write `$${` for a literal `${`",
+                    "add the missing `}`, or write `$${` for a literal `${`",
                 );
                 return expanded;
             };
@@ -104,7 +104,7 @@ impl Expansion<'_> {
                 None => self.error(
                     &from[..=end],
                     format!("the environment variable `{name}` is not set"),
-                    "set it, or write `$${` for a literal `${`",
+                    "set the variable, or write `$${` for a literal `${`",
                 ),
             }
             rest = &from[end + 1..];

@@ -208,7 +208,7 @@ fn explain_shows_client_route_limits_and_outcome() {
         "192.0.2.1",
     ]);
     assert!(untrusted.contains("192.0.2.1") && !untrusted.contains("203.0.113.7"));
-    assert!(untrusted.contains("rest") && untrusted.contains("no limit applies"));
+    assert!(untrusted.contains("rest") && untrusted.contains("no rate limit applies"));
     assert!(explain(&["--path", "/a%2Fb"]).contains("400"));
 }
 

@@ -1,6 +1,6 @@
 //! Sample payments API behind the gateway of `tidegate demo`.
 //!
-//! It also has `/flaky/SCRIPT`, which responds with scripted failures to test the retries of a client.
+//! The API also has `/flaky/SCRIPT`, which responds with scripted failures to test the retries of a client.
 
 mod flaky;
 
@@ -18,10 +18,10 @@ use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-/// Maximum number of stored payments. The oldest are evicted.
+/// Maximum number of stored payments. Above it, the oldest payment is removed.
 const MAX_PAYMENTS: usize = 10_000;
 
-/// Running sample API. It ends with the process.
+/// Sample API that runs in its own thread until the process ends.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SampleApi {
     address: SocketAddr,
@@ -50,7 +50,7 @@ struct Order {
 type SharedLedger = Arc<Mutex<PaymentLedger>>;
 
 impl SampleApi {
-    /// Starts the API on a free loopback port, in its own thread.
+    /// Starts the sample API in its own thread, on a free port of 127.0.0.1.
     pub(super) fn start() -> io::Result<Self> {
         let socket = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         socket.set_nonblocking(true)?;
@@ -67,14 +67,14 @@ impl SampleApi {
                         Err(error) => Err(error),
                     };
                     if let Err(error) = served {
-                        tracing::error!(%error, "sample API stopped");
+                        tracing::error!(%error, %address, "sample API of the demo stopped after an error");
                     }
                 });
             })?;
         Ok(Self { address })
     }
 
-    /// Returns the address of the API.
+    /// Returns the address that the sample API listens on.
     pub(super) fn address(self) -> SocketAddr {
         self.address
     }
@@ -95,7 +95,7 @@ async fn client(Path(action): Path<String>) -> Json<serde_json::Value> {
 }
 
 async fn pay(State(ledger): State<SharedLedger>, body: axum::body::Bytes) -> Response {
-    // `curl -d` sends the content type of a form, so the content type is ignored and the body is parsed as JSON.
+    // The content type is ignored and the body is parsed as JSON, because `curl -d` sends the content type of a form.
     let order: Order = match serde_json::from_slice(&body) {
         Ok(order) => order,
         Err(error) => {

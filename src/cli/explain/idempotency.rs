@@ -1,7 +1,7 @@
-//! Lines `key` and `duplicate` of `tidegate explain`.
+//! The lines `key` and `duplicate` in the output of `tidegate explain`.
 //!
-//! The text never contains a value of the request. A key, a token or another value of a scope can be a secret, and
-//! users paste the output into tickets.
+//! The text never contains a value of the request. An idempotency key, a token or another value that identifies a
+//! caller can be a secret, and users paste the output into tickets.
 
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, UPGRADE};
 use http::{HeaderMap, HeaderName, Method};
@@ -17,23 +17,25 @@ use crate::idempotency::{
 };
 use crate::problem::Problem;
 
-/// Effect of the idempotency rule on a request.
+/// What the gateway does with a request because of its idempotency key and the idempotency rule of its route.
 pub(super) enum KeyEffect {
-    /// No effect. The reason is `None` if the request has no key and the route no rule.
+    /// The gateway does not handle the key, for this reason. The reason is `None` if the request has no idempotency key
+    /// and the route has no rule.
     PassThrough(Option<String>),
-    /// The gateway rejects the request.
+    /// The gateway rejects the request with this response, for example because the key is missing.
     Rejected(Problem),
-    /// The gateway executes the request at most once.
+    /// The gateway handles the key, so requests with this key are executed at most once.
     Keyed {
-        /// Where the key is, and the caller that it belongs to.
+        /// Text about where the key is in the request, and which caller it belongs to.
         owner: String,
-        /// Outcome of a duplicate.
+        /// Text about what a duplicate request gets.
         duplicate: String,
     },
 }
 
 impl KeyEffect {
-    /// Describes the effect of a route's rule, if it has one, on a request with this head.
+    /// Returns the effect of an idempotency rule on a request with this method and these headers. `rule` is `None` if
+    /// the route has no rule.
     pub(super) fn of(rule: Option<&KeyRule>, method: &Method, headers: &HeaderMap) -> Self {
         let Some(rule) = rule else {
             let has_key = headers.contains_key(IDEMPOTENCY_KEY);
@@ -90,18 +92,19 @@ impl KeyEffect {
     }
 }
 
-/// Returns the member of the body that can contain the key, if the body is JSON.
+/// Returns the name of the body member that can contain the idempotency key. `None` if no member is configured or the
+/// body is not JSON.
 fn body_field<'a>(rule: &'a KeyRule, headers: &HeaderMap) -> Option<&'a str> {
     let field = rule.body_field.as_deref();
     field.filter(|_| body_key::is_json(headers))
 }
 
-/// Returns the length of the body, if the request declares it.
+/// Returns the value of `Content-Length`. `None` if the header is missing or invalid.
 fn declared_length(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// Names the caller that the key belongs to.
+/// Describes the caller that the idempotency key belongs to, according to the scope of the rule.
 fn owner(rule: &KeyRule, headers: &HeaderMap) -> String {
     let sender = |name: &HeaderName| {
         if has_value(headers, name) {
@@ -133,7 +136,8 @@ fn owner(rule: &KeyRule, headers: &HeaderMap) -> String {
     }
 }
 
-/// Describes the outcome of a duplicate.
+/// Describes what a duplicate request gets: while the first request is in flight, after its response, and after a lost
+/// response.
 fn duplicate(rule: &KeyRule) -> String {
     let in_flight = match rule.in_flight {
         InFlightPolicy::Wait(most) => format!(

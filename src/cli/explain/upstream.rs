@@ -1,4 +1,4 @@
-//! Lines `upstream`, `retry` and `breaker` of `tidegate explain`.
+//! The lines `upstream`, `retry` and `breaker` in the output of `tidegate explain`.
 
 use http::Method;
 
@@ -6,7 +6,7 @@ use super::format_duration;
 use crate::idempotency::{KeyRule, OnUnknown};
 use crate::upstream::{FailureStatuses, OpensOn, RetrySettings, Server, Upstream};
 
-/// Describes the upstream and its servers.
+/// Describes the upstream: its name, and the URLs and weights of its servers.
 pub(super) fn servers(upstream: &Upstream) -> String {
     let shown = |server: &Server| {
         let scheme = if server.tls { "https" } else { "http" };
@@ -20,7 +20,8 @@ pub(super) fn servers(upstream: &Upstream) -> String {
     format!("{} ({})", upstream.name, servers.join(", "))
 }
 
-/// Describes when the request is retried. `keyed` is the idempotency rule that applies to it, if any.
+/// Describes when a request is retried. `keyed` is the idempotency rule that applies to the request. `None` means that
+/// the gateway handles no idempotency key of the request.
 pub(super) fn retry(
     settings: Option<&RetrySettings>,
     method: &Method,
@@ -35,7 +36,7 @@ pub(super) fn retry(
     let bound = policy.deadline.map(format_duration);
     let bound = bound.map_or_else(String::new, |deadline| format!(" within {deadline}"));
     let (base, cap) = (policy.backoff.base, policy.backoff.cap);
-    // The deadline bounds each backoff, and the cap of a preset can be unlimited.
+    // The longest backoff is at most the deadline. `cap` alone is not shown, because that of a preset can be unlimited.
     let longest = policy
         .deadline
         .map_or(cap, |deadline| cap.min(deadline.max(base)));
@@ -54,7 +55,7 @@ pub(super) fn retry(
     )
 }
 
-/// Describes what opens the circuit of a server, and for how long.
+/// Describes which failures open the circuit of a server, and how long the circuit stays open.
 pub(super) fn breaker(upstream: &Upstream) -> String {
     let settings = &upstream.breaker;
     let percent = |ratio: f64| format!("{}%", (ratio * 10_000.0).round() / 100.0);
@@ -112,7 +113,8 @@ mod tests {
 
     use crate::config::{self, Environment, Overrides};
 
-    /// Returns the lines `retry` and `breaker` for a request to an upstream with these keys.
+    /// Returns the values of the lines `retry` and `breaker` for a request. `keys` are configuration lines of the
+    /// upstream, and `idempotency` is the value of this key of the route.
     fn explained(keys: &str, idempotency: &str, method: &str) -> [String; 2] {
         let text = format!(
             "[[route]]\nname = \"all\"\npath = \"/\"\nidempotency = {idempotency}\n\
@@ -163,7 +165,7 @@ mod tests {
         }
         assert!(!retries("{}", "POST") && !retries("{ on_unknown = \"hold\" }", "PATCH"));
         assert!(retries("{ on_unknown = \"release\" }", "POST"));
-        // The gateway does not handle keys of POST requests here.
+        // With `methods = "PATCH"`, the gateway does not handle the idempotency keys of POST requests.
         let other = "{ on_unknown = \"release\", methods = \"PATCH\" }";
         assert!(!retries(other, "POST") && retries(other, "PATCH"));
     }

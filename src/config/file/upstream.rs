@@ -1,4 +1,4 @@
-//! `[upstream.NAME]` and its tables.
+//! `[upstream.NAME]` of the configuration file, and its tables.
 
 mod breaker;
 mod retry;
@@ -16,44 +16,47 @@ pub(in super::super) use breaker::{BreakerSection, FailuresEntry, FallbackTable}
 pub(in super::super) use retry::{BudgetTable, PresetWord, RetrySection, StrategyWord};
 pub(in super::super) use server::ServerEntry;
 
-/// API behind the gateway, with one or more servers.
+/// API behind the gateway, which one or more servers provide.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct UpstreamSection {
     /// Servers that share the load. Each is a URL, or a table with `url` and `weight`.
     #[schemars(required, length(min = 1))]
     pub(in super::super) servers: Option<Vec<Located<ServerEntry>>>,
-    /// `Host` header sent upstream: `preserve` (that of the client), `server` (that of the server's URL), or a literal.
+    /// `Host` header of requests to the upstream: `preserve` (that of the client), `server` (host and port of the
+    /// server's URL), or a literal host.
     #[schemars(extend("default" = "preserve"))]
     pub(in super::super) host: Option<Located<HostChoice>>,
-    /// Time limit for establishing a connection, including the TLS handshake.
+    /// Maximum time to connect to a server, including the TLS handshake.
     #[schemars(extend("default" = "5s"))]
     pub(in super::super) connect_timeout: Option<Located<Timeout>>,
-    /// Time limit from the last byte of the request to the head of the response. With `retry`, the default is at most
+    /// Maximum time from the last byte of the request to the head of the response. With `retry`, the default is at most
     /// half of its `deadline`.
     #[schemars(extend("default" = "60s"))]
     pub(in super::super) first_byte_timeout: Option<Located<Timeout>>,
-    /// Longest pause between two reads of a response body or two writes of a request body.
+    /// Maximum time without progress: between two reads of a response body, or two writes of a request body.
     #[schemars(extend("default" = "60s"))]
     pub(in super::super) idle_timeout: Option<Located<Timeout>>,
-    /// Time limit of a request and its response, all attempts together. Default: no bound.
+    /// Maximum duration of a request and its response, including all attempts. Default: no maximum.
     pub(in super::super) timeout: Option<Located<Timeout>>,
     /// PEM file of the CA certificates to trust instead of those of the system.
     pub(in super::super) ca_file: Option<Located<PathBuf>>,
     /// Active health checks of the servers. Default: off.
     pub(in super::super) health: Option<HealthTable>,
-    /// With `health`: largest fraction of the servers that health checks may eject.
+    /// With `health`: maximum fraction of the servers that failed health checks can remove from load balancing.
     #[schemars(range(min = 0, max = 1), extend("default" = 0.5))]
     pub(in super::super) max_ejected: Option<Located<f64>>,
-    /// Time in which the share of a restored server grows to its full size. `0s`: immediately.
+    /// How long a recovered server takes to get its full share of the requests again. `0s` means immediately.
     #[schemars(extend("default" = "10s"))]
     pub(in super::super) slow_start: Option<Located<HumanDuration>>,
-    /// Retries. Without this table, only requests that were provably not sent are sent again.
+    /// Retries of failed requests. Without this table, a request is sent again only if no server received any byte of
+    /// it.
     pub(in super::super) retry: Option<RetrySection>,
-    /// Circuit breaker of each server. Without this table, it opens on connect failures, and on response failures of
-    /// one outlier among several servers.
+    /// Circuit breaker of each server. Without this table, it opens on connect failures. With several servers, it also
+    /// opens for a server that fails much more often than all others.
     pub(in super::super) breaker: Option<BreakerSection>,
-    /// Adaptive limit on requests in flight, derived from response times. Without this table: no bound.
+    /// Adaptive concurrency limit: maximum number of requests in flight, derived from response times. Without this
+    /// table, there is no concurrency limit.
     pub(in super::super) concurrency: Option<ConcurrencySection>,
 }
 
@@ -61,28 +64,28 @@ pub(in super::super) struct UpstreamSection {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct HealthTable {
-    /// Path and query of the health check, which is a GET request.
+    /// Path and query of the GET request that checks a server.
     #[schemars(required)]
     pub(in super::super) path: Option<Located<CheckPath>>,
-    /// Time between two health checks of a server.
+    /// Time from one health check of a server to the next.
     #[schemars(extend("default" = "5s"))]
     pub(in super::super) interval: Option<Located<CheckInterval>>,
-    /// Time limit of a health check, at most `interval`.
+    /// Maximum duration of a health check, at most `interval`. A check that takes longer has failed.
     #[schemars(extend("default" = "1s"))]
     pub(in super::super) timeout: Option<Located<Timeout>>,
 }
 
-/// Adaptive limit on the requests in flight to an upstream.
+/// Adaptive concurrency limit: maximum number of requests in flight to an upstream, derived from response times.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct ConcurrencySection {
-    /// Lower bound of the limit, in requests.
+    /// Smallest value of the concurrency limit, in requests.
     #[schemars(range(min = 1), extend("default" = 4))]
     pub(in super::super) min: Option<Located<u32>>,
-    /// Upper bound of the limit, in requests.
+    /// Largest value of the concurrency limit, in requests.
     #[schemars(range(min = 1), extend("default" = 1_000))]
     pub(in super::super) max: Option<Located<u32>>,
-    /// Initial limit, in requests.
+    /// Concurrency limit at the start, in requests.
     #[schemars(range(min = 1), extend("default" = 20))]
     pub(in super::super) initial: Option<Located<u32>>,
 }

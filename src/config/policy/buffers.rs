@@ -1,4 +1,4 @@
-//! Bounds on bodies held in memory.
+//! `max_buffered` and `max_buffered_per_client` of `[server]`: maximum size of bodies in memory.
 
 use super::super::file::ServerSection;
 use super::super::located::Located;
@@ -7,7 +7,8 @@ use super::super::scalar::Size;
 use super::super::source::Span;
 use crate::buffers::BufferBounds;
 
-/// Bounds on bodies held in memory, with their source locations.
+/// Values of `max_buffered` and `max_buffered_per_client`, with their source locations. A location is `None` if the
+/// configuration key is not set.
 #[derive(Clone, Copy)]
 pub(super) struct Bounds<'a> {
     pub(super) value: BufferBounds,
@@ -15,8 +16,8 @@ pub(super) struct Bounds<'a> {
     per_client: Option<&'a Span>,
 }
 
-/// Resolves `max_buffered` and `max_buffered_per_client`. The default of `max_buffered_per_client` is at most half of
-/// `max_buffered`, so that one client cannot use more than half of the memory.
+/// Sets the defaults of `max_buffered` and `max_buffered_per_client`. The default of `max_buffered_per_client` is at
+/// most half of `max_buffered`, so that one client cannot use more than half of `max_buffered`.
 pub(super) fn resolve<'a>(section: &'a ServerSection, findings: &mut Findings) -> Bounds<'a> {
     let default = BufferBounds::default();
     let total = section.max_buffered.as_ref();
@@ -48,14 +49,15 @@ pub(super) fn resolve<'a>(section: &'a ServerSection, findings: &mut Findings) -
 }
 
 impl Bounds<'_> {
-    /// Reports a `max_request` above a bound. A body of this size would be rejected always (`max_buffered`), or while
-    /// more than half of `max_buffered` is in use (`max_buffered_per_client`).
+    /// Reports a `max_request` above `max_buffered` or `max_buffered_per_client`. A body of `max_request` bytes would
+    /// be rejected always (above `max_buffered`), or while more than half of `max_buffered` is in use (above
+    /// `max_buffered_per_client`).
     pub(super) fn check_request(self, max_request: usize, span: &Span, findings: &mut Findings) {
         let BufferBounds { total, per_client } = self.value;
         let (key, bound, set) = if max_request > total {
             ("max_buffered", total, self.total)
         } else if max_request > per_client {
-            // Without `max_buffered_per_client`, `max_buffered` determines this bound.
+            // If `max_buffered_per_client` is not set, its default depends on `max_buffered`, so the note points there.
             let set = self.per_client.or(self.total);
             ("max_buffered_per_client", per_client, set)
         } else {
@@ -67,7 +69,7 @@ impl Bounds<'_> {
         let help = format!("lower `max_request`, or raise `{key}` in [server]");
         let error = findings.error(span, title, help);
         if let Some(set) = set {
-            error.note(set, "the bound is set here");
+            error.note(set, format!("`{key}` is determined here"));
         }
     }
 }

@@ -1,7 +1,7 @@
-//! `idempotency` of a route.
+//! `[route.idempotency]`: converts the table to a [`KeyRule`].
 //!
-//! Omitted keys have the values of [`KeyRule::default`]. Contradictions are errors, also with `mode = "off"`, because the
-//! table may be enabled again. Warnings are reported only if the gateway handles keys.
+//! Omitted configuration keys have the values of [`KeyRule::default`]. Contradictions are errors, also with `mode =
+//! "off"`, because a user can enable the table again. Warnings are reported only if `mode` is not "off".
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -24,18 +24,18 @@ use crate::idempotency::{InFlightPolicy, KeyRule, OnServerError, OnUnknown, Requ
 /// Default of `wait_timeout`.
 const DEFAULT_WAIT: Duration = Duration::from_secs(10);
 
-/// Parts of the configuration outside the table that its checks depend on.
+/// Values outside the `idempotency` table that the checks of this table depend on.
 #[derive(Clone, Copy)]
 pub(super) struct RouteContext<'a> {
-    /// Methods that the route matches; `None`: all.
+    /// Methods that the route matches. `None` means all methods.
     pub(super) methods: Option<&'a [Method]>,
-    /// Maximum total size of the stored responses, in bytes.
+    /// Maximum total size of the stored responses in the idempotency store, in bytes.
     pub(super) max_bytes: u64,
-    /// Bounds on bodies held in memory.
+    /// Maximum size of bodies in memory.
     pub(super) buffers: Bounds<'a>,
 }
 
-/// Resolves the table. Returns `None` if the gateway only forwards keys.
+/// Converts the table to a rule. Returns `None` with `mode = "off"`: the gateway then only forwards idempotency keys.
 pub(super) fn resolve(
     section: &Located<IdempotencySection>,
     context: RouteContext<'_>,
@@ -124,16 +124,17 @@ fn scope(words: &Many<ScopeText>, header: &HeaderName, findings: &mut Findings) 
             ScopeText::Shared if words.0.len() > 1 => {
                 findings.error(
                     span,
-                    "\"shared\" is one key space for all callers, so it cannot be combined with other entries",
-                    "write `scope = \"shared\"` alone, or remove it from the list",
+                    "\"shared\" means that all callers share their idempotency keys, so it cannot be combined with \
+                     other entries",
+                    "write `scope = \"shared\"` alone, or remove \"shared\" from the list",
                 );
             }
             ScopeText::Shared => return Scope::Shared,
             ScopeText::By(ScopePart::Header(name)) if name == header => {
                 findings.error(
                     span,
-                    "the header that contains the key does not identify a caller: all callers would share one key \
-                     space",
+                    "the header that contains the idempotency key does not identify a caller: all callers would share \
+                    their keys",
                     "name a header that identifies the caller, or write \"client\"",
                 );
             }
@@ -141,7 +142,7 @@ fn scope(words: &Many<ScopeText>, header: &HeaderName, findings: &mut Findings) 
         }
     }
     if parts.is_empty() {
-        // All entries were invalid and have been reported.
+        // All entries were invalid, and errors were reported. The returned scope is never used.
         return Scope::Credential;
     }
     Scope::Parts(parts.into())
@@ -155,7 +156,8 @@ fn in_flight(table: &IdempotencySection, findings: &mut Findings) -> InFlightPol
     if let Some(wait) = &table.wait_timeout {
         findings.error(
             &wait.span,
-            "`wait_timeout` has no effect: with `in_flight = \"conflict\"` a duplicate gets 409 without a wait",
+            "`wait_timeout` has no effect: with `in_flight = \"conflict\"`, a duplicate request gets 409 without a \
+             wait",
             "write `in_flight = \"wait\"`, or remove `wait_timeout`",
         );
     }
@@ -175,7 +177,7 @@ fn bytes(given: Option<&Located<Size>>, default: usize) -> usize {
     })
 }
 
-/// Warns about values that are probably not intended.
+/// Warns about settings that are valid but probably not intended, such as a missing `scope`.
 fn warn(
     section: &Located<IdempotencySection>,
     rule: &KeyRule,
@@ -188,8 +190,8 @@ fn warn(
         findings.warning(
             of_mode,
             "without `scope`, a retry with a refreshed token or from a new address is executed again. A request \
-             signed with SigV4, OAuth 1, Digest, Hawk or HTTP signatures is identified by its client and the \
-             identity in the signature, which is not verified",
+            signed with SigV4, OAuth 1, Digest, Hawk or HTTP signatures is identified by its client and the \
+            identity in the signature, which is not verified",
             "set `scope` to what identifies a caller in all its retries, such as \"header:X-Api-Key\" or \
              \"cookie:session\"; \"header:Authorization\" separates by the whole header",
         );
@@ -199,7 +201,8 @@ fn warn(
     if let Some(word) = words.into_iter().find(|word| word.value == cookie) {
         findings.warning(
             &word.span,
-            "a retry is executed again if any cookie has changed, such as the cookie of a load balancer",
+            "`scope` contains the whole Cookie header, so a retry is executed again if any cookie has changed, such as \
+            that of a load balancer",
             "name the cookie that identifies the caller, such as \"cookie:session\"",
         );
     }
@@ -208,8 +211,8 @@ fn warn(
     {
         findings.warning(
             &field.span,
-            "`body_field` is the name of a top-level member of the body, not a path",
-            "name a member such as \"idempotency_key\"; keys in nested objects are not read",
+            "`body_field` looks like a path, but it is the name of a top-level member of the JSON body",
+            "write the name of a top-level member, such as \"idempotency_key\"; nested objects are not searched",
         );
     }
     let is_matched = |method: &Method| {
@@ -217,7 +220,7 @@ fn warn(
             .methods
             .is_none_or(|matched| matched.contains(method))
     };
-    // The list is empty if all entries were invalid and have been reported.
+    // `rule.methods` is empty if all entries were invalid. These errors were already reported, so no warning is added.
     if !rule.methods.is_empty() && !rule.methods.iter().any(is_matched) {
         let names: Vec<_> = rule.methods.iter().map(Method::as_str).collect();
         let of_methods = table.methods.as_ref().and_then(|methods| methods.0.first());
@@ -235,7 +238,7 @@ fn warn(
         findings.warning(
             largest.map_or(of_mode, |largest| &largest.span),
             format!(
-                "a response of {} bytes is not stored: the store has {} bytes for all responses",
+                "a response of {} bytes (`max_response`) cannot be stored: `max_bytes` of [store] is {} bytes",
                 rule.max_response, context.max_bytes
             ),
             "lower `max_response`, or raise `max_bytes` in [store]",
@@ -246,7 +249,7 @@ fn warn(
         findings.warning(
             &largest.span,
             format!(
-                "a response of {} bytes is not stored: `max_buffered` is {} bytes",
+                "a response of {} bytes (`max_response`) cannot be stored: `max_buffered` of [server] is {} bytes",
                 rule.max_response, context.buffers.value.total
             ),
             "lower `max_response`, or raise `max_buffered` in [server]",

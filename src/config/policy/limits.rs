@@ -1,4 +1,4 @@
-//! `[limit.NAME]`.
+//! `[limit.NAME]`: converts the sections to rate limits.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,10 +16,11 @@ use crate::throttle::{Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError, Quota
 /// Default of `max_delay`.
 const DEFAULT_MAX_DELAY: Duration = Duration::from_secs(1);
 
-/// Limits by name, in the order of their ids. `None` is an invalid limit.
+/// Rate limits by name, in the order of their ids. `None` marks an invalid rate limit, whose error was reported.
 pub(super) type Limits<'f> = BTreeMap<&'f str, Option<Arc<Limit>>>;
 
-/// Resolves the limits. `remote`: the buckets are in a store that can be unavailable, such as Redis.
+/// Converts the sections to rate limits. `remote` means that the buckets are in a store that can be unavailable, such
+/// as Redis.
 pub(super) fn resolve<'f>(
     sections: &'f Named<LimitName, LimitSection>,
     remote: bool,
@@ -35,8 +36,8 @@ pub(super) fn resolve<'f>(
         } else {
             findings.error(
                 &name.span,
-                "the configuration has too many limits",
-                format!("define at most {} limits", u32::from(u16::MAX) + 1),
+                "the configuration has too many rate limits",
+                format!("define at most {} rate limits", u32::from(u16::MAX) + 1),
             );
             None
         };
@@ -76,13 +77,14 @@ fn limit(
     })
 }
 
-/// Warns about `on_store_error` without Redis. This is not an error, so that gateways with different stores can use the
-/// same limit sections.
+/// Warns about `on_store_error` without Redis. An error would prevent gateways with different stores from sharing the
+/// same `[limit.NAME]` sections.
 fn warn(section: &LimitSection, findings: &mut Findings) {
     if let Some(word) = &section.on_store_error {
         findings.warning(
             &word.span,
-            "`on_store_error` has no effect: the buckets are in the memory of the gateway, which is always available",
+            "`on_store_error` has no effect: without Redis, the buckets are in the memory of the gateway, which is \
+             always available",
             "set `backend = \"redis\"` in [store], or remove `on_store_error`",
         );
     }
@@ -105,7 +107,7 @@ fn exceed(section: &LimitSection, findings: &mut Findings) -> Exceed {
     if let Some(delay) = &section.max_delay {
         findings.error(
             &delay.span,
-            "`max_delay` has no effect: this limit rejects requests and does not delay them",
+            "`max_delay` has no effect: `on_exceed` of this rate limit is \"reject\", so requests are not delayed",
             "add `on_exceed = \"delay\"`, or remove `max_delay`",
         );
     }
@@ -137,7 +139,8 @@ fn quota(section: &LimitSection, findings: &mut Findings) -> Option<Quota> {
     None
 }
 
-/// Returns the largest burst that refills within the allowed time at this rate, if any.
+/// Returns the largest `burst` whose tokens refill within [`MAX_REFILL`] at this rate. `None` means that even one token
+/// takes longer.
 fn largest_burst(rate: &Rate) -> Option<u128> {
     let interval = rate.period.as_nanos().div_ceil(rate.count.get().into());
     let tokens = MAX_REFILL.as_nanos() / interval;

@@ -1,6 +1,6 @@
-//! Checks that all listeners can be bound.
+//! Checks that the addresses of all listeners can be bound at the same time.
 //!
-//! IPv4 and IPv6 are separate, also for their wildcards: `0.0.0.0` and `[::]` on the same port do not conflict.
+//! IPv4 and IPv6 addresses never conflict: also `0.0.0.0` and `[::]` can be bound on the same port.
 
 use std::net::SocketAddr;
 
@@ -8,7 +8,7 @@ use super::super::file::File;
 use super::super::problem::Findings;
 use super::super::source::Span;
 
-/// Reports each listener whose address conflicts with an earlier one.
+/// Reports each listener whose address conflicts with that of an earlier listener in the file.
 pub(super) fn check(file: &File, findings: &mut Findings) {
     let mut listeners: Vec<(SocketAddr, &Span)> = Vec::new();
     for listen in file.server.listen.iter().flat_map(|listen| &listen.0) {
@@ -25,7 +25,7 @@ pub(super) fn check(file: &File, findings: &mut Findings) {
             findings
                 .error(
                     span,
-                    format!("`{address}` conflicts with `{taken}`"),
+                    format!("two listeners cannot use the same address: `{address}` conflicts with `{taken}`"),
                     "use a different port or address for each listener",
                 )
                 .note(earlier, "the other listener");
@@ -33,7 +33,7 @@ pub(super) fn check(file: &File, findings: &mut Findings) {
     }
 }
 
-/// Whether two addresses cannot both be bound. Port 0 selects a free port, so it never conflicts.
+/// Whether two addresses cannot both be bound. Port 0 never conflicts, because the system chooses a free port.
 fn conflict(a: SocketAddr, b: SocketAddr) -> bool {
     let same_address = a.ip() == b.ip();
     let has_wildcard = a.ip().is_unspecified() || b.ip().is_unspecified();

@@ -1,4 +1,4 @@
-//! `[respond]`: responses that the gateway makes, and their CORS headers.
+//! `[respond]`: headers of the responses that the gateway creates itself.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::super::scalar::{HeaderText, Origin};
 use super::{duration, plain};
 use crate::respond::{Cors, Dialect, Hint, Hints, RespondSettings};
 
-/// Default of `max_age`.
+/// Default of `max_age` in `[respond.cors]`.
 const DEFAULT_MAX_AGE: Duration = Duration::from_mins(10);
 
 pub(super) fn resolve(section: &RespondSection, findings: &mut Findings) -> RespondSettings {
@@ -59,10 +59,10 @@ fn resolve_cors(section: &CorsSection, findings: &mut Findings) -> Cors {
         findings
             .error(
                 &credentials.span,
-                "`credentials` cannot be combined with every origin: browsers reject such responses",
+                "`credentials` cannot be combined with the origin \"*\": browsers reject such responses",
                 "list the allowed origins in `origins`, or remove `credentials`",
             )
-            .note(&any.span, "this allows every origin");
+            .note(&any.span, "\"*\" allows every origin");
     }
     let exact = origins.iter().filter_map(|origin| match &origin.value {
         Origin::Any => None,

@@ -1,4 +1,4 @@
-//! `[[route]]`: patterns, upstream, limits, cost and idempotency rule.
+//! `[[route]]`: path patterns, upstream, rate limits, cost and idempotency settings.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -19,7 +19,8 @@ use crate::route::{Matcher, RouteMatch, check_pattern, find_shadowed};
 use crate::throttle::{KeyPart, Limit, Mode};
 use crate::upstream::UpstreamId;
 
-/// Resolves the routes. Returns the valid ones, in the order of the file.
+/// Converts the sections to routes, and reports routes that no request can reach. Returns the valid routes, in the
+/// order of the file.
 pub(super) fn resolve(
     file: &File,
     limits: &Limits<'_>,
@@ -64,14 +65,16 @@ pub(super) fn resolve(
                     "no request can reach the route `{}`: `{}` matches all of its requests first",
                     matches[later].name, matches[earlier].name
                 ),
-                "the first match wins: move this route above the other route, or remove it",
+                "the first route that matches a request applies: move this route above the other route, or remove this \
+                 route",
             )
-            .note(&spans[earlier], "the route that matches first");
+            .note(&spans[earlier], "this route matches first");
     }
     routes
 }
 
-/// Sets the headers that each route is counted by. Returns the headers that any route reads.
+/// Sets `counted` of each route: the headers in the keys of its rate limits and in its idempotency scope. Returns all
+/// headers that some route reads.
 pub(super) fn resolve_headers(routes: &mut [(RouteMatch, RoutePolicy)]) -> HeaderNames {
     let mut names = HeaderNames::default();
     for (_, route) in routes {
@@ -90,7 +93,7 @@ pub(super) fn resolve_headers(routes: &mut [(RouteMatch, RoutePolicy)]) -> Heade
     names
 }
 
-/// Compiles valid routes to a matcher.
+/// Compiles valid routes to a matcher. Reports an error if their patterns are too large together.
 pub(super) fn compile(
     file: &File,
     routes: Vec<(RouteMatch, RoutePolicy)>,
@@ -103,7 +106,7 @@ pub(super) fn compile(
             findings.error(
                 &span,
                 error.to_string(),
-                "write shorter patterns, or patterns with smaller repetition counts",
+                "write shorter `path` patterns, or patterns with smaller repetition counts",
             );
             None
         }
@@ -233,7 +236,7 @@ impl<'a> Resolver<'a> {
             [] => {
                 self.findings.error(
                     header,
-                    "this route has no upstream: the configuration defines none",
+                    "this route has no upstream: the configuration has no [upstream.NAME] section",
                     "add an `[upstream.api]` section with `servers = [\"http://127.0.0.1:9000\"]`",
                 );
                 None
@@ -241,7 +244,7 @@ impl<'a> Resolver<'a> {
             several => {
                 self.findings.error(
                     header,
-                    "this route has no `upstream`, and the configuration defines several",
+                    "this route must name its `upstream`, because the configuration has several upstreams",
                     format!("add `upstream = …`, one of {}", several.join(", ")),
                 );
                 None
@@ -257,15 +260,15 @@ impl<'a> Resolver<'a> {
                 None => {
                     self.findings.error(
                         span,
-                        format!("there is no limit named `{value}`"),
+                        format!("there is no rate limit named `{value}`"),
                         suggest::remedy(value, self.limits.keys().copied()),
                     );
                 }
                 Some(_) if !seen.insert(value) => {
                     self.findings.error(
                         span,
-                        format!("this route lists the limit `{value}` twice"),
-                        "list each limit once; to charge more than one token per request, set `cost`",
+                        format!("this route lists the rate limit `{value}` twice"),
+                        "list each rate limit once; to take more than one token per request, set `cost`",
                     );
                 }
                 Some(limit) => {
@@ -277,8 +280,8 @@ impl<'a> Resolver<'a> {
         found
     }
 
-    /// Warns if every enforced limit has a header in its key. Each new value of the header is then a new bucket, also
-    /// if the client is another part of the key.
+    /// Warns if every enforced rate limit has a header in its `key`. A client can then evade them: each new value of
+    /// the header has a new bucket, also if "client" is another part of the key.
     fn warn_if_evadable(&mut self, route: &RouteSection, limits: &[Arc<Limit>]) {
         let mut enforced = limits
             .iter()
@@ -294,9 +297,9 @@ impl<'a> Resolver<'a> {
         if enforced.peek().is_some() && enforced.all(has_header) {
             self.findings.warning(
                 &first.span,
-                "every limit of this route has a header in its key: a caller gets a new bucket with every new value of \
-                 the header, also if \"client\" is part of the key",
-                "add a limit with `key = \"client\"` or `key = \"global\"` to `limits` of this route",
+                "clients can evade the rate limits of this route: each limit has a header in its `key`, so a client \
+                 gets a new bucket with every new value of the header, also if \"client\" is part of the `key`",
+                "add a rate limit with `key = \"client\"` or `key = \"global\"` to `limits` of this route",
             );
         }
     }
@@ -314,10 +317,11 @@ impl<'a> Resolver<'a> {
             self.findings.error(
                 span,
                 format!(
-                    "no request can ever pass: `cost` is {value}, and `{name}` has at most {capacity} tokens"
+                    "this route rejects every request: `cost` is {value}, but the rate limit `{name}` has at most \
+                     {capacity} tokens"
                 ),
                 format!(
-                    "lower `cost` to at most {capacity}, or raise the burst of `{name}` to {}",
+                    "lower `cost` to at most {capacity}, or raise `burst` in [limit.{name}] to {}",
                     value - 1
                 ),
             );
@@ -326,8 +330,8 @@ impl<'a> Resolver<'a> {
         NonZeroU32::new(*value)
     }
 
-    /// Warns about unused limits and upstreams. After an error it does nothing: the route that uses them may have been
-    /// removed as invalid.
+    /// Warns about rate limits and upstreams that no route uses. After an error, this function does nothing, because an
+    /// invalid route that uses them was possibly removed.
     fn report_unused(&mut self, file: &File) {
         if self.findings.has_errors() {
             return;
@@ -348,7 +352,7 @@ impl<'a> Resolver<'a> {
         self.findings.warning(
             span,
             format!("no route uses the {what} `{name}`"),
-            format!("add it to a route, or remove `[{what}.{name}]`"),
+            format!("use the {what} in a route, or remove `[{what}.{name}]`"),
         );
     }
 }

@@ -1,4 +1,4 @@
-//! `[store]`: backend and capacity.
+//! `[store]`: backend and capacity of the store of rate limit buckets and idempotency records.
 
 mod lease;
 mod redis;
@@ -14,11 +14,11 @@ use crate::store::StoreCapacity;
 
 pub(super) use lease::resolve_lease;
 
-/// Default of `max_bytes` on disk.
+/// Default of `max_bytes` with `backend = "disk"`, in bytes.
 const DEFAULT_DISK_BYTES: u64 = 4 << 30;
 
 pub(super) fn resolve(section: &StoreSection, findings: &mut Findings) -> StoreSettings {
-    // After an error, `backend` may be missing because validation removed it.
+    // A missing `backend` after an error was possibly removed by validation, so unused keys cannot be determined.
     if section.backend.is_some() || !findings.has_errors() {
         report_unused_keys(section, findings);
     }
@@ -46,7 +46,7 @@ pub(super) fn resolve(section: &StoreSection, findings: &mut Findings) -> StoreS
     }
 }
 
-/// Returns the maximum total size of the stored responses. The gateway does not bound it on Redis.
+/// Returns the maximum total size of the stored responses in bytes. On Redis, it is unlimited for the gateway.
 pub(super) fn max_response_bytes(store: &StoreSettings) -> u64 {
     match store.backend {
         Backend::Memory | Backend::Disk { .. } => store.capacity.max_bytes,
@@ -54,7 +54,8 @@ pub(super) fn max_response_bytes(store: &StoreSettings) -> u64 {
     }
 }
 
-/// Whether the store is Redis, which can be unavailable. Also true if `backend` may have been removed as invalid.
+/// Whether the store is Redis, which can be unavailable. Also true if an invalid `backend` was possibly removed by
+/// validation.
 pub(super) fn is_remote(section: &StoreSection, findings: &Findings) -> bool {
     let may_be_removed = section.backend.is_none() && findings.has_errors();
     may_be_removed || word(section) == BackendWord::Redis
@@ -64,12 +65,13 @@ fn word(section: &StoreSection) -> BackendWord {
     plain(section.backend.as_ref(), BackendWord::Memory)
 }
 
-/// Resolves the disk store. Returns another backend if `path` is missing, so that later checks can run.
+/// Converts the settings of the disk store. If `path` is missing, reports an error and returns another backend, so that
+/// later checks can run.
 fn disk(section: &StoreSection, findings: &mut Findings) -> Backend {
     let Some(path) = &section.path else {
         missing(
             section,
-            "`backend = \"disk\"` needs a directory, and `path` is missing",
+            "`path` is missing in [store]: `backend = \"disk\"` requires the path of a directory",
             "add `path = \"data/tidegate\"` to [store]",
             findings,
         );
@@ -78,7 +80,7 @@ fn disk(section: &StoreSection, findings: &mut Findings) -> Backend {
     if path.value.as_os_str().is_empty() {
         findings.error(
             &path.span,
-            "`path` is empty",
+            "`path` of the disk store is empty",
             "write the path of a directory, such as `path = \"data/tidegate\"`",
         );
     }
@@ -87,7 +89,8 @@ fn disk(section: &StoreSection, findings: &mut Findings) -> Backend {
     }
 }
 
-/// Reports a missing key of a backend. After an error it does nothing, because validation may have removed the key.
+/// Reports a configuration key that the backend requires and that is missing. After an error, this function does
+/// nothing, because validation has possibly removed an invalid value of the key.
 fn missing(section: &StoreSection, title: &str, help: &str, findings: &mut Findings) {
     if let Some(backend) = &section.backend
         && !findings.has_errors()
@@ -96,7 +99,7 @@ fn missing(section: &StoreSection, title: &str, help: &str, findings: &mut Findi
     }
 }
 
-/// Reports keys that have no effect with the configured backend.
+/// Reports configuration keys that have no effect with the configured backend.
 fn report_unused_keys(section: &StoreSection, findings: &mut Findings) {
     let word = word(section);
     let reason = match word {
@@ -127,7 +130,8 @@ fn report_unused_keys(section: &StoreSection, findings: &mut Findings) {
             findings.error(
                 &most.span,
                 format!("`max_keys_per_client` has no effect: {reason}"),
-                "remove `max_keys_per_client`: above 80 % of `max_keys`, each client is limited to 10 % of `max_keys`",
+                "remove `max_keys_per_client`: while more than 80 % of `max_keys` are in use, each client can store at \
+                 most 10 %",
             );
         }
         return;
@@ -138,7 +142,7 @@ fn report_unused_keys(section: &StoreSection, findings: &mut Findings) {
         if let Some(span) = span {
             findings.error(
                 span,
-                format!("`{key}` has no effect: Redis has its own memory limit"),
+                format!("`{key}` has no effect with `backend = \"redis\"`: Redis has its own memory limit"),
                 format!("set `maxmemory` in the configuration of Redis, and remove `{key}`"),
             );
         }

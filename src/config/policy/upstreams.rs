@@ -1,7 +1,7 @@
 //! `[upstream.NAME]`: servers, timeouts, retries, circuit breaker, health checks and concurrency limit.
 //!
-//! Omitted keys have the defaults of the settings types. If a configured bound of a range is beyond the default of the
-//! other bound, the default follows. A default therefore never contradicts a configured value.
+//! Omitted configuration keys have the defaults of the settings types. A default never contradicts a configured value:
+//! for example, if the configured `min` is above the default of `max`, `max` is set to `min`.
 
 mod breaker;
 mod health;
@@ -26,7 +26,7 @@ use crate::upstream::{
 /// Default of `slow_start`.
 const DEFAULT_SLOW_START: Duration = Duration::from_secs(10);
 
-/// Resolves the upstreams, sorted by name. The position of an upstream is its id.
+/// Converts the sections to upstreams, sorted by name. The index of an upstream in the list is its id.
 pub(super) fn resolve(
     sections: &Named<Label, UpstreamSection>,
     findings: &mut Findings,
@@ -95,7 +95,8 @@ fn server(entry: &ServerEntry) -> Option<Server> {
     }
 }
 
-/// Reports a server that is listed twice. Metrics and the admin API identify a server by its host and port.
+/// Reports a server that is listed twice. This is an error because metrics and the admin API identify a server by its
+/// host and port.
 fn check_duplicates(servers: &[Located<ServerEntry>], findings: &mut Findings) {
     let mut seen: Vec<(Authority, &Span)> = Vec::new();
     for entry in servers {
@@ -109,17 +110,17 @@ fn check_duplicates(servers: &[Located<ServerEntry>], findings: &mut Findings) {
                     .error(
                         &entry.span,
                         format!("the server `{authority}` is listed twice"),
-                        "remove one entry; for a larger share of the load, write \
-                         `{ url = \"…\", weight = 2 }`",
+                        "remove one entry; for a larger share of the requests, write \
+                        `{ url = \"…\", weight = 2 }`",
                     )
-                    .note(first, "first entry");
+                    .note(first, "first entry of this server");
             }
         }
     }
 }
 
-/// Resolves the timeouts. With retries, the default of `first_byte_timeout` is at most half of the `deadline`, so that
-/// time for another attempt remains after a timeout.
+/// Sets the defaults of the timeouts. With retries, the default of `first_byte_timeout` is at most half of `deadline`,
+/// so that time for another attempt remains after a timeout.
 fn timeouts(section: &UpstreamSection, deadline: Option<Duration>) -> Timeouts {
     let default = Timeouts::default();
     let first_byte = deadline.map_or(default.first_byte, |deadline| {
@@ -133,7 +134,7 @@ fn timeouts(section: &UpstreamSection, deadline: Option<Duration>) -> Timeouts {
     }
 }
 
-/// Warns if `first_byte_timeout` leaves no time for another attempt.
+/// Warns if `first_byte_timeout` is not shorter than `deadline`, so that no time for another attempt remains.
 fn warn_about_timeouts(
     section: &UpstreamSection,
     deadline: Option<Duration>,
@@ -144,7 +145,7 @@ fn warn_about_timeouts(
     {
         findings.warning(
             &first_byte.span,
-            "a request is never retried after a `first_byte_timeout`, because `deadline` of `retry` is not longer",
+            "a request is never retried after a `first_byte_timeout`, because `deadline` of `retry` has passed by then",
             format!(
                 "set `first_byte_timeout` to less than \"{}\", or raise `deadline` in the `retry` table",
                 HumanDuration(deadline)
@@ -167,7 +168,7 @@ fn concurrency(section: &ConcurrencySection, findings: &mut Findings) -> Concurr
             findings
                 .error(
                     &higher.span,
-                    format!("`{above}` is below `{below}`"),
+                    format!("`{above}` of `concurrency` is below `{below}`"),
                     format!(
                         "set `{above}` to at least {}, or lower `{below}`",
                         lower.value

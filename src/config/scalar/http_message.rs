@@ -1,4 +1,4 @@
-//! Values that occur in HTTP messages: methods, headers, hosts, origins and tokens.
+//! Configuration values that are parts of HTTP messages: methods, headers, hosts, origins and tokens.
 
 use std::str::FromStr;
 
@@ -9,7 +9,7 @@ use super::ValueError;
 use crate::intake::headers::protected_lookalike;
 use crate::upstream::HostHeader;
 
-/// Request method. Methods are case-sensitive.
+/// Name of a request method, which is case-sensitive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct MethodName(pub(in super::super) Method);
 
@@ -23,20 +23,20 @@ impl FromStr for MethodName {
         let upper = text.to_ascii_uppercase();
         if upper != text && KNOWN.contains(&upper.as_str()) {
             return Err(ValueError::new(
-                format!("`{text}` matches no request: methods are case-sensitive"),
+                format!("the method `{text}` matches no request: methods are case-sensitive"),
                 format!("write \"{upper}\""),
             ));
         }
         Method::from_bytes(text.as_bytes()).map(Self).map_err(|_| {
             ValueError::new(
-                format!("`{text}` is not a method"),
+                format!("`{text}` is not a valid request method"),
                 "write a method such as \"GET\" or \"POST\", or remove `methods` for all methods",
             )
         })
     }
 }
 
-/// Name of a header.
+/// Valid name of a header, in the spelling of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super) struct HeaderText(pub(in super::super) String);
 
@@ -61,7 +61,7 @@ impl FromStr for HeaderText {
     }
 }
 
-/// Name of a request header that is part of a limit key or of a scope.
+/// Name of a request header that is part of the key of a rate limit or of an idempotency scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct CountedHeader(pub(in super::super) HeaderName);
 
@@ -73,14 +73,16 @@ impl FromStr for CountedHeader {
         match protected_lookalike(&name) {
             None => Ok(Self(name)),
             Some(meant) => Err(ValueError::new(
-                format!("`{text}` is never forwarded: servers can read it as `{meant}`"),
+                format!(
+                    "the gateway never forwards the header `{text}`, because servers can read it as `{meant}`"
+                ),
                 format!("write \"{meant}\", or name another header"),
             )),
         }
     }
 }
 
-/// Name of an additional header on responses that the gateway makes.
+/// Name of an additional header on the responses that the gateway creates.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super) struct ResponseHeader(pub(in super::super) HeaderText);
 
@@ -116,14 +118,14 @@ impl FromStr for ResponseHeader {
         if throttling || FRAMING.contains(&lower.as_str()) {
             return Err(ValueError::new(
                 format!("the gateway writes the header `{text}` itself"),
-                "remove it: headers about framing, content type, rate limits and retries cannot be added",
+                "remove this header: headers about framing, content type, rate limits and retries cannot be added",
             ));
         }
         Ok(Self(header))
     }
 }
 
-/// Value of a header.
+/// Valid value of a header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct ValueText(pub(in super::super) HeaderValue);
 
@@ -133,14 +135,14 @@ impl FromStr for ValueText {
     fn from_str(text: &str) -> Result<Self, ValueError> {
         HeaderValue::from_str(text).map(Self).map_err(|_| {
             ValueError::new(
-                "the value contains characters that are not allowed in a header",
+                "the header value contains characters that are not allowed in a header",
                 "write only visible characters and spaces",
             )
         })
     }
 }
 
-/// `Host` header that is sent upstream.
+/// `Host` header of requests to an upstream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct HostChoice(pub(in super::super) HostHeader);
 
@@ -169,12 +171,12 @@ impl FromStr for HostChoice {
     }
 }
 
-/// Origin that CORS allows.
+/// Entry of `origins`: an origin that CORS allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) enum Origin {
-    /// Any origin.
+    /// `*`: any origin.
     Any,
-    /// One origin, in the form that browsers send.
+    /// One origin, in the form of the `Origin` header that browsers send.
     Exactly(HeaderValue),
 }
 
@@ -185,7 +187,7 @@ impl FromStr for Origin {
         if text == "*" {
             return Ok(Self::Any);
         }
-        let title = || format!("`{text}` is not an origin as browsers send it");
+        let title = || format!("`{text}` is not an origin in the form that browsers send");
         let malformed = || {
             ValueError::new(
                 title(),
@@ -222,7 +224,7 @@ impl FromStr for Origin {
     }
 }
 
-/// URL of a web page, for a `Link` header.
+/// URL of a documentation page, for the `Link` header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct DocsUrl(pub(in super::super) String);
 
@@ -230,8 +232,8 @@ impl FromStr for DocsUrl {
     type Err = ValueError;
 
     fn from_str(text: &str) -> Result<Self, ValueError> {
-        // Characters of RFC 3986. `Uri` accepts others, some of which would end the target in `<…>`, and ignores a
-        // fragment.
+        // Only the characters of RFC 3986 are allowed. `Uri` also accepts others, such as `>`, which would end the URL
+        // in the `Link` header.
         let allowed =
             |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/?#[]@!$&'()*+,;=%".contains(&byte);
         let uri: Option<Uri> = text.parse().ok().filter(|_| text.bytes().all(allowed));
@@ -247,7 +249,7 @@ impl FromStr for DocsUrl {
             return Ok(Self(text.to_owned()));
         }
         Err(ValueError::new(
-            format!("`{text}` is not the URL of a web page"),
+            format!("`{text}` is not a valid URL of a web page"),
             "write an absolute URL without user and without spaces, such as \"https://docs.example/errors\"",
         ))
     }
@@ -269,14 +271,14 @@ impl FromStr for TokenText {
     fn from_str(text: &str) -> Result<Self, ValueError> {
         if text.is_empty() {
             return Err(ValueError::new(
-                "the token is empty",
-                "write the token, or remove the key to use no token",
+                "the admin token is empty",
+                "write the token, or remove `token` to use no token",
             ));
         }
         if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(ValueError::new(
-                "the token contains spaces or characters other than visible ASCII",
-                "use a token that a header can contain, such as the output of `openssl rand -hex 32`",
+                "the admin token contains characters other than visible ASCII, such as spaces",
+                "write a token of visible ASCII characters, such as the output of `openssl rand -hex 32`",
             ));
         }
         Ok(Self(text.to_owned()))

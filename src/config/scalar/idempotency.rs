@@ -1,4 +1,4 @@
-//! Values of `idempotency` of a route: methods, headers and scopes.
+//! Configuration values of `[route.idempotency]`: methods, headers and scopes.
 
 use std::str::FromStr;
 
@@ -7,7 +7,7 @@ use http::{HeaderName, Method};
 use super::{CountedHeader, HeaderText, MethodName, ValueError};
 use crate::idempotency::rule::ScopePart;
 
-/// Method whose requests can have keys.
+/// Method whose requests can have idempotency keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct KeyedMethod(pub(in super::super) Method);
 
@@ -16,18 +16,20 @@ impl FromStr for KeyedMethod {
 
     fn from_str(text: &str) -> Result<Self, ValueError> {
         let MethodName(method) = text.parse()?;
-        // A safe request can be repeated without a key. A CONNECT tunnel has no response to store.
+        // Safe methods need no idempotency key, because repeating such a request has no effect. CONNECT cannot have
+        // one, because a tunnel has no response to store.
         if method.is_safe() || method == Method::CONNECT {
             return Err(ValueError::new(
                 format!("{method} requests cannot have idempotency keys"),
-                "remove it: GET, HEAD, OPTIONS, TRACE and CONNECT requests pass through without a key check",
+                "remove this method: GET, HEAD, OPTIONS, TRACE and CONNECT requests pass through without a check of \
+                 the key",
             ));
         }
         Ok(Self(method))
     }
 }
 
-/// Name of a header that can contain a key.
+/// Name of a request header that can contain the idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct KeyHeader(HeaderText);
 
@@ -37,7 +39,7 @@ impl KeyHeader {
     }
 }
 
-/// Headers that have another meaning, so a client cannot send a key in them.
+/// Headers that cannot contain an idempotency key, because they have another meaning.
 const RESERVED: &[&str] = &[
     "accept",
     "accept-encoding",
@@ -75,24 +77,26 @@ impl FromStr for KeyHeader {
     fn from_str(text: &str) -> Result<Self, ValueError> {
         let header: HeaderText = text.parse()?;
         text.parse::<CountedHeader>()?;
-        // Servers can read `User_Agent` as `User-Agent`.
+        // An underscore is treated as a dash, because some servers read `User_Agent` as `User-Agent`.
         let lower = text.to_ascii_lowercase().replace('_', "-");
         if RESERVED.contains(&lower.as_str()) || lower.starts_with("x-forwarded-") {
             return Err(ValueError::new(
-                format!("`{text}` has another meaning and cannot contain an idempotency key"),
-                "write a header that clients use only for the key, such as \"Idempotency-Key\"",
+                format!(
+                    "the header `{text}` has another meaning, so it cannot contain an idempotency key"
+                ),
+                "write a header that clients use only for the idempotency key, such as \"Idempotency-Key\"",
             ));
         }
         Ok(Self(header))
     }
 }
 
-/// Entry of `scope`: what separates the key spaces of callers.
+/// Entry of `scope`: what identifies a caller. Equal idempotency keys of different callers are independent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) enum ScopeText {
-    /// All callers share one key space.
+    /// `shared`: all callers share their idempotency keys.
     Shared,
-    /// This property separates the key spaces.
+    /// The caller is identified by this part of a request.
     By(ScopePart),
 }
 

@@ -1,12 +1,12 @@
-//! Names that users choose, limit keys and backends.
+//! Configuration values that are names or words: names of rate limits and routes, parts of a limit key, and backends.
 
 use std::str::FromStr;
 
 use super::{CountedHeader, ValueError};
 use crate::throttle::KeyPart;
 
-/// Name of a limit. `RateLimit` headers contain it as a structured-field string, and metrics as a label. The allowed
-/// characters need no quoting in either.
+/// Name of a rate limit. `RateLimit` headers contain the name as a structured-field string, and metrics contain it as a
+/// label. The allowed characters need no escapes in either.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super) struct LimitName(pub(in super::super) String);
 
@@ -19,13 +19,13 @@ impl FromStr for LimitName {
             return Ok(Self(text.to_owned()));
         }
         Err(ValueError::new(
-            format!("`{text}` is not a valid name for a limit"),
+            format!("`{text}` is not a valid name for a rate limit"),
             "write 1 to 64 characters: letters, digits, dots, dashes and underscores",
         ))
     }
 }
 
-/// Name of an upstream, a route or a JSON member.
+/// Name of an upstream, a route or a JSON member. Any text without control characters, but not empty.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super) struct Label(pub(in super::super) String);
 
@@ -43,7 +43,7 @@ impl FromStr for Label {
     }
 }
 
-/// Entry of `key` of a limit.
+/// Entry of `key` in `[limit.NAME]`: what the rate limit distinguishes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct KeyText(pub(in super::super) KeyPart);
 
@@ -57,7 +57,7 @@ impl FromStr for KeyText {
             (_, Some(name)) => KeyPart::Header(name.parse::<CountedHeader>()?.0),
             (_, None) => {
                 return Err(ValueError::new(
-                    format!("`{text}` is not a valid key of a limit"),
+                    format!("`{text}` is not a valid `key` of a rate limit"),
                     "write \"client\", \"global\", \"header:NAME\", or a list of these",
                 ));
             }
@@ -86,7 +86,7 @@ impl FromStr for BackendWord {
             "disk" => Ok(Self::Disk),
             "redis" => Ok(Self::Redis),
             _ => Err(ValueError::new(
-                format!("`{text}` is not a backend"),
+                format!("`{text}` is not a backend of the store"),
                 "write \"memory\", \"disk\" or \"redis\"",
             )),
         }

@@ -1,4 +1,4 @@
-//! Listen addresses, networks and server URLs.
+//! Configuration values of the network: listen addresses, networks and server URLs.
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use super::ValueError;
 use crate::upstream::Server;
 
-/// IP address and port to listen on.
+/// IP address and port to listen on. Host names are not allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Listen(pub(in super::super) SocketAddr);
 
@@ -32,7 +32,7 @@ impl FromStr for Listen {
     }
 }
 
-/// Network, or a single address.
+/// IP network in CIDR notation, or a single IP address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Cidr(pub(in super::super) IpNet);
 
@@ -46,8 +46,8 @@ impl FromStr for Cidr {
             .map(|net| Self(net.trunc()))
             .map_err(|_| {
                 ValueError::new(
-                    format!("`{text}` is not a network or an address"),
-                    "write a network or an address: \"10.0.0.0/8\", \"192.0.2.7\", \"fd00::/8\"",
+                    format!("`{text}` is not an IP network or an IP address"),
+                    "write a network in CIDR notation or an IP address: \"10.0.0.0/8\", \"192.0.2.7\", \"fd00::/8\"",
                 )
             })
     }
@@ -67,7 +67,7 @@ impl FromStr for ServerUrl {
                 "write only scheme, host and port: \"http://127.0.0.1:9000\", \"https://api.example\"",
             )
         };
-        let not_a_url = || error(format!("`{text}` is not the URL of a server"));
+        let not_a_url = || error(format!("`{text}` is not a valid URL of a server"));
         let uri: Uri = text.parse().map_err(|_| not_a_url())?;
         let (Some(scheme), Some(authority)) = (uri.scheme(), uri.authority()) else {
             return Err(not_a_url());
@@ -75,19 +75,19 @@ impl FromStr for ServerUrl {
         let tls = *scheme == Scheme::HTTPS;
         if !tls && *scheme != Scheme::HTTP {
             return Err(error(format!(
-                "`{scheme}` is not a supported protocol for servers"
+                "`{scheme}` is not a supported URL scheme for servers"
             )));
         }
-        // `Uri` silently drops a fragment.
+        // The text is searched for a fragment, because `Uri` silently drops it.
         let extra = uri.query().is_some() || text.contains('#');
         if extra || !matches!(uri.path(), "" | "/") {
             return Err(error(format!(
-                "`{text}` has a path or a query: the gateway forwards those of the request"
+                "the server URL `{text}` has a path or a query, but the gateway forwards those of the request"
             )));
         }
         if authority.as_str().contains('@') {
             return Err(error(format!(
-                "the URL of `{}` contains a user",
+                "the URL of the server `{}` contains a user, which is not supported",
                 authority.host()
             )));
         }

@@ -1,4 +1,4 @@
-//! Durations, sizes and rates.
+//! Configuration values that are durations, sizes or rates.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -9,7 +9,7 @@ use super::ValueError;
 
 const DAY: u64 = 24 * 60 * 60;
 
-/// Longest duration. A longer one could overflow the arithmetic of timers.
+/// Maximum of all configured durations: one year. A longer duration could overflow the arithmetic of timers.
 const MAX_DURATION: Duration = Duration::from_secs(365 * DAY);
 
 /// Duration from zero to one year, such as `250ms` or `24h`.
@@ -33,7 +33,7 @@ impl FromStr for HumanDuration {
             })?;
         if duration > MAX_DURATION {
             return Err(ValueError::new(
-                format!("`{text}` is longer than a year"),
+                format!("the duration `{text}` is longer than a year"),
                 "write at most \"365d\"",
             ));
         }
@@ -53,7 +53,7 @@ impl fmt::Display for HumanDuration {
     }
 }
 
-/// Duration longer than zero.
+/// Duration longer than zero and up to one year.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Timeout(pub(in super::super) Duration);
 
@@ -116,7 +116,7 @@ impl FromStr for SizeOrZero {
     }
 }
 
-/// Number of requests per time.
+/// Rate: a number of requests (`count`) per time (`period`). Both are above zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Rate {
     pub(in super::super) count: NonZeroU32,
@@ -147,13 +147,13 @@ impl FromStr for Rate {
             .ok_or_else(malformed)?;
         let count = NonZeroU32::new(count).ok_or_else(|| {
             ValueError::new(
-                format!("a rate of `{text}` admits no requests"),
+                format!("the rate `{text}` admits no requests"),
                 "write at least 1 request, such as \"1/s\"",
             )
         })?;
         if period.is_zero() {
             return Err(ValueError::new(
-                format!("a rate of `{text}` has a time of zero"),
+                format!("the rate `{text}` has a time of zero"),
                 "write a time longer than zero, such as \"1/s\" or \"5/10s\"",
             ));
         }
@@ -161,7 +161,7 @@ impl FromStr for Rate {
     }
 }
 
-/// Splits a text after its leading digits.
+/// Splits a text after its leading digits into a number and a unit. Both can be empty.
 fn split_unit(text: &str) -> (&str, &str) {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     text.split_at(digits)

@@ -1,4 +1,4 @@
-//! Values of `[store]` for Redis: prefix, credentials, timeouts and lease.
+//! Configuration values of `[store]` for Redis: prefix, credentials, timeouts and lease.
 
 mod url;
 
@@ -10,17 +10,18 @@ use crate::store::redis::settings::Password;
 
 pub(in super::super) use url::RedisUrl;
 
-/// Upper bound of the timeouts of Redis operations. Requests wait for these operations.
+/// Maximum of `limits_timeout` and `records_timeout`. Requests wait this long if Redis does not respond.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Lower bound of `lease`. The gateway renews a claim several times within its lease.
+/// Minimum of `lease`. A shorter lease could expire before the gateway has renewed it.
 const SHORTEST_LEASE: Duration = Duration::from_secs(1);
 
-/// Upper bound of `lease`. After a crash of a gateway, its keys remain claimed for this time.
+/// Maximum of `lease`. After a crash of a gateway, the idempotency keys of its requests in flight stay claimed for this
+/// time.
 pub(in super::super) const LONGEST_LEASE: Duration = Duration::from_hours(1);
 
-/// Prefix of all key names in Redis. The excluded characters have a meaning in hash tags or in the patterns of `SCAN`
-/// and `KEYS`.
+/// Prefix of all Redis keys. Characters with a meaning in hash tags or in the patterns of `SCAN` and `KEYS` are not
+/// allowed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct StorePrefix(pub(in super::super) String);
 
@@ -33,13 +34,16 @@ impl FromStr for StorePrefix {
             return Ok(Self(text.to_owned()));
         }
         Err(ValueError::new(
-            format!("`{}` is not a valid prefix", text.escape_debug()),
+            format!(
+                "`{}` is not a valid prefix for Redis keys",
+                text.escape_debug()
+            ),
             "write 1 to 64 visible ASCII characters except `{}*?[]\\`, such as \"tidegate\"",
         ))
     }
 }
 
-/// Name of a Redis user.
+/// Name of a Redis user: not empty, without spaces and control characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct UserText(pub(in super::super) String);
 
@@ -50,15 +54,18 @@ impl FromStr for UserText {
         let unfit = |c: char| c.is_whitespace() || c.is_control();
         if text.is_empty() || text.contains(unfit) {
             return Err(ValueError::new(
-                format!("`{}` is not a valid user name", text.escape_debug()),
-                "write a name without spaces, or remove the key to use the default user",
+                format!(
+                    "`{}` is not a valid name of a Redis user",
+                    text.escape_debug()
+                ),
+                "write a name without spaces, or remove `user` to use the default user",
             ));
         }
         Ok(Self(text.to_owned()))
     }
 }
 
-/// Password of a Redis user.
+/// Password of a Redis user, which is not empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct PasswordText(pub(in super::super) Password);
 
@@ -69,7 +76,7 @@ impl FromStr for PasswordText {
         if text.is_empty() {
             return Err(ValueError::new(
                 "the password is empty",
-                "write the password, or remove the key to use no password",
+                "write the password, or remove `password` to use no password",
             ));
         }
         Ok(Self(text.into()))
@@ -88,7 +95,7 @@ impl FromStr for StoreTimeout {
         if duration > LONGEST_TIMEOUT {
             return Err(ValueError::new(
                 format!(
-                    "`{text}` is too long: requests wait for this time if Redis does not respond"
+                    "the timeout `{text}` is too long: requests wait for this time if Redis does not respond"
                 ),
                 "write at most \"10s\"",
             ));
@@ -97,7 +104,7 @@ impl FromStr for StoreTimeout {
     }
 }
 
-/// Duration of a claim that is not renewed, from 1 s to 1 h.
+/// Value of `lease`: how long an idempotency key stays claimed in Redis without a renewal, from 1 s to 1 h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct LeaseDuration(pub(in super::super) Duration);
 
@@ -108,14 +115,14 @@ impl FromStr for LeaseDuration {
         let Timeout(duration) = text.parse()?;
         if duration < SHORTEST_LEASE {
             return Err(ValueError::new(
-                format!("a lease of `{text}` is too short: the gateway could not renew it in time"),
+                format!("the lease `{text}` is too short: the gateway could not renew it in time"),
                 "write at least \"1s\"",
             ));
         }
         if duration > LONGEST_LEASE {
             return Err(ValueError::new(
                 format!(
-                    "a lease of `{text}` is too long: the keys of a crashed gateway remain claimed for this time"
+                    "the lease `{text}` is too long: idempotency keys of a crashed gateway stay claimed for this time"
                 ),
                 "write at most \"1h\"",
             ));

@@ -1,4 +1,4 @@
-//! Values of `[upstream.NAME]`: health checks, circuit breakers and retries.
+//! Configuration values of `[upstream.NAME]`: health checks, circuit breakers and retries.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use http::uri::PathAndQuery;
 use super::{HumanDuration, Timeout, ValueError};
 use crate::retry::Jitter;
 
-/// Fraction for `jitter = "percent"`.
+/// Meaning of `jitter = "percent"`: up to this fraction of the backoff more or less.
 const DEFAULT_PERCENT: f64 = 0.25;
 
-/// Fraction for `jitter = "additive"`.
+/// Meaning of `jitter = "additive"`: up to this fraction of the backoff more.
 const DEFAULT_ADDITION: f64 = 0.3;
 
-/// Path and query of a health check.
+/// Path and query of a health check request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct CheckPath(pub(in super::super) PathAndQuery);
 
@@ -23,7 +23,7 @@ impl FromStr for CheckPath {
     type Err = ValueError;
 
     fn from_str(text: &str) -> Result<Self, ValueError> {
-        // `PathAndQuery` silently drops a fragment and accepts non-ASCII characters.
+        // The characters are checked here, because `PathAndQuery` silently drops a fragment and accepts non-ASCII.
         let plain = |byte: u8| byte.is_ascii_graphic() && byte != b'#';
         let path = text
             .parse()
@@ -31,14 +31,14 @@ impl FromStr for CheckPath {
             .filter(|_| text.starts_with('/') && text.bytes().all(plain));
         path.map(Self).ok_or_else(|| {
             ValueError::new(
-                format!("`{text}` is not a valid path"),
+                format!("`{text}` is not a valid path of a health check"),
                 "write a path, with a query if needed, as in a request: \"/healthz\"",
             )
         })
     }
 }
 
-/// Interval of health checks, from 100 ms to 1 h.
+/// Value of `interval` in `health`: time from one health check to the next, from 100 ms to 1 h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct CheckInterval(pub(in super::super) Duration);
 
@@ -50,7 +50,7 @@ impl FromStr for CheckInterval {
     }
 }
 
-/// Period of a sliding window, from 1 s to 1 h.
+/// Value of `window`: period over which a ratio is computed, from 1 s to 1 h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct Window(pub(in super::super) Duration);
 
@@ -62,7 +62,7 @@ impl FromStr for Window {
     }
 }
 
-/// Open time of a circuit, from 10 ms to 24 h.
+/// Value of `open` or `open_max`: how long a circuit stays open, from 10 ms to 24 h.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct OpenTime(pub(in super::super) Duration);
 
@@ -74,7 +74,7 @@ impl FromStr for OpenTime {
     }
 }
 
-/// `"5xx"`: all statuses from 500 to 599.
+/// The word `"5xx"` as the value of `failures`: all statuses from 500 to 599.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) struct FailuresWord;
 
@@ -97,20 +97,20 @@ fn within(text: &str, least: &str, most: &str) -> Result<Duration, ValueError> {
     let [HumanDuration(shortest), HumanDuration(longest)] = [least.parse()?, most.parse()?];
     if duration < shortest {
         return Err(ValueError::new(
-            format!("`{text}` is too short"),
+            format!("the duration `{text}` is too short"),
             format!("write at least \"{least}\""),
         ));
     }
     if duration > longest {
         return Err(ValueError::new(
-            format!("`{text}` is too long"),
+            format!("the duration `{text}` is too long"),
             format!("write at most \"{most}\""),
         ));
     }
     Ok(duration)
 }
 
-/// Jitter of the backoff.
+/// Value of `jitter`: random variation of the backoff.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in super::super) struct JitterText(pub(in super::super) Jitter);
 
@@ -127,7 +127,7 @@ impl FromStr for JitterText {
             "additive" => Jitter::Proportional(DEFAULT_ADDITION),
             _ => parse_amount(text)?,
         };
-        // A jitter of zero is no jitter in all notations.
+        // A zero in any notation is treated as "none", so that the check for missing jitter finds it.
         Ok(Self(match jitter {
             Jitter::Percent(0.0) | Jitter::Proportional(0.0) | Jitter::Added(Duration::ZERO) => {
                 Jitter::None
@@ -154,11 +154,11 @@ fn parse_amount(text: &str) -> Result<Jitter, ValueError> {
     match part {
         Some(part) if part <= 1.0 => Ok(jitter(part)),
         Some(_) => Err(ValueError::new(
-            format!("a jitter of `{text}` is larger than the backoff itself"),
+            format!("the jitter `{text}` is larger than the backoff itself"),
             "write at most \"±100%\", \"+100%\" or 1",
         )),
         None => Err(ValueError::new(
-            format!("`{text}` is not a jitter"),
+            format!("`{text}` is not a valid jitter"),
             "write \"none\", \"full\", \"equal\", \"decorrelated\", a percentage such as \"±25%\" or \"+30%\", an \
              added duration such as \"500ms\", or a number from 0 to 1",
         )),
@@ -169,14 +169,15 @@ fn parse_percentage(percents: &str) -> Option<f64> {
     decimal(percents.strip_suffix('%')?).map(|percents| percents / 100.0)
 }
 
-/// Parses a number that consists of digits and at most one dot. `str::parse` also accepts `inf` and `1e3`.
+/// Parses a number that consists only of digits and at most one dot. `str::parse` alone would also accept `inf` and
+/// `1e3`.
 fn decimal(text: &str) -> Option<f64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     (digits(whole) && digits(fraction)).then(|| text.parse().ok())?
 }
 
-/// Media type for a `Content-Type` header.
+/// Media type, such as `text/plain; charset=utf-8`, for a `Content-Type` header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct MediaType(pub(in super::super) HeaderValue);
 
@@ -197,7 +198,7 @@ impl FromStr for MediaType {
         match HeaderValue::from_str(text) {
             Ok(value) if is_media_type && text.is_ascii() => Ok(Self(value)),
             _ => Err(ValueError::new(
-                format!("`{}` is not a media type", text.escape_debug()),
+                format!("`{}` is not a valid media type", text.escape_debug()),
                 "write a type and a subtype: \"application/json\", \"text/html; charset=utf-8\"",
             )),
         }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::config::{Environment, Overrides, parse};
 
-/// Returns all problems of an invalid configuration, rendered and in debug format.
+/// Returns all problems of an invalid configuration as one text: as users see them, and in debug format.
 fn problems(text: &str, env: &[(&str, &str)]) -> String {
     let env: Environment = env.iter().copied().collect();
     let errors = parse("test.toml", text, &env, &Overrides::default()).expect_err(text);

@@ -1,4 +1,4 @@
-//! Valid configurations that cause warnings.
+//! Tests of valid configurations that cause warnings.
 
 use super::*;
 
@@ -73,8 +73,8 @@ fn networks_that_contain_all_public_addresses_get_a_warning() {
         ("\"::/0\", \"0.0.0.0/0\"", "IPv4 and IPv6", "\"::/0\""),
     ] {
         for (key, effect) in [
-            ("exempt", "no limit applies"),
-            ("trusted_proxies", "choose its address"),
+            ("exempt", "no rate limit applies"),
+            ("trusted_proxies", "choose its own address"),
         ] {
             let text = format!("{MINIMAL}\n[client]\n{key} = [{networks}]\n");
             let loaded = load_with(&text, &[], &Overrides::default());

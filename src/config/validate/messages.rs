@@ -1,10 +1,10 @@
-//! Type names and example lines in error messages.
+//! Parts of error messages: names of types, and examples of configuration lines.
 
 use serde_json::Value;
 
 use super::{allowed_words, types};
 
-/// Returns the name of a type for an error message.
+/// Returns the name of a type for users. `type_name` is its JSON Schema name.
 pub(super) fn describe_type(type_name: &str) -> &'static str {
     match type_name {
         "string" => "a string",
@@ -17,11 +17,16 @@ pub(super) fn describe_type(type_name: &str) -> &'static str {
     }
 }
 
-/// Returns an example of a key with a value, as it is written in a file.
+/// Returns an example of a configuration key with a valid value, as it is written in a file.
 pub(super) fn example(key: &str, schema: &Value) -> String {
     let types = types(schema);
     if types == ["object"] {
-        return format!("a `[{key}]` section");
+        return match key.rsplit_once('.') {
+            Some((_, name)) if schema.get("required").is_none() => {
+                format!("`{name} = {{}}` for the defaults, or a `[{key}]` section")
+            }
+            _ => format!("a `[{key}]` section"),
+        };
     }
     if types == ["array"] && schema.pointer("/items/properties").is_some() {
         return format!("`[[{key}]]`, with two brackets, above each entry");

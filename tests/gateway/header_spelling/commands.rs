@@ -26,9 +26,9 @@ fn warnings(config: &str) -> String {
 fn check_recommends_a_limit_without_a_header() {
     let printed = warnings(LIMITED);
     for part in [
-        "warning: every limit of this route has a header in its key",
+        "warning: clients can evade the rate limits of this route",
         "gate.toml:9:11",
-        "add a limit with `key = \"client\"` or `key = \"global\"`",
+        "add a rate limit with `key = \"client\"` or `key = \"global\"`",
     ] {
         assert!(
             printed.contains(part),
@@ -49,7 +49,7 @@ fn check_warns_about_networks_that_contain_every_client() {
     let printed = warnings(open);
     for part in [
         "gate.toml:4:11",
-        "`exempt` contains every public IPv4 address: no limit applies",
+        "`exempt` contains every public IPv4 address: no rate limit applies",
         "gate.toml:5:20",
         "`trusted_proxies` contains every public IPv6 address",
         "X-Forwarded-For",

@@ -1,8 +1,8 @@
 //! `/flaky/SCRIPT`: a sequence of scripted responses.
 //!
-//! Requests to `/flaky/429,429:10,200` get 429, then 429 with `Retry-After: 10`, then 200, and then the sequence
-//! restarts. Each combination of path and query has its own position, so a new `?run=7` starts at the first step. The
-//! script is in the path and not in a configuration, so that it is visible in each request.
+//! Requests to `/flaky/429,429:10,200` get 429, then 429 with `Retry-After: 10`, then 200. Then the sequence restarts.
+//! Each combination of path and query has its own position in the sequence, so a new query such as `?run=7` starts at
+//! the first step. The script is in the path and not in a configuration, so that it is visible in each request.
 
 use std::collections::HashMap;
 use std::num::ParseIntError;
@@ -17,17 +17,17 @@ use axum::{Json, Router};
 use parking_lot::Mutex;
 use serde_json::json;
 
-/// Maximum number of stored positions. At the maximum, all scripts restart.
+/// Maximum number of stored positions. At this number, a new path or query makes all scripts restart.
 const MAX_SCRIPTS: usize = 10_000;
 
-/// Number of requests so far, by path and query.
+/// Number of earlier requests by path and query, which is the position in the script.
 type ScriptPositions = Arc<Mutex<HashMap<String, usize>>>;
 
 /// One response of a script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct ScriptStep {
     status: StatusCode,
-    /// Value of `Retry-After`, in seconds.
+    /// Value of `Retry-After`, in seconds. `None` means that the response has no `Retry-After`.
     retry_after: Option<u32>,
 }
 
@@ -59,7 +59,7 @@ async fn respond(
     response
 }
 
-/// Returns the number of earlier requests to a path and query.
+/// Returns the number of earlier requests to a path and query (`target`), and counts this request.
 fn next_position(positions: &ScriptPositions, target: String) -> usize {
     let mut positions = positions.lock();
     if positions.len() >= MAX_SCRIPTS && !positions.contains_key(&target) {
@@ -75,10 +75,11 @@ fn bad_request(error: &InvalidStep) -> Response {
     (StatusCode::BAD_REQUEST, Json(error)).into_response()
 }
 
-/// Invalid step of a script.
+/// A step of the script that is not `STATUS` or `STATUS:SECONDS`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is not a valid step: write a status from 200 to 599, with optional Retry-After seconds: 429:10"
+    "`{0}` is not a valid step of the script: write a status from 200 to 599, with optional Retry-After seconds, such \
+     as 429:10"
 )]
 struct InvalidStep(String);
 

@@ -1,4 +1,4 @@
-//! `breaker` of an upstream.
+//! `[upstream.NAME.breaker]` of the configuration file.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,21 +11,22 @@ use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use super::super::super::located::Located;
 use super::super::super::scalar::{FailuresWord, MediaType, OpenTime, Window};
 
-/// Circuit breaker of each server. With this table, all failures count: connect failures, first-byte timeouts, lost
-/// connections and the statuses in `failures`.
+/// Circuit breaker of each server. With this table, the following are failures: connect failures, first-byte
+/// timeouts, lost connections and the statuses in `failures`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super::super) struct BreakerSection {
-    /// Whether the circuit breaker is on.
+    /// Whether the circuit breaker is on. If `false`, no failure stops requests to a server.
     #[schemars(extend("default" = true))]
     pub(in super::super::super) enabled: Option<Located<bool>>,
-    /// Number of consecutive failures that opens the circuit.
+    /// Number of consecutive failures of a server that opens its circuit.
     #[schemars(range(min = 1), extend("default" = 5))]
     pub(in super::super::super) consecutive_failures: Option<Located<u32>>,
-    /// Statuses that count as failures, or `"5xx"` for all from 500 to 599. Timeouts and lost connections always count.
+    /// Statuses of responses that are failures, or `"5xx"` for all from 500 to 599. Timeouts and lost connections are
+    /// always failures.
     #[schemars(extend("default" = [502, 503, 504]))]
     pub(in super::super::super) failures: Option<FailuresEntry>,
-    /// Fraction of failed requests within `window` that opens the circuit.
+    /// Fraction of failed requests within `window` that opens the circuit of a server.
     #[schemars(range(max = 1), extend("exclusiveMinimum" = 0, "default" = 0.5))]
     pub(in super::super::super) failure_ratio: Option<Located<f64>>,
     /// Period over which `failure_ratio` is computed.
@@ -34,17 +35,18 @@ pub(in super::super::super) struct BreakerSection {
     /// Minimum number of requests within `window` for `failure_ratio` to apply.
     #[schemars(range(min = 1), extend("default" = 20))]
     pub(in super::super::super) min_requests: Option<Located<u32>>,
-    /// First open time. Each failed probe doubles it.
+    /// How long the circuit stays open before a probe request is sent to the server. Each failed probe doubles this
+    /// time.
     #[schemars(extend("default" = "1s"))]
     pub(in super::super::super) open: Option<Located<OpenTime>>,
-    /// Longest open time.
+    /// Maximum time that the circuit stays open before the next probe request.
     #[schemars(extend("default" = "60s"))]
     pub(in super::super::super) open_max: Option<Located<OpenTime>>,
-    /// Body of the 503 while the circuits of all servers are open. Default: a problem document.
+    /// Body of the 503 response while the circuits of all servers are open. Default: a problem document (RFC 9457).
     pub(in super::super::super) fallback: Option<FallbackTable>,
 }
 
-/// Body of the 503 while the circuits of all servers are open.
+/// Body of the 503 response while the circuits of all servers are open.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super::super) struct FallbackTable {
@@ -56,14 +58,14 @@ pub(in super::super::super) struct FallbackTable {
     pub(in super::super::super) content_type: Option<Located<MediaType>>,
 }
 
-/// Statuses that count as failures of a server.
+/// Statuses of responses that are failures of a server.
 ///
-/// A visitor selects the variant, because serde's untagged enums lose the source location.
+/// `Deserialize` is written by hand, because serde's untagged enums lose the source location of errors.
 #[derive(Debug)]
 pub(in super::super::super) enum FailuresEntry {
-    /// `"5xx"`: all of 500 to 599.
+    /// `"5xx"`: all statuses from 500 to 599.
     All,
-    /// A list of statuses.
+    /// The listed statuses.
     Statuses(Vec<u16>),
 }
 

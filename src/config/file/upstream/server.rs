@@ -1,4 +1,4 @@
-//! `servers` of an upstream.
+//! Entries of `servers` in `[upstream.NAME]` of the configuration file.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,14 +11,14 @@ use serde::de::{self, Deserializer, MapAccess, Visitor};
 use super::super::super::located::Located;
 use super::super::super::scalar::ServerUrl;
 
-/// Server of an upstream: a URL or a table.
+/// Server of an upstream: a URL, or a table with `url` and `weight`.
 ///
-/// A visitor selects the variant, because serde's untagged enums lose the source location.
+/// `Deserialize` is written by hand, because serde's untagged enums lose the source location of errors.
 #[derive(Debug)]
 pub(in super::super::super) enum ServerEntry {
-    /// The URL. The weight is 1.
+    /// URL without a weight. The weight is 1.
     Url(ServerUrl),
-    /// The URL and the weight.
+    /// Table with the URL and an optional weight.
     Table(ServerTable),
 }
 
@@ -29,7 +29,7 @@ pub(in super::super::super) struct ServerTable {
     /// Scheme, host and optional port of the server.
     #[schemars(required)]
     pub(in super::super::super) url: Option<Located<ServerUrl>>,
-    /// Share of the load, relative to the weights of the other servers.
+    /// Share of the requests, relative to the weights of the other servers.
     #[schemars(range(min = 1, max = 1_000), extend("default" = 1))]
     pub(in super::super::super) weight: Option<Located<u32>>,
 }

@@ -6,7 +6,8 @@ use crate::config::{Environment, Overrides, parse};
 const ROUTE: &str = "[upstream.api]\nservers = [\"http://127.0.0.1:9000\"]\n\
                      [[route]]\nname = \"all\"\npath = \"/\"\n";
 
-/// Returns the rule of a route with this `idempotency`, and its warnings except the one about a missing `scope`.
+/// Returns the idempotency rule of a route with these configuration lines, and the titles of its warnings. The warning
+/// about a missing `scope` is left out.
 fn read(idempotency: &str) -> (Option<Arc<KeyRule>>, Vec<String>) {
     let (rule, mut warnings) = read_all(idempotency);
     warnings.retain(|warning| !warning.starts_with(NO_SCOPE));
@@ -29,7 +30,7 @@ fn read_all(idempotency: &str) -> (Option<Arc<KeyRule>>, Vec<String>) {
     (rule, loaded.warnings.into_iter().map(|w| w.title).collect())
 }
 
-/// Returns the rule of a route that causes no warning.
+/// Returns the idempotency rule of a route with these configuration lines. Panics if there is a warning.
 fn rule(idempotency: &str) -> KeyRule {
     let (rule, warnings) = read(idempotency);
     assert!(warnings.is_empty(), "{warnings:?}");
@@ -139,13 +140,13 @@ fn values_that_are_probably_not_intended_get_a_warning() {
     rule("methods = [\"GET\", \"PATCH\"]\nidempotency = {}");
 
     let small = "idempotency = {}\n[store]\nmax_bytes = \"1023KiB\"";
-    assert!(warning(small).contains("1048576 bytes is not stored"));
+    assert!(warning(small).contains("`max_bytes` of [store] is 1047552 bytes"));
     let large = "idempotency = { max_response = \"257MiB\" }";
     assert!(warning(large).contains("268435456 bytes"));
     rule("idempotency = { max_response = \"256MiB\" }");
 
     let unbuffered = "idempotency = { max_response = \"9MiB\" }\n[server]\nmax_buffered = \"8MiB\"";
-    assert!(warning(unbuffered).contains("`max_buffered` is 8388608 bytes"));
+    assert!(warning(unbuffered).contains("`max_buffered` of [server] is 8388608 bytes"));
     rule("idempotency = { max_response = \"8MiB\" }\n[server]\nmax_buffered = \"8MiB\"");
 }
 

@@ -1,4 +1,5 @@
-//! `lease` of `[store]`: duration of a claim on Redis, which must exceed the longest execution.
+//! `lease` of `[store]`: how long an idempotency key stays claimed in Redis after the gateway of the request has
+//! crashed. The lease must be longer than the longest possible execution of a request.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,10 +13,11 @@ use super::super::super::{Backend, StoreSettings};
 use crate::route::RouteMatch;
 use crate::upstream::{Timeouts, Upstream};
 
-/// Difference between the default lease and the longest execution.
+/// How much longer the default lease is than the longest possible execution of a request.
 pub(super) const MARGIN: Duration = Duration::from_secs(30);
 
-/// Resolves the lease. It depends on the upstreams of the routes with idempotency keys.
+/// Sets the lease of the Redis store. Its default and its minimum depend on the timeouts of those upstreams whose
+/// routes have idempotency keys.
 pub(in super::super) fn resolve_lease(
     store: &mut StoreSettings,
     file: &File,
@@ -26,7 +28,7 @@ pub(in super::super) fn resolve_lease(
     let Backend::Redis(redis) = &mut store.backend else {
         return;
     };
-    // After an error, the relevant timeout may be missing because validation removed it.
+    // After an error, the lease is not checked, because validation has possibly removed a timeout.
     if findings.has_errors() {
         return;
     }
@@ -58,7 +60,7 @@ pub(in super::super) fn resolve_lease(
     let longest = HumanDuration(deadline);
     let help = if enough > deadline {
         let enough = HumanDuration(enough);
-        format!("set `lease` to more than \"{longest}\", such as \"{enough}\", or remove it")
+        format!("set `lease` to more than \"{longest}\", such as \"{enough}\", or remove `lease`")
     } else {
         let most = HumanDuration(LONGEST_LEASE);
         format!("set a `timeout` below \"{most}\" in [upstream.{name}], or remove `lease`")
@@ -66,7 +68,7 @@ pub(in super::super) fn resolve_lease(
     findings.error(
         span,
         format!(
-            "`lease` must be longer than the longest execution, and a request with a key to `{name}` can take {longest}"
+            "`lease` is too short: a request with an idempotency key to the upstream `{name}` can take {longest}"
         ),
         help,
     );
@@ -75,8 +77,8 @@ pub(in super::super) fn resolve_lease(
     }
 }
 
-/// Returns the longest time of a request until its response is complete, or at least until its head arrives. Also
-/// returns the name of the keys that determine it.
+/// Returns how long a request to an upstream can take: until its response is complete (with `timeout`), or until the
+/// response head arrives. Also returns a text with the configuration keys that determine this time.
 fn longest_execution(upstream: &Upstream) -> (Duration, &'static str) {
     let Timeouts {
         connect,
@@ -85,13 +87,14 @@ fn longest_execution(upstream: &Upstream) -> (Duration, &'static str) {
         ..
     } = upstream.timeouts;
     let attempts = upstream.retry.and_then(|retry| retry.deadline());
-    // If a connection attempt fails, the request goes to the next server (failover).
+    // Each server can cost one `connect_timeout`: after a failed connection attempt, the next server is tried.
     let servers = u32::try_from(upstream.servers.len()).unwrap_or(u32::MAX);
     let one_attempt = (
         connect.saturating_mul(servers) + first_byte,
-        "determined by `connect_timeout` for each server, and `first_byte_timeout`",
+        "the longest execution is `connect_timeout` for each server, plus `first_byte_timeout`",
     );
-    let all_attempts = attempts.map(|deadline| (deadline, "determined by `deadline` of `retry`"));
-    let bound = total.map(|total| (total, "determined by `timeout`"));
+    let all_attempts =
+        attempts.map(|deadline| (deadline, "the longest execution is `deadline` of `retry`"));
+    let bound = total.map(|total| (total, "the longest execution is `timeout`"));
     bound.or(all_attempts).unwrap_or(one_attempt)
 }

@@ -13,7 +13,7 @@ use crate::store::redis::settings::{
     LIMITS_TIMEOUT, Nodes, PREFIX, Password, RECORDS_TIMEOUT, RedisNode, RedisSettings,
 };
 
-/// Returns the configured keys of `[store]` that have an effect only with Redis.
+/// Returns those configuration keys of `[store]` that are set and have an effect only with Redis.
 pub(super) fn keys(section: &StoreSection) -> impl Iterator<Item = (&'static str, &Span)> {
     fn at<T>(given: Option<&Located<T>>) -> Option<&Span> {
         given.map(|given| &given.span)
@@ -34,14 +34,15 @@ pub(super) fn keys(section: &StoreSection) -> impl Iterator<Item = (&'static str
         .filter_map(|(key, span)| Some((key, span?)))
 }
 
-/// Resolves the settings except the lease, which depends on the routes. Returns `None` without a valid URL.
+/// Converts the settings of the Redis store, except the lease, which depends on the routes. Reports an error and
+/// returns `None` if `url` is missing or invalid.
 pub(super) fn resolve(section: &StoreSection, findings: &mut Findings) -> Option<RedisSettings> {
     let password = password(section, findings);
     let Some(url) = &section.url else {
         missing(
             section,
-            "`backend = \"redis\"` needs the URL of a server, and `url` is missing",
-            "add `url = \"redis://127.0.0.1:6379\"` to [store], or a list of URLs for a cluster",
+            "`url` is missing in [store]: `backend = \"redis\"` requires the URL of a Redis server",
+            "add `url = \"redis://127.0.0.1:6379\"` to [store], or a list of URLs for a Redis Cluster",
             findings,
         );
         return None;
@@ -95,7 +96,7 @@ fn nodes(url: &Located<OneOrMany<RedisUrl>>, findings: &mut Findings) -> Option<
         OneOrMany::One(RedisUrl(node)) => return Some(Nodes::Single(node.clone())),
         OneOrMany::Many(listed) => listed,
     };
-    // The list is empty if all entries were invalid and have been reported.
+    // An empty list returns `None` without another error: its entries were all invalid and have been reported.
     let first = listed.first()?;
     let has_same_credentials = |node: &RedisNode| {
         (&node.user, &node.password) == (&first.value.0.user, &first.value.0.password)
@@ -108,7 +109,7 @@ fn nodes(url: &Located<OneOrMany<RedisUrl>>, findings: &mut Findings) -> Option<
         if node.database != 0 {
             findings.error(
                 span,
-                "a cluster has only database 0",
+                "this URL selects a database, but a Redis Cluster has only database 0",
                 format!(
                     "remove `/{}`, and set `prefix` to separate gateways that must not share data",
                     node.database
@@ -119,7 +120,7 @@ fn nodes(url: &Located<OneOrMany<RedisUrl>>, findings: &mut Findings) -> Option<
             findings
                 .error(
                     span,
-                    "all URLs of a cluster must use TLS, or none of them",
+                    "the URLs of a Redis Cluster must all use TLS, or all not use TLS",
                     "write `rediss://` in all URLs, or `redis://` in all URLs",
                 )
                 .note(&first.span, "this URL differs");
@@ -128,7 +129,7 @@ fn nodes(url: &Located<OneOrMany<RedisUrl>>, findings: &mut Findings) -> Option<
             findings
                 .error(
                     span,
-                    "all URLs of a cluster must have the same user and password",
+                    "the URLs of a Redis Cluster must all have the same user and password",
                     "write the same user and password in all URLs, or remove them and set `user` and `password` in \
                      [store]",
                 )
@@ -158,7 +159,8 @@ fn password(section: &StoreSection, findings: &mut Findings) -> Option<Password>
     Some(password)
 }
 
-/// Reports credentials that are set both in `url` and in other keys, and a user without a password.
+/// Reports credentials that are set both in `url` and in `user`, `password` or `password_file`. Also reports a `user`
+/// without a password.
 fn check_credentials(
     section: &StoreSection,
     url: &Located<OneOrMany<RedisUrl>>,
@@ -184,7 +186,7 @@ fn check_credentials(
         findings
             .error(
                 span,
-                format!("`{key}` is set, and `url` also contains credentials"),
+                format!("the Redis credentials are set twice: in `{key}` and in `url`"),
                 "remove the credentials from `url`, or remove `user`, `password` and `password_file` from [store]",
             )
             .note(in_url, "`url` contains credentials here");

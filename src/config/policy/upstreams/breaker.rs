@@ -1,4 +1,4 @@
-//! `breaker` of an upstream: what opens the circuit of a server, and for how long.
+//! `[upstream.NAME.breaker]`: which failures open the circuit of a server, and how long it stays open.
 
 use std::time::Duration;
 
@@ -12,10 +12,11 @@ use super::super::{count, plain};
 use crate::problem::Fallback;
 use crate::upstream::{BreakerSettings, FailureStatuses, OpensOn};
 
-/// Media type of a fallback without `content_type`.
+/// Default of `content_type` in `fallback`.
 const DEFAULT_TYPE: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
-/// Resolves a section. With `enabled = false` it is checked in the same way, because it may be enabled again.
+/// Converts a section to settings. With `enabled = false`, the section is checked in the same way, because a user can
+/// enable it again.
 pub(super) fn resolve(section: &BreakerSection, findings: &mut Findings) -> BreakerSettings {
     let default = BreakerSettings::default();
     let window = section.window.as_ref();

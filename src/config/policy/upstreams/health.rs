@@ -1,4 +1,4 @@
-//! `health` and `max_ejected` of an upstream: active health checks.
+//! `health` and `max_ejected` of `[upstream.NAME]`: active health checks.
 
 use std::time::Duration;
 
@@ -8,28 +8,28 @@ use super::super::super::scalar::HumanDuration;
 use super::super::{plain, timeout};
 use crate::upstream::HealthSettings;
 
-/// Default of `interval`.
+/// Default of `interval` in `health`.
 const DEFAULT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Default of `timeout`.
+/// Default of `timeout` in `health`.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Default of `max_ejected`.
+/// Default of `max_ejected`, a fraction of the servers.
 const DEFAULT_MAX_EJECTED: f64 = 0.5;
 
-/// Resolves the health checks. Returns `None` if there are none, or if the table is invalid.
+/// Converts the settings of the health checks. Returns `None` if `health` is missing or invalid.
 pub(super) fn resolve(
     section: &UpstreamSection,
     findings: &mut Findings,
 ) -> Option<HealthSettings> {
     let Some(table) = &section.health else {
-        // After an error, the table may be missing because validation removed it.
+        // After an error, nothing is reported, because validation has possibly removed an invalid `health`.
         if let Some(part) = &section.max_ejected
             && !findings.has_errors()
         {
             findings.error(
                 &part.span,
-                "`max_ejected` has no effect: the upstream has no health checks",
+                "`max_ejected` has no effect: this upstream has no health checks",
                 "add `health = { path = \"/healthz\" }`, or remove `max_ejected`",
             );
         }
@@ -44,7 +44,8 @@ pub(super) fn resolve(
     })
 }
 
-/// Resolves `interval` and `timeout`. A check must end before the next one starts.
+/// Returns `interval` and `timeout`. Reports a `timeout` above `interval`, because a health check must end before the
+/// next one starts.
 fn times(table: &HealthTable, findings: &mut Findings) -> (Duration, Duration) {
     let given = table.interval.as_ref();
     let interval = given.map_or(DEFAULT_INTERVAL, |given| given.value.0);
@@ -55,7 +56,7 @@ fn times(table: &HealthTable, findings: &mut Findings) -> (Duration, Duration) {
         let every = HumanDuration(interval);
         findings.error(
             &configured.span,
-            format!("`timeout` is longer than `interval`, which is {every}"),
+            format!("`timeout` of `health` is longer than `interval`, which is {every}"),
             format!("set `timeout` to at most \"{every}\", or raise `interval`"),
         );
         if let Some(interval) = given {

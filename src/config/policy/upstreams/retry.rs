@@ -1,8 +1,9 @@
-//! `retry` of an upstream.
+//! `[upstream.NAME.retry]`: converts the section to retry settings.
 //!
-//! A preset sets all values, and each configured key overrides one of them. Contradictions are errors. Retries that
-//! overload upstream or never happen are warnings, but only for configured keys: a preset can omit jitter on purpose.
-//! Unlimited retries cannot be configured, because attempts and time are bounded.
+//! A preset sets all values, and each configured key overrides one of them. Contradictions are errors. Settings that
+//! overload the upstream or prevent all retries are warnings. The values of a preset cause no warnings: for example,
+//! a preset can omit jitter on purpose. Unlimited retries cannot be configured, because every retry policy has a
+//! maximum number of attempts and a deadline.
 
 use std::time::Duration;
 
@@ -13,7 +14,8 @@ use super::super::{count, plain, timeout};
 use crate::retry::{Backoff, Jitter, Preset, RetryAfterPolicy, RetryPolicy, Strategy};
 use crate::upstream::{BudgetSettings, RetrySettings};
 
-/// Resolves the retries of an upstream.
+/// Converts a section to retry settings. Reports contradictions, and warns about settings that are probably not
+/// intended.
 pub(super) fn resolve(section: &RetrySection, findings: &mut Findings) -> RetrySettings {
     let default = RetrySettings::default();
     let preset = section.preset.as_ref();
@@ -27,7 +29,7 @@ pub(super) fn resolve(section: &RetrySection, findings: &mut Findings) -> RetryS
         ..base_policy
     };
     let budget = budget(section.budget.as_ref());
-    // With one attempt there are no retries to warn about.
+    // With one attempt there are no retries, so the warnings would be wrong.
     if policy.attempts.get() > 1 {
         warn_about_backoff(section, policy.backoff, findings);
         warn_if_no_retry_fits(section, &policy, findings);
@@ -70,8 +72,8 @@ fn backoff(
     };
     if let Some(factor) = &section.factor {
         let growth = match strategy {
-            Strategy::Constant => Some("with `strategy = \"constant\"` the backoff does not grow"),
-            Strategy::Linear => Some("with `strategy = \"linear\"` the backoff grows by `base`"),
+            Strategy::Constant => Some("with `strategy = \"constant\"`, the backoff does not grow"),
+            Strategy::Linear => Some("with `strategy = \"linear\"`, the backoff grows by `base`"),
             Strategy::Exponential => None,
         };
         if let Some(growth) = growth {
@@ -93,7 +95,7 @@ fn backoff(
     }
 }
 
-/// Resolves `base` and `cap`, the first and the longest backoff.
+/// Returns `base` (first backoff) and `cap` (maximum backoff). Reports a `cap` below `base`.
 fn bounds(
     section: &RetrySection,
     preset: Preset,
@@ -135,13 +137,14 @@ fn budget(table: Option<&BudgetTable>) -> BudgetSettings {
     }
 }
 
-/// Warns about a backoff that makes all clients retry at the same moment or at a constant rate.
+/// Warns if requests are retried at constant intervals, or at the same moment as other failed requests.
 fn warn_about_backoff(section: &RetrySection, backoff: Backoff, findings: &mut Findings) {
     if let Some(word) = &section.strategy {
         if backoff.jitter == Jitter::Decorrelated && word.value != StrategyWord::Exponential {
             findings.warning(
                 &word.span,
-                "`strategy` has no effect: with `jitter = \"decorrelated\"` a backoff depends only on the previous one",
+                "`strategy` has no effect: with `jitter = \"decorrelated\"`, a backoff depends only on the previous \
+                 backoff",
                 "remove `strategy`, or set another `jitter`, such as \"full\"",
             );
         } else if word.value == StrategyWord::Constant {
@@ -163,7 +166,7 @@ fn warn_about_backoff(section: &RetrySection, backoff: Backoff, findings: &mut F
     }
 }
 
-/// Warns if the first backoff does not fit into the deadline.
+/// Warns if the first backoff is not shorter than the deadline, so that some or all requests are never retried.
 fn warn_if_no_retry_fits(section: &RetrySection, policy: &RetryPolicy, findings: &mut Findings) {
     let Some(deadline) = policy.deadline else {
         return;
@@ -186,12 +189,14 @@ fn warn_if_no_retry_fits(section: &RetrySection, policy: &RetryPolicy, findings:
     let (first, most) = (HumanDuration(policy.backoff.base), HumanDuration(deadline));
     findings.warning(
         span,
-        format!("{effect}{unless}: the first backoff is {first}, and `deadline` is {most}"),
+        format!(
+            "{effect}{unless}: the first backoff (`base`) is {first}, but `deadline` is {most}"
+        ),
         "set a longer `deadline`, or a shorter `base`",
     );
 }
 
-/// Returns the shortest first backoff that jitter can produce.
+/// Returns the shortest wait before the first retry that jitter can produce.
 fn shortest_first_wait(backoff: Backoff) -> Duration {
     let base = backoff.base;
     match backoff.jitter {
@@ -213,7 +218,7 @@ fn warn_about_budget(section: &RetrySection, budget: BudgetSettings, findings: &
     {
         findings.warning(
             &ratio.span,
-            "no request is retried: `ratio` and `floor` of the budget are 0",
+            "no request is retried: `ratio` and `floor` of the retry budget are 0",
             "set `ratio` or `floor` above 0, or write `attempts = 1`",
         );
     }

@@ -24,21 +24,22 @@ fn read(keys: &str, env: &[(&str, &str)]) -> (Upstream, Vec<ConfigProblem>) {
     (Upstream::clone(upstream), loaded.warnings)
 }
 
-/// Returns an upstream whose keys cause no warning.
+/// Returns the upstream with these configuration lines. Panics if there is a warning.
 fn upstream_with(keys: &str) -> Upstream {
     let (upstream, warnings) = read(keys, &[]);
     assert!(warnings.is_empty(), "{warnings:?}");
     upstream
 }
 
-/// Returns the settings of a `retry` table, and the titles of its warnings.
+/// Returns the settings of a `retry` table with these configuration lines, and the titles of its warnings.
 fn retry(keys: &str) -> (RetrySettings, Vec<String>) {
     let (upstream, warnings) = read(&format!("[upstream.api.retry]\n{keys}"), &[]);
     let titles = warnings.into_iter().map(|warning| warning.title).collect();
     (upstream.retry.expect("retries"), titles)
 }
 
-/// Returns title and help of the only problem.
+/// Returns the title and the help of the only problem of an upstream with these configuration lines. Panics if there is
+/// no problem or more than one.
 fn problem(keys: &str) -> (String, String) {
     let errors = load(keys, &[]).expect_err(keys);
     let [problem] = errors.problems() else {
@@ -69,7 +70,7 @@ fn omitted_keys_have_the_defaults_of_the_settings() {
          [upstream.api.retry]\n[upstream.api.breaker]\n[upstream.api.concurrency]",
     );
     assert_eq!(empty.retry, Some(RetrySettings::default()));
-    // With the section, all failures count.
+    // With an empty `[upstream.api.breaker]` section, all failures can open the circuit, not only connect failures.
     let configured = BreakerSettings {
         opens_on: OpensOn::AllFailures,
         ..BreakerSettings::default()
@@ -226,7 +227,7 @@ fn contradicting_keys_are_errors() {
         ),
         (
             "health = { path = \"/\", timeout = \"6s\" }",
-            "`timeout` is longer than `interval`, which is 5s",
+            "`timeout` of `health` is longer than `interval`, which is 5s",
             "\"5s\"",
         ),
         (
@@ -236,17 +237,17 @@ fn contradicting_keys_are_errors() {
         ),
         (
             "[upstream.api.concurrency]\nmin = 3\nmax = 2",
-            "`max` is below `min`",
+            "`max` of `concurrency` is below `min`",
             "at least 3",
         ),
         (
             "[upstream.api.concurrency]\nmin = 3\ninitial = 2",
-            "`initial` is below `min`",
+            "`initial` of `concurrency` is below `min`",
             "at least 3",
         ),
         (
             "[upstream.api.concurrency]\ninitial = 3\nmax = 2",
-            "`max` is below `initial`",
+            "`max` of `concurrency` is below `initial`",
             "at least 3",
         ),
     ] {
@@ -469,7 +470,7 @@ fn each_upstream_has_its_own_retry_settings() {
         "{HEAD}retry = {{ attempts = 2 }}\n[upstream.b]\nservers = [\"http://b\"]\n\
          [[route]]\nname = \"b\"\npath = \"/b\"\nupstream = \"b\"\n"
     );
-    // The catch-all comes last.
+    // The route for all paths is moved to the end, because it would match all requests before the other routes.
     let text = text.replacen("[[route]]\nname = \"all\"\npath = \"/\"\n", "", 1)
         + "[[route]]\nname = \"all\"\npath = \"/\"\nupstream = \"api\"\n";
     let loaded = parse(

@@ -1,6 +1,6 @@
-//! URL of a Redis server.
+//! Parser of the URLs of Redis servers.
 //!
-//! This module has its own parser, because `http::Uri` does not parse users and passwords, and the error of another
+//! This module does not use a library, because `http::Uri` does not parse users and passwords, and an error of another
 //! library could contain the password. No error of this module contains a password.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -12,14 +12,14 @@ use super::{PasswordText, UserText};
 use crate::config::secrets;
 use crate::store::redis::settings::{Password, RedisNode};
 
-/// Default port of Redis.
+/// Port of a Redis URL without a port.
 const DEFAULT_PORT: u16 = 6379;
 
-/// Remedy that shows the form of a URL.
+/// Help text that shows the form of a Redis URL.
 const FORM: &str = "write scheme, host, and optional port and database: \"redis://127.0.0.1:6379\", \
                     \"rediss://redis.example/1\"";
 
-/// URL of one server, or of one node of a cluster.
+/// URL of a Redis server, or of one node of a Redis Cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::config) struct RedisUrl(pub(in crate::config) RedisNode);
 
@@ -79,7 +79,8 @@ impl FromStr for RedisUrl {
     }
 }
 
-/// Parses the part before the `@`: user and password.
+/// Parses the part of the URL before the `@`: `user:password` or `:password`. The titles of errors continue the
+/// sentence "the URL …".
 fn credentials(userinfo: &str) -> Result<(Option<Arc<str>>, Password), ValueError> {
     let (user, password) = userinfo.split_once(':').unwrap_or((userinfo, ""));
     if password.is_empty() {
@@ -138,7 +139,7 @@ fn host_and_port(address: &str) -> Result<(&str, u16), ValueError> {
     }
 }
 
-/// Whether a text is an IPv4 address or a host name.
+/// Whether a text is a valid IPv4 address or host name.
 fn is_name(host: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
     let numeric = host
@@ -149,7 +150,7 @@ fn is_name(host: &str) -> bool {
         && (!numeric || host.parse::<Ipv4Addr>().is_ok())
 }
 
-/// Parses a number that consists of digits. `str::parse` also accepts a sign.
+/// Parses a number that consists only of digits. `str::parse` alone would also accept a sign.
 fn digits<N: FromStr>(text: &str) -> Option<N> {
     let plain = text.bytes().all(|byte| byte.is_ascii_digit());
     plain.then(|| text.parse().ok()).flatten()

@@ -10,7 +10,7 @@ const ROUTES: &str = "[upstream.api]\nservers = [\"http://127.0.0.1:9000\"]\n\
                       [[route]]\nname = \"slow\"\npath = \"/slow\"\nmethods = [\"PUT\"]\nupstream = \"slow\"\n";
 
 fn load(store: &str, routes: &str, env: &[(&str, &str)]) -> Result<Loaded, ConfigErrors> {
-    // The catch-all comes last.
+    // The route for all paths is moved to the end, because it would match all requests before the other routes.
     let (head, tail) = routes.split_at(routes.rfind("[[route]]").expect("two routes"));
     let (upstreams, all) = head.split_at(head.find("[[route]]").expect("two routes"));
     let text = format!("[store]\nbackend = \"redis\"\n{store}\n{upstreams}{tail}{all}");
@@ -31,7 +31,8 @@ fn redis(store: &str) -> RedisSettings {
     redis_with(store, ROUTES, &[])
 }
 
-/// Returns title and help of the only problem of a store.
+/// Returns the title and the help of the only problem of a store with these configuration lines. Panics if there is no
+/// problem or more than one.
 fn problem(store: &str, routes: &str) -> (String, String) {
     let errors = load(store, routes, &[]).expect_err(store);
     let [problem] = errors.problems() else {
@@ -201,11 +202,11 @@ fn conflicting_or_incomplete_credentials_are_errors() {
         ("url = \"redis://a\"\nuser = \"gate\"", "without `password`"),
         (
             "url = \"redis://:x@a\"\nuser = \"gate\"",
-            "also contains credentials",
+            "credentials are set twice",
         ),
         (
             "url = [\"redis://:x@a\"]\npassword = \"y\"",
-            "also contains credentials",
+            "credentials are set twice",
         ),
         (
             "url = \"redis://a\"\npassword = \"x\"\npassword_file = \"y\"",
@@ -213,7 +214,7 @@ fn conflicting_or_incomplete_credentials_are_errors() {
         ),
         (
             "url = \"redis://a\"\npassword_file = \"/nonexistent\"",
-            "cannot read the password file",
+            "cannot read the file that contains the password",
         ),
         (
             "url = [\"redis://:x@a\", \"redis://:y@b\"]",
