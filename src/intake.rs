@@ -90,7 +90,7 @@ pub(crate) fn check<B>(
 }
 
 /// The headers to check. They are collected in one pass over all headers, because this is cheaper than a lookup of
-/// each. One lookup costs as much as passing eight headers, and most requests have fewer than sixteen.
+/// each: a lookup takes as long as a pass over eight headers, and most requests have fewer than sixteen headers.
 #[derive(Default)]
 struct CheckedHeaders<'a> {
     host: SingleHeader<'a>,

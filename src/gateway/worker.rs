@@ -117,7 +117,7 @@ async fn accept(socket: TcpListener, context: Arc<WorkerContext>, permits: Arc<S
         Err(error) => {
             tracing::error!(
                 %error,
-                "cannot register listener with the event loop, worker accepts no connections on its address"
+                "cannot register listener with the event loop, worker accepts no connections on this listener"
             );
             return;
         }

@@ -265,7 +265,7 @@ mod tests {
         Problem::new(
             StatusCode::BAD_GATEWAY,
             "upstream-unavailable",
-            "Unavailable",
+            "Upstream unavailable",
             detail,
         )
     }

@@ -44,7 +44,7 @@ pub enum RetryTable {
 }
 
 impl RetryTable {
-    /// Whether a client with this table retries a request that failed with `failure`.
+    /// Whether a request that failed with `failure` is retried.
     pub fn retries(self, failure: Failure) -> bool {
         match failure {
             Failure::Status(status) => self.retries_status(status),

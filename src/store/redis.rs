@@ -81,7 +81,7 @@ pub enum RedisOpenError {
     UnusableServer {
         /// The addresses in `store.url`.
         nodes: String,
-        /// Why the gateway cannot use the server, and how to correct it.
+        /// Why the gateway cannot use the server, and how to correct the problem.
         reason: UnusableServer,
     },
     /// The operating system cannot create the monitor thread or its event loop.

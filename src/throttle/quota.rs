@@ -187,8 +187,8 @@ impl StateStore for Debt {
     }
 }
 
-/// Clock of a governor limiter that makes a single decision. The clock always returns zero, because a debt is relative
-/// to the time of the decision.
+/// Clock of a limiter of the `governor` crate that makes a single decision. The clock always returns zero, because the
+/// debt of a bucket (the time until it is full) is measured from the time of the decision.
 struct FrozenClock;
 
 impl FrozenClock {

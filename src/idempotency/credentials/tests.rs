@@ -139,7 +139,7 @@ fn the_identity_of_a_signed_request_excludes_its_signature() {
         "Digest username=\"open",
         "Hawk",
         "Signature keyid",
-        // From each of the following values, a server could read a different or longer identity.
+        // A server can parse each of the following values differently from the gateway, and get another user name.
         "Digest username='Doe, John', realm=\"r\"",
         "Digest username=\"ann\"b, realm=\"r\"",
         "Hawk id=\"ann\"b, ts=\"1\"",

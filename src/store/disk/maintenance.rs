@@ -93,7 +93,8 @@ impl Writer {
     /// Resolves the claims on disk that belong to no execution, counts the idempotency keys of each client, and starts
     /// to use `engine`.
     ///
-    /// An orphaned claim is removed. Every other claim without an execution becomes a record with an unknown outcome.
+    /// A claim in `orphaned_claims`, whose request was certainly not sent, is removed. Every other claim without an
+    /// execution becomes a record with an unknown outcome.
     /// The caller must empty the inbox first. Otherwise an execution whose completion is still in the inbox could be
     /// recorded as unknown.
     pub(super) fn resolve_claims(&mut self, engine: Engine) -> Result<(), StoreError> {

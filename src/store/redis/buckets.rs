@@ -60,7 +60,7 @@ pub(crate) struct RedisBuckets {
 #[derive(Clone, Copy, Debug)]
 struct RequestCharges<'a> {
     all: &'a [Charge<'a>],
-    /// The number of enforced charges at the start of `all`.
+    /// Number of enforced charges. They are the first elements of `all`.
     enforced: usize,
 }
 

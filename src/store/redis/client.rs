@@ -7,7 +7,7 @@
 //! request has timed out. All requests that arrive in the meantime wait for this task, and fail together if it fails.
 //!
 //! `redis::aio::ConnectionManager` is not used for three reasons. It has no step between connecting and the first
-//! command, where this client checks the fleet secret. It does not support clusters. After a timeout, it neither
+//! command, where this client checks the secret that all gateways share. It does not support clusters. After a timeout, it neither
 //! repeats the command nor reconnects.
 
 use std::future::Future;
@@ -133,8 +133,8 @@ impl ClientState {
         self.background.spawn(task);
     }
 
-    /// Connects, and checks the fleet secret. Fails if the secret differs from the one that the monitor has read. The
-    /// monitor must then probe the server before requests use it.
+    /// Connects, and reads the secret that all gateways share in Redis. Fails if the secret differs from the one that the
+    /// monitor has read. The monitor must then probe the server before requests use it.
     async fn connect(&self) -> Result<RedisConnection, CallError> {
         let mut connection = self.endpoint.connect().await?;
         let mut get = redis::cmd("GET");

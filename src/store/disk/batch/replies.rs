@@ -63,8 +63,8 @@ impl PendingReplies {
         }
     }
 
-    /// Sends the error `reason` to the callers of all operations except completions. Returns the completions and the
-    /// orphaned claims. Called after a failed commit, when it is unknown whether the batch is on disk.
+    /// Sends the error `reason` to the callers of all operations except completions. Returns the completions, and the
+    /// claims whose requests were certainly not sent. Called after a failed commit, when it is unknown whether the batch is on disk.
     pub(in super::super) fn fail(self, shared: &DiskStoreState, reason: &StoreError) -> Unwritten {
         let now = shared.store_clock.clock.now();
         let mut unwritten = Unwritten::default();

@@ -162,8 +162,8 @@ impl LocalFallback {
 
     /// Records that `bucket` was charged at `now` without Redis, and is full at `full_at`.
     ///
-    /// Buckets that are full by now are removed before a shard grows. All other buckets are also in the table of local
-    /// buckets, so `max_clients` bounds the size of this table.
+    /// Buckets that are full at `now` are removed before a shard grows. All other buckets are also in the table of local
+    /// buckets. `max_clients` bounds that table, and therefore the number of buckets recorded here.
     fn add(&self, bucket: BucketKey, full_at: Moment, now: Moment) {
         let mut shard = self.shard(bucket).lock();
         if shard.len() == shard.capacity() {
