@@ -39,7 +39,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         bucket: BucketKey { high: 0, low: 0 },
         cost: NonZeroU32::MIN,
     };
-    // The state of the client's bucket is the time at which it will be full again. It starts full.
+    // The only state of a bucket is the time at which the bucket becomes full. At first, this is the start time, so
+    // the client's bucket is full.
     let mut full_at = [Moment::default()];
 
     println!("seconds  status  tokens left  wait     retry-after");

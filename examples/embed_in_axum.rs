@@ -22,8 +22,8 @@
 //! ratelimit: "device";r=2;t=1
 //! ```
 //!
-//! Expected output of the second line: 200, 200 and 429, because a replay also takes a token of the rate limit. The
-//! last command gets a 200, because its route has no layers.
+//! Expected output of the second line: 200, 200 and 429. The bucket has four tokens, and the first line took two of
+//! them, because a replay also takes a token. The last command gets a 200, because its route has no layers.
 
 use std::error::Error;
 use std::net::SocketAddr;
@@ -63,7 +63,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     axum::serve(listener, service)
         .with_graceful_shutdown(async { drop(tokio::signal::ctrl_c().await) })
         .await?;
-    // Waits for payments in progress whose clients have disconnected, because these payments are not cancelled.
+    // This call waits for payments whose clients have disconnected, because these payments are not cancelled.
     embedded.finish().await;
     Ok(())
 }

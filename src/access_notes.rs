@@ -26,35 +26,37 @@ pub(crate) struct AccessLogFields {
     pub attempts: u32,
     /// Upstream server of the last attempt; `None` if there was no attempt.
     pub server: Option<Arc<str>>,
-    /// Names of the evaluated rate limits, each with the limit key by which the limit counts the request.
+    /// Names of the evaluated rate limits. Each name is followed by the key of the bucket that the request uses.
     pub limits: SmallVec<[(Arc<str>, CountedBy); 4]>,
-    /// Name of the rate limit that rejected the request, and the exact wait before a retry.
+    /// Name of the rate limit that rejected the request, and the time after which a retry can succeed. `None` if no
+    /// rate limit rejected the request.
     pub rejected_by: Option<(Arc<str>, Duration)>,
-    /// How the gateway responded to a request with an idempotency key if it did not return the response of a new
-    /// execution.
+    /// How the gateway handled the idempotency key of the request. `None` if the request has no idempotency key, or if
+    /// no variant of [`KeyUse`] applies.
     pub idempotency: Option<KeyUse>,
     /// Problem type, or `preflight`, if the gateway itself generated the response; `None` for other responses.
     pub reason: Option<&'static str>,
 }
 
-/// Limit key by which a rate limit counts a request.
+/// Key of the bucket from which a rate limit takes the tokens for a request, as the access log shows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CountedBy {
-    /// The rate limit counts by client. The log line contains the address of the client.
+    /// Each client has its own bucket. The log line contains the address of the client.
     Client,
-    /// The rate limit counts all requests in one bucket.
+    /// All requests share one bucket. The log line contains `global`.
     Global,
-    /// The rate limit counts by other properties. The log line contains a hash of them, keyed with the hash keys of the
-    /// store.
+    /// The bucket depends on other properties of the request, such as a header. The log line contains a keyed hash of
+    /// these properties.
     Hash(u64),
 }
 
-/// How the gateway responded to a request with an idempotency key if it did not return the response of a new execution.
+/// How the gateway handled the idempotency key of a request. There is no variant for an execution with a known outcome
+/// or for a key that the gateway rejects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyUse {
     /// The client received a stored response.
     Replayed,
-    /// The request waited for an equal request in flight.
+    /// The request waited for an earlier request with the same idempotency key, which was in flight.
     Waited,
     /// The outcome of the request, or of an earlier request with the same key, is unknown.
     Unknown,
@@ -66,12 +68,12 @@ impl AccessLogNotes {
         self.fields.lock()
     }
 
-    /// Adds `bytes` to the number of bytes that were read of the request body.
+    /// Adds `bytes` to the number of request body bytes that the gateway has read.
     pub(crate) fn add_bytes_in(&self, bytes: usize) {
         self.bytes_in.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Returns the number of bytes that were read of the request body.
+    /// Returns the number of request body bytes that the gateway has read.
     pub(crate) fn bytes_in(&self) -> u64 {
         self.bytes_in.load(Ordering::Relaxed)
     }
@@ -102,7 +104,8 @@ impl fmt::Display for Escaped<'_> {
         for character in self.0.chars() {
             match character {
                 '\\' => f.write_str("\\\\")?,
-                // The escaped characters are spaces, directional marks, and line and paragraph separators.
+                // These characters are spaces, invisible characters, directional marks, and line and paragraph
+                // separators.
                 ' '
                 | '\u{a0}'
                 | '\u{61c}'

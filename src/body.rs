@@ -12,5 +12,5 @@ pub use response::{BodyError, ResponseBody};
 
 pub(crate) use request::{RequestBody, RequestBodyError};
 
-/// Error of a body that an application reports which uses the layers in `embed`.
+/// Error of a request or response body in an application that uses the layers in `embed`.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;

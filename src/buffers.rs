@@ -8,9 +8,9 @@
 //! while more than half of `max_buffered` is in use. So a single client can use free memory, but cannot take the memory
 //! that other clients need. A limit per request would not suffice, because a client can open many HTTP/2 streams.
 //!
-//! A body of up to 1 KiB is not charged. It is smaller than most request heads, and the charge would cost more time
-//! than the body. Heads, read buffers, HTTP/2 windows and streamed bodies are not charged either, because each
-//! connection limits them.
+//! A body of up to 1 KiB is not charged. Such a body is smaller than most request heads, and updating the two counts
+//! would take longer than handling the body. Heads, read buffers, HTTP/2 windows and streamed bodies are not charged
+//! either, because their size is limited per connection.
 
 use std::fmt;
 use std::sync::Arc;
@@ -91,17 +91,18 @@ struct BufferCounts {
 #[derive(Debug)]
 #[must_use = "a dropped charge is released"]
 pub(crate) struct BufferCharge {
-    /// The worker thread's own `Arc`, so that worker threads do not contend on one reference count.
+    /// Each worker thread has its own `Arc`, so that worker threads do not contend on one reference count.
     buffers: Arc<Buffers>,
     client: ClientId,
     kind: Buffered,
-    /// Number of bytes of the body for which memory was requested.
+    /// Number of bytes that the body occupies in memory, charged or not.
     bytes: usize,
     /// Number of bytes that are charged: `bytes`, or zero if the body is small.
     charged: usize,
 }
 
-/// Size of the largest body that is not charged, in bytes. It is smaller if `max_buffered_per_client` is below 1 MiB.
+/// Size of the largest body that is not charged, in bytes. If `max_buffered_per_client` is below 1 MiB, 1/1024 of
+/// `max_buffered_per_client` is used instead.
 const MAX_FREE: usize = 1 << 10;
 
 /// Error of a charge that exceeds `max_buffered` or `max_buffered_per_client`.
@@ -192,7 +193,7 @@ impl BufferCounts {
 }
 
 impl BufferCharge {
-    /// Charges `bytes` more for the body. If they exceed a memory limit, charges nothing and fails.
+    /// Adds `bytes` bytes to the charge. If the new total would exceed a memory limit, fails and adds nothing.
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), Exceeded> {
         let shared = &self.buffers.0;
         let grown = self.bytes.checked_add(bytes).ok_or(Exceeded)?;
@@ -210,8 +211,9 @@ impl BufferCharge {
         taken
     }
 
-    /// Reserves capacity for `more` bytes in `buffer`. Charges the capacity, not the length. The capacity doubles until
-    /// it is `most` bytes, so a body that arrives in many parts is copied only a few times.
+    /// Reserves capacity for `more` additional bytes in `buffer`. Charges the capacity of the buffer, not its length.
+    /// If the capacity is not sufficient, it is doubled, up to `most` bytes. So a body that arrives in many parts is
+    /// copied only a few times.
     pub(crate) fn reserve(
         &mut self,
         buffer: &mut Vec<u8>,

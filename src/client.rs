@@ -5,11 +5,13 @@
 //! first untrusted address is the client. Addresses further left come from that client or from unknown proxies, so they
 //! are neither trusted nor forwarded.
 //!
-//! An element that is not an address ends the search, and the last valid address is the client. The two alternatives
-//! are unsafe. If the gateway ignored the header, a client that sends an invalid element would be treated as the proxy.
-//! If the gateway skipped the element, a client could choose its address. Rate limits count requests by [`ClientId`].
-//! An IPv6 client is identified by its network, because one subscriber has 2⁶⁴ addresses. Whether a client is exempt
-//! from rate limits depends on its full address.
+//! An element that is not an address ends the search. The client is then the address that was read just before that
+//! element, or the TCP peer if there is none. The two alternatives are unsafe. If the gateway ignored the header, a
+//! client that sends an invalid element would be treated as the proxy. If the gateway skipped the element, a client
+//! could choose its address.
+//!
+//! Rate limits count requests by [`ClientId`]. An IPv6 client is identified by its network, because one subscriber has
+//! 2⁶⁴ addresses. Whether a client is exempt from rate limits depends on its full address.
 //!
 //! `Forwarded` and `X-Real-IP` are not read, because a client could send a value that contradicts `X-Forwarded-For`.
 

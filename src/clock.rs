@@ -28,7 +28,7 @@ impl Moment {
         self.0
     }
 
-    /// Returns how long this moment is after `earlier`, or zero if `earlier` is the later one.
+    /// Returns the time from `earlier` to this moment, or zero if `earlier` is after this moment.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

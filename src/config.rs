@@ -125,8 +125,8 @@ pub(crate) struct AdminSettings {
 pub(crate) struct StoreSettings {
     /// Where rate limit buckets and idempotency records are stored.
     pub(crate) backend: Backend,
-    /// Maximum number of idempotency keys and maximum total size of their responses, in memory and on disk. Not used
-    /// with Redis, whose bounds are in [`RedisSettings`].
+    /// Maximum number of idempotency keys and maximum total size of their responses in a memory store or disk store. A
+    /// Redis store does not use these values, because its bounds are in [`RedisSettings`].
     pub(crate) capacity: StoreCapacity,
 }
 

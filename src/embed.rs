@@ -26,9 +26,9 @@
 //! ```
 //!
 //! Serve the application with `into_make_service_with_connect_info::<SocketAddr>()`. Otherwise the layers do not know
-//! the peer address. They then apply no rate limit and no idempotency key, and log one warning. Apply the layers to the
-//! outermost router. In a nested router, axum removes the prefix of the path, so two different requests could have the
-//! same fingerprint. All state is in memory.
+//! the peer address. They then apply no rate limits, ignore idempotency keys, and log one warning. Apply the layers to
+//! the outermost router. In a nested router, axum removes the prefix of the path, so two different requests could have
+//! the same fingerprint. All state is in memory.
 //!
 //! The layers call the same stage functions as the gateway.
 
@@ -149,7 +149,7 @@ impl Embedded {
     /// Returns the layer that identifies the client of a request. A request must pass this layer first.
     ///
     /// The layer rejects a request with 400 if a header value has leading or trailing white space. It also rejects a
-    /// request that repeats a header by which a rate limit counts, or a header in the scope of idempotency keys.
+    /// request that repeats a header in the key of a rate limit or in the scope of idempotency keys.
     pub fn identify(&self) -> IdentifyLayer {
         let mut names = HeaderNames::default();
         let headers_of = |mode| {

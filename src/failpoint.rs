@@ -23,8 +23,8 @@ macro_rules! failpoint {
     ($name:literal $(, $last_act:expr)?) => {};
 }
 
-/// Whether the operation at this failpoint must fail. With `FAILPOINTS=NAME=sleep(1000)` the operation does not fail,
-/// but is delayed by 1,000 ms.
+/// Returns whether the operation at this failpoint must fail. If `FAILPOINTS` is `NAME=sleep(1000)`, the operation does
+/// not fail, but is delayed by 1,000 ms.
 #[cfg(feature = "failpoints")]
 macro_rules! fails {
     ($name:literal) => {

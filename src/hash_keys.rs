@@ -6,7 +6,8 @@
 //! hashes. A gateway reads the secret when it first connects to Redis. It reads the secret again if Redis was emptied
 //! and another gateway has written a new secret.
 //!
-//! Each hashed part is preceded by its length, so two different lists of parts never hash the same bytes.
+//! The input of a hash is a list of parts. Each part is preceded by its length, so two different lists never result in
+//! the same input.
 
 use std::fmt;
 use std::hash::Hasher as _;
@@ -49,8 +50,8 @@ pub(crate) enum HashKeySource {
     Shared(Arc<RwLock<HashKeys>>),
 }
 
-/// What a hash identifies. The value is the first hashed byte, so that values of different kinds never hash the same
-/// bytes.
+/// What a hash identifies. The number of the variant is the first byte of the hash input, so hashes of different
+/// subjects never have the same input.
 #[derive(Clone, Copy)]
 pub(crate) enum Subject {
     Key = 1,
@@ -167,8 +168,8 @@ impl NameHasher {
         self.0.write(bytes);
     }
 
-    /// Adds the value of a header that has one field line. The number 1 is added for compatibility with earlier
-    /// versions, which also hashed headers with several field lines.
+    /// Adds the value of a header that has one field line. The number of field lines, which is 1, is added too.
+    /// Earlier versions also hashed headers with several field lines, and the hash must be the same as theirs.
     pub(crate) fn header(&mut self, value: &[u8]) {
         self.tag(4);
         self.length(1);
@@ -295,7 +296,7 @@ impl HashKeySource {
         Secret::random().into()
     }
 
-    /// Returns the current hash keys. With Redis, they can differ from those of an earlier call.
+    /// Returns the current hash keys. In a Redis store, they can differ from those that an earlier call returned.
     pub(crate) fn keys(&self) -> HashKeys {
         match self {
             Self::Fixed(keys) => *keys,

@@ -11,9 +11,10 @@
 //!             └── HTTP/2 → Rewind → http2::serve
 //! ```
 //!
-//! A connection serves one request after the other. If a client sends the next request early, its bytes are not parsed
-//! yet. The gateway buffers up to one read, and the kernel buffers the rest. So the bytes after an upgrade request are
-//! not parsed before the response shows whether they are HTTP.
+//! A connection serves one request after the other. If a client sends the next request before the response to the
+//! current one is complete, the bytes of the next request are not parsed yet. The gateway buffers the bytes that it has
+//! already read, and the kernel buffers the rest. So the bytes after an upgrade request are not parsed before the
+//! response shows whether they are HTTP.
 
 mod body;
 mod connection;

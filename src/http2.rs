@@ -160,17 +160,17 @@ where
             }
             () = check.as_mut() => {
                 let now = Instant::now();
-                // A connection with a blocked socket counts as active, because the write timeout of `Rewind` closes it
-                // if necessary.
+                // A connection with a blocked socket counts as active. If the socket stays blocked, the write timeout
+                // of `Rewind` closes the connection.
                 if Arc::strong_count(&state) > 1 || socket.is_blocked() {
                     last_active = now;
                 }
                 let inactive = now.saturating_duration_since(last_active);
                 let idle_limit = if is_stopping { timeouts.head } else { timeouts.idle };
                 if connection.has_streams() {
-                    // No task serves these streams, but `h2` still has bytes queued for them, because the client's
-                    // flow-control windows are exhausted. If the client does not open its windows within
-                    // `write_timeout`, the gateway closes the connection.
+                    // If the connection is inactive, no task serves its remaining streams. `h2` still has queued bytes
+                    // for these streams, because the client's flow-control windows are exhausted. If the client does
+                    // not open its windows within `write_timeout`, the gateway closes the connection.
                     if inactive >= timeouts.write {
                         is_aborted = true;
                         connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
@@ -208,8 +208,8 @@ fn builder(limits: &ServerLimits) -> Builder {
     builder
 }
 
-/// Serves the request of one stream. When this function returns, `h2` resets the stream if the client has not ended its
-/// side.
+/// Serves the request of one stream. When this function returns, `h2` resets the stream if the client has not sent the
+/// end of its request.
 async fn exchange<Responding, B>(
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
@@ -255,8 +255,10 @@ async fn exchange<Responding, B>(
         return;
     };
     let (parts, body) = response.into_parts();
-    // The stream lingers only if the status is not 2xx. After a complete 2xx response, curl 7.88 continues its upload
-    // and ignores a later reset. With an immediate reset, curl sometimes reports error 92 or continues to wait.
+    // After a response with a status other than 2xx, the stream lingers: the gateway reads and discards the rest of the
+    // request body before it resets the stream. If the reset followed immediately, curl 7.88 would sometimes report
+    // error 92 or continue to wait. After a complete 2xx response, curl continues its upload and ignores a later reset,
+    // so the stream does not linger.
     let lingers = !parts.status.is_success();
     let mut body = Box::pin(body);
     let (write, flow) = (timeouts.write, &state.flow);

@@ -14,8 +14,8 @@
 //! Encoded slashes, backslashes, NUL and malformed escapes are rejected, because servers differ in how they interpret
 //! them.
 //!
-//! An upstream with further rules can still interpret a path differently. The gateway treats path parameters (`/a;x`)
-//! as ordinary characters, does not change the case of letters, and decodes nothing twice.
+//! An upstream that applies further rules can still interpret a path differently from the gateway. The gateway treats
+//! path parameters (`/a;x`) as ordinary characters, does not change the case of letters, and decodes nothing twice.
 
 use std::borrow::Cow;
 
@@ -382,8 +382,8 @@ mod tests {
 
     const THROTTLED: &str = "/o/client/register";
 
-    /// Returns many spellings of the path that the test limits. Each character and each slash is written in several
-    /// encodings, with several endings of the path.
+    /// Returns many variants of the path `THROTTLED`. In each variant, one character is encoded or one slash is
+    /// replaced by another sequence, and an ending is appended to the path.
     fn variants() -> Vec<String> {
         let characters = THROTTLED.char_indices().flat_map(|(at, character)| {
             let code = u32::from(character);

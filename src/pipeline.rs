@@ -189,8 +189,8 @@ impl Pipeline {
         &self.metrics
     }
 
-    /// Responds to `request`, which arrived on `connection`. If `violation` is set, the client sent no valid HTTP
-    /// request, and `request` is a placeholder.
+    /// Responds to `request`, which arrived on `connection`. If `violation` is set, the request is rejected because
+    /// of this violation. On an HTTP/1 connection, `request` is then a placeholder.
     ///
     /// The throttle is the first stage. So a request that it rejects claims no idempotency key and uses no upstream
     /// connection. Replays are charged to rate limits like other requests.

@@ -17,7 +17,8 @@ use smallvec::SmallVec;
 /// Value of `Retry-After` for a condition that usually ends within a second, such as a request in flight.
 pub(crate) const RETRY_SOON: Duration = Duration::from_secs(1);
 
-/// Value of `Retry-After` for a condition that lasts longer, or that an operator has to change, such as a full store.
+/// Value of `Retry-After` for a condition that usually lasts longer than a second, or that an operator has to change,
+/// such as a full store.
 pub(crate) const RETRY_LATER: Duration = Duration::from_secs(5);
 
 /// Sentence at the end of a problem's detail if the outcome is unknown and the route has `on_unknown = "hold"`.
@@ -166,14 +167,15 @@ impl Problem {
     }
 
     /// Creates the problem for a request to which the upstream sent no complete and valid response, with status 502.
-    /// With `is_held`, the outcome of the request is unknown and a retry with the same idempotency key is rejected.
+    /// If `is_held` is true, the outcome of the request is unknown, and a retry with the same idempotency key is
+    /// rejected.
     pub fn upstream_unavailable(detail: &str, is_held: bool) -> Self {
         let (status, kind) = (StatusCode::BAD_GATEWAY, "upstream-unavailable");
         Self::without_response(status, kind, "Upstream unavailable", detail, is_held)
     }
 
-    /// Creates the problem for a request to which the upstream did not respond in time, with status 504. With
-    /// `is_held`, the outcome of the request is unknown and a retry with the same idempotency key is rejected.
+    /// Creates the problem for a request to which the upstream did not respond in time, with status 504. If `is_held`
+    /// is true, the outcome of the request is unknown, and a retry with the same idempotency key is rejected.
     pub fn upstream_timeout(phase: TimeoutPhase, detail: &str, is_held: bool) -> Self {
         let (status, kind) = (StatusCode::GATEWAY_TIMEOUT, "upstream-timeout");
         let mut problem =
@@ -197,7 +199,7 @@ impl Problem {
         problem.never_retry()
     }
 
-    /// Sets the wait after which a retry can succeed, for `Retry-After` in seconds.
+    /// Sets the wait after which a retry can succeed. The response contains the wait as `Retry-After`, in seconds.
     #[must_use]
     pub fn retry_after(mut self, wait: Duration) -> Self {
         self.retry = Retry::After(wait, RetryAfterForm::Seconds);

@@ -50,7 +50,8 @@ impl Preferences {
     }
 }
 
-/// Returns whether a header describes rate limits in any dialect, including variants such as `X-RateLimit-Used`.
+/// Returns whether a header describes rate limits. The names of such headers start with `RateLimit` or `X-RateLimit`,
+/// for example `X-RateLimit-Used`.
 pub(crate) fn is_rate_limit_field(name: &HeaderName) -> bool {
     let name = name.as_str();
     name.starts_with("ratelimit") || name.starts_with("x-ratelimit")

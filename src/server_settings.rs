@@ -24,7 +24,7 @@ pub(crate) struct ServerSettings {
     pub timeouts: ClientTimeouts,
     /// Size limits of requests, and maximum numbers of connections and streams.
     pub limits: ServerLimits,
-    /// Maximum amounts of request and response bodies in memory.
+    /// Maximum number of bytes of request and response bodies that are buffered in memory.
     pub buffers: BufferBounds,
 }
 

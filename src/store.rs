@@ -29,14 +29,15 @@ pub(crate) use health::{Health, Part};
 /// The store of rate limit buckets that the configuration selects.
 #[derive(Clone, Debug)]
 pub(crate) enum BucketStore {
-    /// The buckets are in memory. With `store.backend = "disk"` the gateway also writes snapshots of them to disk.
+    /// The buckets are in memory. If `store.backend` is `"disk"`, the gateway also writes snapshots of them to disk.
     Memory(Arc<MemoryBuckets>),
     /// The buckets are in Redis, and all gateways of a fleet share them. Each clone has its own connection.
     Redis(RedisBuckets),
 }
 
 impl BucketStore {
-    /// Returns the buckets in the memory of this gateway. With Redis, they decide only while Redis does not respond.
+    /// Returns the buckets in the memory of this gateway. If the store is Redis, the gateway uses these buckets only
+    /// while Redis does not respond.
     pub(crate) fn local(&self) -> &MemoryBuckets {
         match self {
             Self::Memory(buckets) => buckets,
@@ -92,7 +93,8 @@ impl RecordStore {
         matches!(self, Self::Redis(_))
     }
 
-    /// Returns the health of each part of the store that can fail. With Redis, the rate limits are a part too.
+    /// Returns the health of each part of the store that can fail. A memory store has no such part. In a disk store,
+    /// the idempotency records can fail. In a Redis store, the rate limit buckets can fail as well.
     pub fn health(&self) -> Vec<Health> {
         match self {
             Self::Memory(_) => Vec::new(),
@@ -101,7 +103,8 @@ impl RecordStore {
         }
     }
 
-    /// Counts all idempotency records of the store, by state. With Redis this call reads every record, so it is slow.
+    /// Counts all idempotency records of the store, by state. If the store is Redis, this call is slow, because it
+    /// reads every record.
     pub async fn count(&self) -> Result<RecordCounts, StoreError> {
         match self {
             Self::Memory(_) | Self::Disk(_) => Ok(self.counts()),

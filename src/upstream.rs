@@ -8,8 +8,9 @@
 //!
 //! `balance` chooses a server whose circuit breaker admits requests. `attempt` sends the request to that server, and
 //! `attempts` decides whether another attempt follows. If provably no byte of the request was sent, another server gets
-//! the request. Any other further attempt is a retry: retries must be configured, the request must be safe to repeat,
-//! and the retry budget must allow the retry. All workers share the circuit breakers and counters of the servers.
+//! the request. In all other cases, another attempt is a retry. A retry has three conditions: retries are configured,
+//! the request is safe to repeat, and the retry budget allows the retry. All workers share the circuit breakers and
+//! counters of the servers.
 //!
 //! Bodies stream in both directions. The gateway reads from the client no faster than the server accepts the bytes, and
 //! vice versa.
@@ -99,7 +100,7 @@ pub(crate) struct Upstream {
 pub(crate) struct Server {
     /// Whether connections to the server use TLS.
     pub tls: bool,
-    /// Host and port of the server. Without a port, the port is 443 with TLS and 80 without TLS.
+    /// Host of the server, with an optional port. The default port is 443 if `tls` is true, and 80 otherwise.
     pub authority: Authority,
     /// Share of the requests that the server receives, relative to the weights of the other servers.
     pub weight: NonZeroU32,

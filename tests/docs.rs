@@ -7,7 +7,8 @@
 //!   command are its expected standard output. `…` matches any text within a line. A line that is only `…` matches any
 //!   number of lines.
 //! - A `toml` block that starts with a comment such as `# tidegate.toml` is written to the file of that name.
-//! - `tidegate` is the binary under test, also for `cargo run --release --`. Other cargo and make commands are skipped.
+//! - The commands `tidegate` and `cargo run --release --` run the binary under test. Other cargo commands and all make
+//!   commands are skipped.
 //! - `tidegate demo` and `tidegate serve` run in the background until the next of them starts.
 //! - The ports of the documents are replaced by free ports.
 
@@ -282,8 +283,8 @@ fn run(document: &str) {
     }
 }
 
-/// Returns a free port. Its digits do not contain a port of the documents, because the replacement of the ports would
-/// replace it again.
+/// Returns a free port whose digits do not contain a port number of the documents. Otherwise these digits would be
+/// replaced too when the next port number is replaced.
 fn free_port() -> String {
     loop {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -369,8 +370,8 @@ impl Shell {
         }
     }
 
-    /// Runs a command, and returns its standard output and its exit status. Its standard input is empty. Otherwise it
-    /// could read the following commands, which the shell reads from the same pipe.
+    /// Runs a command, and returns its standard output and its exit status. The standard input of the command is empty.
+    /// Otherwise the command could consume the following commands, which the shell reads from its own standard input.
     fn run(&mut self, command: &str) -> (String, String) {
         let end = format!("printf '\\n%s%d\\n' '{}' $?", Self::END);
         let script = format!("{{ {command}\n}} </dev/null; {end}\n");

@@ -1,9 +1,8 @@
 //! Test of the memory use of rate limits: ten million clients with `max_clients` of one million.
 //!
-//! The resident memory of the process must grow by at most 110 bytes per client of `max_clients`. A client that
-//! exceeded its rate limit before the other clients arrive must still be throttled afterwards. Other clients must be
-//! served. The memory is measured for the whole process, so this file contains a single test and uses the allocator of
-//! the gateway.
+//! The resident memory of the process must grow by at most `max_clients` times 110 bytes. A client that exceeded its
+//! rate limit before the other clients arrive must still be throttled afterwards. Other clients must be served. The
+//! memory is measured for the whole process, so this file contains a single test and uses the allocator of the gateway.
 
 #![expect(clippy::unwrap_used, reason = "a panic fails the test")]
 
@@ -35,13 +34,14 @@ fn ten_million_clients_neither_exhaust_memory_nor_reset_the_bucket_of_an_abuser(
     let slow = limit(0, Duration::from_mins(1));
     let served = flood.run("slow refill", &slow, 10_000_000, Duration::ZERO);
     assert_eq!(flood.buckets.tracked(), MAX_CLIENTS);
-    // All further clients share 65,536 overflow buckets. Together they get no more requests than 65,536 clients.
+    // The other nine million clients share 65,536 overflow buckets, so the number of their admitted requests is at most
+    // the number of tokens in these buckets.
     let shared = 65_536 * u64::from(slow.quota.capacity().get());
     assert!(served >= MAX_CLIENTS as u64 + shared * 9 / 10);
     assert!(served <= MAX_CLIENTS as u64 + shared);
 
-    // A bucket is full again after 0.9 s, and one million clients arrive per second. Thus at most 90 % of the table is
-    // in use. Full buckets are evicted, so every client gets its own bucket.
+    // A bucket is full again after 0.9 s, and one million clients arrive per second. Thus at most 900,000 buckets are
+    // not full, and there is space for one million. Full buckets are evicted, so every client gets its own bucket.
     flood.clock.advance(Duration::from_hours(1));
     let fast = limit(1, Duration::from_millis(900));
     let served = flood.run("fast refill", &fast, 3_000_000, Duration::from_micros(1));

@@ -28,8 +28,8 @@ const FEW: u32 = 1_000;
 pub(crate) fn bench(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("charge");
     for limits in [1, 3] {
-        // The rate of the single client is so high that no request is rejected. The rate of few and many clients is
-        // low, so that no bucket refills during the measurement. A full bucket would be evicted.
+        // The rate of `hot`, which has a single client, is so high that no request is rejected. The rate of `few` and
+        // `many` is so low that no bucket becomes full during the measurement. A full bucket would be evicted.
         let hot = Throttle::new(limits, quota(1_000_000_000, 1, 0));
         let few = Throttle::new(limits, quota(1, 60, 500_000)).tracking(FEW);
         let many = Throttle::new(limits, quota(1, 60, 500_000)).tracking(MANY);

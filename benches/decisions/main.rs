@@ -4,8 +4,9 @@
 //! compared with a thousand, and a thousand routes compared with ten.
 //!
 //! The measurement of a charge includes everything from the address of the client to the decision. The table tracks
-//! every client. With several threads, each thread makes the number of charges that criterion sets, and the result is
-//! the time per charge of one thread. This time equals that of a single thread if the threads do not block each other.
+//! every client. If a benchmark has several threads, each thread makes the number of charges that criterion sets, and
+//! the result is the time per charge of one thread. This time equals that of a single thread if the threads do not
+//! block each other.
 
 mod charge;
 mod ratios;

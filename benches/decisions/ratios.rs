@@ -57,7 +57,8 @@ pub(crate) fn print(since: SystemTime) {
     }
 }
 
-/// Returns the median time of a benchmark in nanoseconds. `None` if it was not measured after `since`.
+/// Returns the median time of a benchmark in nanoseconds. Returns `None` if the benchmark was not measured after
+/// `since`.
 fn estimate(benchmark: &str, since: SystemTime) -> Option<f64> {
     let file = directory().join(benchmark).join("new/estimates.json");
     let written = file.metadata().and_then(|file| file.modified()).ok()?;

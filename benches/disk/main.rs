@@ -46,7 +46,8 @@ const MAX_RATIO: f64 = 2.0;
 /// Required number of requests per second. On a slow disk, fewer are required.
 const TARGET_RATE: f64 = 5_000.0;
 
-/// Number of requests per `fdatasync` with 64 clients: each request writes twice, a claim and a response.
+/// Number of requests per `fdatasync`. One `fdatasync` covers at most one write of each of the 64 clients. Each request
+/// needs two writes, a claim and a response, so 64 writes correspond to 32 requests.
 const REQUESTS_PER_SYNC: f64 = 32.0;
 
 fn main() -> BenchResult<()> {

@@ -2,8 +2,8 @@
 //!
 //! Both gateways have the same configuration. First, each gateway gets one request per client, with the client's
 //! address in `X-Forwarded-For`, so that it tracks a bucket for each client. Then both are loaded in turns with
-//! requests of random clients. A bucket gets one token in ten minutes. Thus no bucket becomes full, which would evict
-//! it, before all clients are tracked.
+//! requests of random clients. The gateway evicts full buckets. A bucket gets one token in ten minutes, so no bucket
+//! becomes full before all clients are tracked.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};

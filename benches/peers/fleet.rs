@@ -4,8 +4,9 @@
 //! one call at a time on each. Then the gateway gets requests on the same number of connections, and calls the script
 //! for every request.
 //!
-//! The second comparison is latency on one connection, where no request waits for another. The latency that Redis adds
-//! to a request, compared with rate limits in memory, is compared with the latency of one script call.
+//! The second comparison is latency on one connection, where no request waits for another. The added latency is the
+//! latency of a request with rate limits in Redis minus that with rate limits in memory. It is compared with the
+//! latency of one script call.
 
 use std::path::Path;
 use std::process::Command;

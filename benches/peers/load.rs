@@ -96,7 +96,8 @@ pub(crate) fn measure(
     workload: Workload,
     load: &Load,
 ) -> BenchResult<Sample> {
-    // With the workload `Rejected`, this request uses up the rate limit, so that the gateway rejects all others.
+    // If the workload is `Rejected`, this request uses up the rate limit, so that the gateway rejects all later
+    // requests.
     get(running.address, workload.path())?;
     let mut faults = Vec::new();
     let counts = setup.file("counts.lua", COUNT_STATUSES)?;

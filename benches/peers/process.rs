@@ -1,7 +1,7 @@
 //! A child process with its descendants: CPU time, memory and termination.
 //!
-//! Dropping a [`Process`] ends the process by its id, so that no process remains after a panic. Descendants that are
-//! still running are killed too.
+//! Dropping a [`Process`] sends SIGTERM to the process, so that no process remains after a panic. If the process or a
+//! descendant does not exit, it gets SIGKILL.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -44,7 +44,7 @@ impl Process {
         Ok(Self(child))
     }
 
-    /// Returns the exit status as text. `None` if the process is still running.
+    /// Returns the exit status as text, or `None` if the process is still running.
     pub(crate) fn ended(&mut self) -> Option<String> {
         let status = self.0.try_wait().ok()??;
         Some(status.to_string())

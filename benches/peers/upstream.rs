@@ -1,8 +1,8 @@
 //! Cost of retries, circuit breakers, health checks and the concurrency limit while no server fails.
 //!
-//! Two gateways have the same two upstream servers. One gateway has retries with a retry budget, circuit breakers,
-//! health checks and an adaptive concurrency limit, and the other has none of these. Both balance the load over the
-//! servers.
+//! Two gateways have the same two upstream servers. One gateway has failure handling: retries with a retry budget,
+//! circuit breakers, health checks and an adaptive concurrency limit. The other has none of these. Both balance the
+//! load over the servers.
 
 use std::net::SocketAddr;
 
@@ -12,7 +12,7 @@ use crate::load::{Load, Sample, loaded, wrk};
 use crate::setup::{Setup, free_address, until_listening};
 use crate::table::{median, print_result, range};
 
-/// Maximum ratio of the CPU time per request with failure handling to that without.
+/// Maximum ratio of the CPU time per request with failure handling to the CPU time without it.
 const BOUND: f64 = 1.05;
 
 /// Path of all requests that wrk sends.

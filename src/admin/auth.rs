@@ -1,9 +1,11 @@
 //! Access control for all admin endpoints except the probes `/livez` and `/readyz`.
 //!
-//! If `[admin] token` is set, a request must send the token in `Authorization`. Without a token, only a listener on a
-//! loopback address accepts requests. Such a request must have a loopback `Host` and no `Origin`. So a web page cannot
-//! use the operator's browser to read or change admin data, neither directly nor by DNS rebinding. With a token, `Host`
-//! and `Origin` are not checked, because a web page does not know the token.
+//! If `[admin] token` is set, a request must contain the token in `Authorization`. `Host` and `Origin` are then not
+//! checked, because a web page does not know the token.
+//!
+//! If no token is set, only a listener on a loopback address accepts requests, and a request must have a loopback
+//! `Host` and no `Origin`. So a web page cannot use the operator's browser to read or change admin data, neither
+//! directly nor by DNS rebinding.
 
 use axum::http::HeaderMap;
 use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
@@ -62,8 +64,8 @@ fn is_loopback_host(host: &str) -> bool {
             .is_ok_and(|address| address.is_loopback())
 }
 
-/// Compares two secrets. How long this takes does not depend on the position of the first difference, so an attacker
-/// cannot guess the secret byte by byte.
+/// Compares two secrets. The duration of the comparison does not depend on the position of the first difference, so an
+/// attacker cannot guess the secret byte by byte.
 fn constant_time_eq(presented: &str, expected: &str) -> bool {
     let (presented, expected) = (presented.as_bytes(), expected.as_bytes());
     let differing = presented

@@ -106,7 +106,7 @@ async fn free_key(
     tracing::info!(
         key = request.key.as_str(),
         scope = %info.id.scope,
-        "operator freed idempotency key with unknown outcome, next request with this key is executed"
+        "operator freed idempotency key whose outcome was unknown, next request with this key is executed"
     );
     Ok(StatusCode::NO_CONTENT)
 }

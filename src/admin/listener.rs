@@ -50,7 +50,7 @@ pub(crate) struct AdminSources {
     /// Handle of the gateway. `/readyz` uses it to check whether the gateway drains.
     pub gateway: Stop,
     pub records: RecordStore,
-    /// Source of the secret that hashes idempotency keys into the ids of their records.
+    /// Source of the secret with which the ids of idempotency records are computed from idempotency keys.
     pub hash_keys: HashKeySource,
     pub upstream_states: Arc<[Arc<UpstreamState>]>,
     pub clock: Clock,

@@ -1,8 +1,8 @@
 //! Error responses of the admin listener, as problem documents (RFC 9457).
 //!
 //! [`crate::respond`] does not render these documents. Its output formats, retry headers and CORS headers are for API
-//! clients. A problem has a type of the gateway, or `about:blank` if the status suffices (RFC 9457, section 4.2.1). The
-//! `error` member has the same form as in responses to API clients.
+//! clients. The type of a problem is defined by the gateway, or it is `about:blank` if the status code alone describes
+//! the problem (RFC 9457, section 4.2.1). The `error` member has the same form as in responses to API clients.
 
 use axum::Json;
 use axum::http::header::CONTENT_TYPE;

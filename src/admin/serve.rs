@@ -15,8 +15,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
-/// How long an admin connection waits for the complete head of its next request, including idle time. This is longer
-/// than the usual scrape interval, so that Prometheus can reuse its connection.
+/// How long an admin connection waits for the complete head of its next request, including idle time. The timeout is
+/// longer than the usual scrape interval, so that Prometheus can reuse its connection.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
 
 /// Delay before the next accept after a failed one. The usual cause is `RLIMIT_NOFILE`, and without a delay the loop

@@ -90,7 +90,8 @@ impl RequestBody {
         }
     }
 
-    /// Adds the length of the body to `notes`, including bytes that have already arrived.
+    /// Adds the length of the body to `notes`: now if the body is complete in memory, or during reading if it is a
+    /// stream.
     pub(crate) fn count_bytes(&mut self, notes: &Arc<AccessLogNotes>) {
         match &mut self.0 {
             RequestBodySource::Whole(bytes) => notes.add_bytes_in(bytes.len()),

@@ -18,8 +18,8 @@ pub struct ResponseBody {
     /// Bytes that are sent before the stream. They are the complete body, or the part of a stream that the gateway had
     /// read when it found the body too large to store. The second entry is empty if the first is.
     held: [Bytes; 2],
-    /// Remaining body after `held`; `None` if there is none. Boxed to keep the response small, because each stage moves
-    /// it.
+    /// Remaining body after `held`; `None` if there is none. The stream is boxed to keep the response small, because
+    /// each stage moves the response.
     stream: Option<Stream>,
 }
 
@@ -28,7 +28,7 @@ type Stream = Pin<Box<dyn Body<Data = Bytes, Error = BodyError> + Send>>;
 /// Error that ends the body of a response before it is complete.
 #[derive(Debug, Error)]
 pub enum BodyError {
-    /// The upstream sent no data for this duration, which is its `idle_timeout`.
+    /// The upstream sent no data for this duration, which is the `idle_timeout` of the upstream.
     #[error("upstream sent no response data for {0:?} (`idle_timeout`)")]
     Stalled(Duration),
     /// The request with all its attempts took longer than the `timeout` of the upstream.
@@ -58,8 +58,8 @@ impl ResponseBody {
         }
     }
 
-    /// Puts bytes back that were read from the start of the body. The client receives `first`, then `second`, then the
-    /// stream.
+    /// Puts back bytes that were read from the beginning of the body. The client receives `first`, then `second`, then
+    /// the stream.
     pub(crate) fn put_back(&mut self, first: Bytes, second: Bytes) {
         self.held = if first.is_empty() {
             [second, first]

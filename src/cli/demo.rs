@@ -10,7 +10,7 @@ use super::serve::RunningGateway;
 use crate::config::{self, Environment, Overrides};
 use crate::log;
 
-/// Configuration file of the demo. The address of the sample API replaces its upstream.
+/// Configuration file of the demo. The demo replaces the upstream in the file with the address of the sample API.
 const CONFIG: &str = include_str!("../../config/demo.toml");
 
 /// Run the gateway in front of a built-in sample API and print commands to try.

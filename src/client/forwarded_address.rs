@@ -1,8 +1,9 @@
 //! Parser of one element of `X-Forwarded-For`: an address, optionally with brackets and a port.
 //!
 //! `X-Forwarded-For` has no standard, so the parser accepts only the forms that proxies write. It rejects `unknown`,
-//! `_hidden`, host names, quotes and IPv6 zone ids. A zone id names a network interface of another machine. Two clients
-//! can have the same address with different zone ids, so the parser must not drop the zone id.
+//! `_hidden`, host names, quotes and IPv6 zone ids. A zone id names a network interface of the machine that wrote the
+//! header, so it has no meaning for the gateway. An address is not accepted without its zone id either, because two
+//! clients can have the same address with different zone ids.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

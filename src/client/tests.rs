@@ -259,8 +259,8 @@ fn some_networks() -> impl Strategy<Value = Vec<IpNet>> {
 }
 
 proptest! {
-    /// The generated header has a single line and no IPv4-mapped addresses, because the crate `real_ip` supports only
-    /// these. For such headers, the gateway and `real_ip` must find the same client.
+    /// The crate `real_ip` supports only headers with a single line and without IPv4-mapped addresses, so the test
+    /// generates only such headers. The gateway and `real_ip` must find the same client for them.
     #[test]
     fn the_client_of_a_plain_chain_is_the_one_that_real_ip_finds(
         networks in some_networks(),

@@ -76,7 +76,7 @@ pub(super) struct ServerSection {
     /// Maximum time to receive the head of a request (request line and headers).
     #[schemars(extend("default" = "10s"))]
     pub(super) header_timeout: Option<Located<Timeout>>,
-    /// Maximum time without any byte of a request body that the client is sending.
+    /// Maximum time in which a client sends no byte of an incomplete request body.
     #[schemars(extend("default" = "60s"))]
     pub(super) body_timeout: Option<Located<Timeout>>,
     /// Maximum time between two requests on a connection. After it, the gateway closes the connection.
@@ -128,7 +128,7 @@ pub(super) struct TlsTable {
     pub(super) key: Option<Located<PathBuf>>,
 }
 
-/// Admin listener: health probes, metrics and admin API. Without `listen`, there is no admin listener.
+/// Admin listener: health probes, metrics and admin API. If `listen` is not set, there is no admin listener.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct AdminSection {
@@ -180,7 +180,7 @@ pub(super) struct RespondSection {
 pub(super) enum DialectWord {
     /// `RateLimit` and `RateLimit-Policy` of the newest supported IETF draft, currently draft 11.
     Draft,
-    /// `RateLimit` and `RateLimit-Policy` of IETF draft 11, also after a later draft is supported.
+    /// `RateLimit` and `RateLimit-Policy` of IETF draft 11, even after the gateway supports a later draft.
     #[serde(rename = "draft-11")]
     Draft11,
     /// `RateLimit-Limit`, `-Remaining` and `-Reset`.

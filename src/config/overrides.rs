@@ -25,7 +25,7 @@ const PREFIX: &str = "TIDEGATE__";
 /// Command-line flags that override the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overrides {
-    /// `--listen`: addresses that replace `server.listen`. If empty, `server.listen` stays.
+    /// `--listen`: addresses that replace `server.listen`. If empty, `server.listen` is not replaced.
     pub listen: Vec<SocketAddr>,
     /// `--upstream`: URL that replaces the servers of the only upstream. If the file has no upstream, one is created.
     /// If the file has several, an error is reported.
@@ -130,7 +130,8 @@ impl<'i> EnvOverride<'i, '_> {
         }
     }
 
-    /// Writes the value into the table of a list whose `name` is the first segment, such as a route.
+    /// Writes the value into one table of a list of tables, such as `[[route]]`. The first segment is the `name` of
+    /// this table.
     fn write_item(
         &mut self,
         items: &mut DeArray<'i>,
@@ -202,7 +203,8 @@ impl<'i> EnvOverride<'i, '_> {
         );
     }
 
-    /// Redacts the value in problem reports, because the misspelt name can refer to a secret.
+    /// Redacts the value of a variable with an unknown name in problem reports. The name can be misspelt, and the value
+    /// can be a secret.
     fn redact_value(&mut self) {
         let span = self.start..self.start + self.value.len();
         self.findings.sources.redact(&span);

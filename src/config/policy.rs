@@ -191,8 +191,9 @@ fn read_secret<T: FromStr<Err = ValueError>>(
     }
 }
 
-/// Warns if `exempt` or `trusted_proxies` contains all public addresses. With such `exempt`, no rate limit applies to
-/// any client. With such `trusted_proxies`, any client can choose its own address.
+/// Warns if `exempt` or `trusted_proxies` contains all public IPv4 or all public IPv6 addresses. If `exempt` contains
+/// them, no rate limit applies to these clients. If `trusted_proxies` contains them, any client can choose its own
+/// address.
 fn warn_about_unbounded_networks(section: &ClientSection, findings: &mut Findings) {
     for (key, networks, effect, help) in [
         (
@@ -256,8 +257,8 @@ fn plain<T: Copy>(given: Option<&Located<T>>, default: T) -> T {
     given.map_or(default, |given| given.value)
 }
 
-/// Returns the configured number. The default replaces a missing number; 0 cannot occur, because the schema requires
-/// at least 1.
+/// Returns the configured number, or `default` if no number is configured. A configured number is never 0, because the
+/// schema requires at least 1.
 fn count(given: Option<&Located<u32>>, default: NonZeroU32) -> NonZeroU32 {
     given
         .and_then(|given| NonZeroU32::new(given.value))

@@ -1,7 +1,7 @@
 //! Errors and warnings about a configuration.
 //!
 //! All problems of a configuration are collected and shown together, so that a user can fix them in one pass. Each
-//! problem has a help text with the remedy. It is rendered in the format of rustc, which many users know.
+//! problem has a help text with the remedy. Problems are rendered in the format of rustc, which many users know.
 
 use std::fmt;
 

@@ -68,8 +68,8 @@ impl Search<'_> {
         }
     }
 
-    /// Collects the spans of passwords in URLs. With `is_url`, every string in the value is treated as a URL, also if
-    /// it has no scheme.
+    /// Collects the spans of passwords in URLs. If `is_url` is true, every string in the value is treated as a URL,
+    /// even a string without a scheme.
     fn urls(&mut self, node: &TomlNode<'_>, is_url: bool) {
         match node.get_ref() {
             DeValue::String(text) => {
@@ -163,7 +163,8 @@ fn password_in_url(url: &str) -> Option<Range<usize>> {
 
 /// Returns those parts of the range `within` of a text that are not `${VARIABLE}` references.
 fn without_variables(text: &str, within: Range<usize>) -> Vec<Range<usize>> {
-    // With `$${`, a literal `${`, the whole range is returned, because a plain search would take it for a reference.
+    // If the text contains `$${` (a literal `${`), the whole range is returned. The search below would mistake the
+    // literal for a reference.
     if text.contains("$${") {
         return vec![within];
     }

@@ -31,7 +31,8 @@ pub(super) fn known_keys(schema: &Value) -> impl Iterator<Item = &str> + Clone {
         .flat_map(|properties| properties.keys().map(String::as_str))
 }
 
-/// Returns the schema of a configuration key. `schema` is that of its table. `None` means that the key is unknown.
+/// Returns the schema of a configuration key, or `None` if the key is unknown. `schema` is the schema of the table that
+/// contains the key.
 pub(super) fn property<'s>(schema: &'s Value, key: &str) -> Option<&'s Value> {
     match schema.get("properties").and_then(|all| all.get(key)) {
         Some(property) => Some(property),
@@ -162,8 +163,8 @@ impl SchemaValidator<'_> {
                 if types(schema).contains(&"integer") {
                     self.integer(at, &span, whole, schema)
                 } else {
-                    // Clamping does not change the result: keys that allow decimals have a much smaller range than
-                    // `i32`.
+                    // A number outside `i32` is clamped. It remains invalid, because the keys that allow decimals have
+                    // a much smaller range than `i32`.
                     let clamped = i32::try_from(whole.clamp(i32::MIN.into(), i32::MAX.into()));
                     self.number(at, &span, clamped.map_or(f64::NAN, f64::from), schema)
                 }
@@ -305,7 +306,7 @@ impl SchemaValidator<'_> {
     }
 }
 
-/// Returns the strings that a schema allows. Empty if the schema does not enumerate them.
+/// Returns the strings that a schema allows. The list is empty if the schema does not enumerate them.
 fn allowed_words(schema: &Value) -> Vec<&str> {
     let choices = schema.get("oneOf").and_then(Value::as_array);
     let described = choices

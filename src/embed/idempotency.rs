@@ -110,8 +110,8 @@ where
     }
 }
 
-/// Returns the result of a request for which the application returned an error. The application may have executed the
-/// request.
+/// Returns the result of a request for which the application returned an error. It is unknown whether the application
+/// has executed the request.
 fn application_failed() -> FailedRequest {
     FailedRequest {
         problem: Problem::upstream_unavailable(

@@ -17,7 +17,7 @@ use crate::intake::HeadError;
 use crate::intake::headers::{CountedHeaders, HeaderNames, PADDED_VALUE, has_padded_value};
 use crate::respond::Preferences;
 
-/// Tower layer that identifies the client of each request, which the other layers require.
+/// Tower layer that identifies the client of each request. The other layers require this layer.
 #[derive(Clone, Debug)]
 pub struct IdentifyLayer(pub(super) Arc<IdentifyState>);
 

@@ -138,8 +138,8 @@ async fn rejections_of_both_layers_have_the_configured_hints_and_link() {
     }
 }
 
-/// The test sends two headers in all spellings that the gateway treats as equal. The rate limit counts by one header,
-/// and the scope of idempotency keys contains the other.
+/// The test sends two headers in all spellings that the gateway treats as equal. One header is in the key of the rate
+/// limit, and the other is in the scope of idempotency keys.
 #[tokio::test]
 async fn equal_spellings_of_a_header_share_one_bucket_and_one_scope() {
     let quota = Quota::new(NonZeroU32::MIN, Duration::from_hours(1), 1).unwrap();

@@ -141,7 +141,7 @@ async fn accept(socket: TcpListener, context: Arc<WorkerContext>, permits: Arc<S
             Err(error) => {
                 tracing::warn!(
                     %error,
-                    "cannot accept client connection, retrying (with too many open files, raise RLIMIT_NOFILE)"
+                    "cannot accept client connection, retrying; if too many files are open, raise RLIMIT_NOFILE"
                 );
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }

@@ -143,7 +143,7 @@ impl RequestBodySender {
         channel.wake_receiver();
     }
 
-    /// Ends the body. With `Ok` the body is complete, and with `Err` the service receives the error.
+    /// Ends the body. `Ok` means that the body is complete. If `end` is `Err`, the service receives the error.
     pub(super) fn end(self, end: Result<(), Http1BodyError>) {
         self.0.lock().end(end);
     }

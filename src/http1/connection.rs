@@ -290,8 +290,9 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         Poll::Ready(Ok(()))
     }
 
-    /// Whether the connection can serve another request. It must close if the response announced this, or if the
-    /// position of the next request is unknown. It also closes if too many unread bytes precede the next request.
+    /// Whether the connection can serve another request. The connection must close if the response announced the close,
+    /// or if the position of the next request is unknown. The connection also closes if too many unread bytes precede
+    /// the next request.
     pub(super) fn is_reusable(&self) -> bool {
         if self.is_last || self.state != ReadState::Open {
             return false;

@@ -50,7 +50,8 @@ enum ResponseFraming {
     Length(u64),
     /// The response has `Transfer-Encoding: chunked`. Only trailers with these names are sent after the last chunk.
     Chunked { trailers: TrailerNames },
-    /// The body ends when the gateway closes the connection. An HTTP/1.0 client does not understand chunks.
+    /// The body ends when the gateway closes the connection. This framing is used for a body of unknown length to an
+    /// HTTP/1.0 client, which does not understand chunks.
     Close,
 }
 

@@ -26,7 +26,7 @@ use crate::server_settings::{ClientTimeouts, ServerLimits};
 ///
 /// `service` responds to a request. If a request fails to parse, `service` receives an empty request and the violation.
 /// The future of the service is dropped if the client disconnects. All connections of a worker share `batch`, which
-/// delays responses so that they are sent together.
+/// delays responses so that they are sent immediately after one another.
 pub(crate) async fn serve<IO, F, B>(
     io: IO,
     early: BytesMut,
@@ -49,7 +49,7 @@ where
         stopping
     };
     loop {
-        // `received` is destructured in another function. If it were destructured here, the future of an idle
+        // `received` is destructured in `Exchange::start`. If it were destructured here, the future of an idle
         // connection would reserve memory for a request.
         let received = poll_fn(|cx| connection.poll_request(cx, &mut stops)).await?;
         let Some((request, exchange)) = Exchange::start(received, &mut connection) else {
@@ -120,7 +120,8 @@ where
     poll_fn(|cx| connection.poll_received(cx)).await?;
     poll_fn(|cx| connection.poll_discard(cx)).await?;
     if connection.is_reusable() {
-        // A send error is ignored: the service has dropped the receiver, and the connection is then closed.
+        // A send error means that the service has dropped the receiver. The error is ignored, because the failed send
+        // drops the connection and thereby closes it.
         let _dropped = sender.send(Box::new(connection.into_tunnel()));
     }
     Ok(())
@@ -163,8 +164,8 @@ impl Exchange {
         Some((request, exchange))
     }
 
-    /// Creates an empty request and the exchange for a message that failed to parse. The connection closes after its
-    /// response.
+    /// Creates an empty request and the exchange for a message that failed to parse. The connection closes after the
+    /// response to this message.
     fn rejected(violation: Violation) -> (Request<Http1Body>, Self) {
         let exchange = Self {
             traits: RequestTraits {

@@ -159,10 +159,12 @@ async fn respond(
     }
 }
 
+/// Returns the status codes of all responses. Bodies can contain `HTTP/1.1`, but no digit after it.
 fn statuses(responses: &str) -> Vec<&str> {
     responses
         .split("HTTP/1.1 ")
         .skip(1)
+        .filter(|response| response.starts_with(|first: char| first.is_ascii_digit()))
         .map(|response| &response[..3])
         .collect()
 }

@@ -53,7 +53,8 @@ pub(super) struct WriteTimeout {
 /// State of a socket whose send buffer is full.
 #[derive(Debug)]
 struct Blocked {
-    /// When the client last acknowledged bytes, as far as known.
+    /// Time of the last check that found newly acknowledged bytes. Until a check finds some, the time at which the send
+    /// buffer became full.
     progress: Instant,
     /// When the number of unacknowledged bytes is read next.
     next: Instant,

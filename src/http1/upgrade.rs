@@ -1,8 +1,8 @@
 //! Upgrade of a client connection to another protocol, such as WebSocket.
 //!
 //! The server adds an [`Upgrade`] to the extensions of a request with an `Upgrade` header. A service that responds with
-//! 101 takes this value and waits for it. The value becomes the connection after the response is sent. After any other
-//! response, waiting fails.
+//! 101 takes the [`Upgrade`], which is a future, and awaits it. The future returns the connection after the response
+//! is sent. If the response has another status than 101, the future returns an error.
 
 use std::fmt;
 use std::pin::Pin;
@@ -33,7 +33,8 @@ pub(crate) struct Upgrade(oneshot::Receiver<Tunnel>);
 )]
 pub(crate) struct NotUpgraded;
 
-/// Request extension that contains the [`Upgrade`]. Extensions must be `Clone`, so all clones share one value.
+/// Request extension that contains the [`Upgrade`]. An extension must be `Clone`, but an [`Upgrade`] cannot be cloned.
+/// So all clones of the extension share one [`Upgrade`].
 #[derive(Clone)]
 struct UpgradeSlot(Arc<Mutex<Option<Upgrade>>>);
 

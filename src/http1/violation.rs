@@ -51,7 +51,7 @@ pub enum Violation {
     /// `Content-Length` is not a decimal number.
     #[error("the value of the Content-Length header is not a valid decimal number")]
     ContentLength,
-    /// The head has more than one `Content-Length` line, equal or not.
+    /// The head has more than one `Content-Length` line. This is a violation even if the values are equal.
     #[error("the request has more than one Content-Length header")]
     ContentLengthRepeated,
     /// `Transfer-Encoding` has a value other than `chunked`.

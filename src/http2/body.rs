@@ -49,7 +49,7 @@ pub(super) struct FirstRead(Option<oneshot::Receiver<()>>);
 /// Why an HTTP/2 request body ended before it was complete.
 #[derive(Debug, Error)]
 pub enum Http2BodyError {
-    /// The client sent no data for `body_timeout`, which is the value.
+    /// The client sent no data for the contained duration (`body_timeout`).
     #[error("the client sent no data of the request body for {0:?} (`body_timeout`)")]
     Stalled(Duration),
     /// The client reset the stream, violated the HTTP/2 protocol or disconnected.
@@ -96,7 +96,7 @@ pub(super) fn receive(
 }
 
 impl FirstRead {
-    /// Is ready once, when the service reads the body for the first time.
+    /// Returns `Poll::Ready` once, when the service reads the body for the first time.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(receiver) = &mut self.0 else {
             return Poll::Pending;
@@ -128,8 +128,8 @@ impl Http2Body {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Bytes, Http2BodyError>>> {
         if let Some(first_read) = self.first_read.take() {
-            // A send error is ignored: the receiver is dropped when the response starts, and `100 Continue` is then not
-            // needed.
+            // A send error means that the response has started, which drops the receiver. The error is ignored, because
+            // `100 Continue` is then not needed.
             let _ = first_read.send(());
         }
         loop {
@@ -187,8 +187,8 @@ impl Drop for Http2Body {
         if let (Some(stream), Some(unread)) = (self.stream.take(), self.unread.take())
             && !stream.is_end_stream()
         {
-            // A send error is ignored: the receiver is dropped when the exchange has ended, and `h2` then resets the
-            // stream.
+            // A send error means that the exchange has ended, which drops the receiver. The error is ignored, because
+            // `h2` then resets the stream.
             let _ = unread.send(stream);
         }
     }

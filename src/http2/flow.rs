@@ -2,8 +2,8 @@
 //!
 //! `h2` grants the connection's flow-control window to the waiting streams roughly in turn. Suppose that a stream gets
 //! no capacity while `h2` makes twice as many grants as streams wait. Then `h2` has skipped this stream, because the
-//! window of the stream is exhausted. So the stream waits for its client. With fewer grants, the stream waits behind
-//! other streams.
+//! window of the stream is exhausted. So the stream waits for its client. If `h2` makes at least one grant, but fewer
+//! than that, the stream waits because other streams are served first.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -79,7 +79,7 @@ mod tests {
     fn a_stream_is_behind_others_until_twice_as_many_grants_are_made_as_streams_wait() {
         let flow = FlowControl::new(Arc::default());
         let (stream, _second, third) = (flow.wait(), flow.wait(), flow.wait());
-        // Without any grant the client accepts nothing on any stream, so no stream waits behind others.
+        // If `h2` makes no grant at all, the client accepts no data on any stream. So no other stream is served first.
         assert!(!stream.is_behind_others());
         for _ in 0..5 {
             flow.grant();

@@ -4,8 +4,10 @@
 //! the last handle of the stream is dropped. curl 7.88 loses the response if it reads the response and the reset
 //! together. So the gateway keeps the stream open, and reads and discards the request body. The client can then
 //! continue to send, because the flow-control windows stay open. The gateway resets the stream after 1 MiB, after 5 s,
-//! or when more than 16 streams of the connection linger. If the client ends the request first, no reset is sent. The
-//! window of a stream is smaller than 1 MiB. So a client that has sent 1 MiB has also read the response.
+//! or when more than 16 streams of the connection linger. If the client ends the request first, no reset is sent.
+//!
+//! The window of a stream is smaller than 1 MiB. So a client that sends 1 MiB after the end of the response has read
+//! window updates that follow the response. This client has also read the response, and the reset does no harm.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -82,8 +84,8 @@ impl Unread {
         }
     }
 
-    /// Runs `sending`, which sends the response, and meanwhile discards the unread request body. Without this, the
-    /// unread body of a client that reads slowly would occupy the flow-control window of the connection.
+    /// Runs `sending`, which sends the response, and meanwhile discards the unread request body. Otherwise, while a
+    /// client reads the response slowly, the unread body would occupy the flow-control window of the connection.
     pub(super) async fn discard_during<T>(
         &mut self,
         mut sending: Pin<&mut impl Future<Output = T>>,

@@ -29,7 +29,7 @@ use crate::http1::date_header;
 /// alternate.
 const MAX_REQUESTED: usize = 16 * 1024;
 
-/// How long a stream waits while other streams are served first, as a multiple of `write_timeout`.
+/// Maximum time that a stream waits while other streams are served first, as a multiple of `write_timeout`.
 const MAX_ROUNDS: usize = 4;
 
 /// Why an HTTP/2 response was not sent completely.
@@ -178,8 +178,8 @@ impl ResponseSender<'_> {
         Ok(())
     }
 
-    /// Waits until up to `wanted` bytes can be sent, and returns their number. Resets the stream if the client accepts
-    /// no data within `write_timeout`.
+    /// Requests send capacity for `wanted` bytes and waits until some of it is granted. Returns the number of bytes
+    /// that can be sent. Resets the stream if the client accepts no data within `write_timeout`.
     async fn capacity(&mut self, wanted: usize) -> Result<usize, SendError> {
         self.stream.reserve_capacity(wanted);
         let available = self.stream.capacity();
@@ -196,8 +196,8 @@ impl ResponseSender<'_> {
                     return Ok(granted?);
                 }
                 Ok(None) => return Err(SendError::Cancelled),
-                // While the socket is blocked, this timeout is ignored. The write timeout of `Rewind` applies instead,
-                // because it detects whether the client acknowledges bytes.
+                // While the send buffer of the socket is full, this timeout is ignored. The write timeout of the
+                // connection (`Rewind`) applies instead, because it detects whether the client acknowledges bytes.
                 Err(_elapsed) if self.flow.is_blocked() => {}
                 Err(_elapsed) if rounds < MAX_ROUNDS && waiting.is_behind_others() => rounds += 1,
                 Err(_elapsed) => break,

@@ -6,8 +6,8 @@
 //! exception, because `h2` discards their frames. If a client reduces a window that it has already granted, a response
 //! can be reported as written too early.
 //!
-//! The queue contains a handle of each stream, because `h2` resets an unfinished stream when its last handle is
-//! dropped. With this handle, the response is written before the reset.
+//! `h2` resets an unfinished stream when its last handle is dropped. The queue keeps a handle of each stream until the
+//! response is written, so the reset does not discard the response.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -63,7 +63,8 @@ impl<B: TrackDelivery> QueuedResponses<B> {
 
 impl<B> Drop for QueuedResponses<B> {
     fn drop(&mut self) {
-        // The remaining bodies are dropped without a call of `delivered`, which marks their responses as truncated.
+        // The remaining bodies are dropped, and `delivered` is not called for them. So their responses are recorded as
+        // truncated.
         let responses = self.0.lock().take();
         drop(responses);
     }

@@ -20,10 +20,10 @@ use crate::intake::headers::canonical;
 /// Cookies of load balancers, bot protection and analytics. These cookies can change between a request and its retry,
 /// and they do not identify a user of the API.
 ///
-/// An entry that ends with `*` is a prefix of cookie names. Prefixes are narrow, because the same products also set
-/// session cookies of users, such as `AWSELBAuthSessionCookie` and `NSC_AAAC`. A cookie whose name contains a
-/// credential word is never ignored. For example, `_ga_session` is the session cookie of a Rails application named
-/// `ga`.
+/// An entry that ends with `*` is a prefix of cookie names. The same products also set session cookies of users, such
+/// as `AWSELBAuthSessionCookie` and `NSC_AAAC`. No entry matches these cookies. A cookie whose name contains a
+/// [credential word](has_credential_word) is never ignored, even if it matches an entry. For example, `_ga_session` is
+/// the session cookie of a Rails application named `ga`.
 const IGNORED_COOKIES: [&str; 45] = [
     // The following cookies belong to load balancers of AWS, Google, Azure, Cloudflare, HAProxy and F5.
     "AWSALB",
@@ -98,9 +98,9 @@ pub(super) fn add_unscoped(parts: &mut HashInput, rule: &KeyRule, headers: &Head
     any
 }
 
-/// Returns whether the scope consists of headers or cookies, and the request contains all of them. If one is absent,
-/// the scope contains the client address instead. Users behind one address are then separated only by their other
-/// credentials.
+/// Returns whether the scope contains at least one header or cookie, and the request has all headers and cookies of the
+/// scope. If the request lacks one of them, the scope contains the client address instead. Users behind one address are
+/// then separated only by their other credentials.
 fn identify_caller(scope: &[ScopePart], headers: &HeaderMap) -> bool {
     let mut named = false;
     scope.iter().all(|part| {
@@ -163,13 +163,14 @@ pub(crate) fn is_signed(headers: &HeaderMap) -> bool {
 }
 
 /// Returns whether a header with this name is treated as a credential. Credentials are `Cookie` and every header whose
-/// name contains a credential word.
+/// name contains a [credential word](has_credential_word).
 fn is_credential(name: &HeaderName) -> bool {
     *name == COOKIE || has_credential_word(name.as_str().as_bytes())
 }
 
-/// Returns whether the name of a header or cookie contains `token`, `api-key`, `apikey`, `auth`, `session` or `secret`,
-/// in any case. The search takes one pass, because it runs for every header of a request with an idempotency key.
+/// Returns whether the name of a header or cookie contains a credential word: `token`, `api-key`, `apikey`, `auth`,
+/// `session` or `secret`, in upper or lower case. The search takes one pass, because it runs for every header of a
+/// request with an idempotency key.
 fn has_credential_word(name: &[u8]) -> bool {
     let mut rest = name;
     while let [first, after @ ..] = rest {
@@ -241,8 +242,8 @@ pub(super) struct SignedIdentity<'a> {
 
 impl<'a> SignedIdentity<'a> {
     /// Parses the identity in a value of `Authorization`. The function supports AWS Signature versions 4 and 2,
-    /// Google's variant of version 4, OAuth 1, Digest, Hawk and HTTP signatures. It returns `None` for other schemes,
-    /// and if the identity does not parse.
+    /// Google's variant of version 4, OAuth 1, Digest, Hawk and HTTP signatures. It returns `None` if the scheme is
+    /// another one or the identity does not parse.
     pub(super) fn parse(value: &'a [u8]) -> Option<Self> {
         let end = memchr::memchr2(b' ', b'\t', value)?;
         let (scheme, params) = value.split_at(end);
@@ -309,8 +310,8 @@ fn access_key(credential: &[u8]) -> Option<&[u8]> {
 }
 
 /// Returns the value of the parameter `wanted` in a list such as `a=1, b="2"`, or an empty value if the parameter is
-/// absent. Returns `None` if the parameter is repeated or the list is malformed, because a server could read another
-/// value.
+/// absent. Returns `None` if the parameter is repeated or the list is malformed. From such a list, a server could read
+/// another value than the gateway.
 fn param<'a>(params: &'a [u8], wanted: &str) -> Option<&'a [u8]> {
     let mut found = None;
     let mut rest = params;
@@ -333,8 +334,8 @@ fn param<'a>(params: &'a [u8], wanted: &str) -> Option<&'a [u8]> {
             (&quoted[..end], after)
         } else {
             let end = memchr::memchr(b',', value).unwrap_or(value.len());
-            // An unquoted value that contains a quote is rejected, because the quotes could enclose the comma that ends
-            // the value.
+            // The value ends at the first comma. If the value contains a quote, it is rejected, because a server could
+            // treat the comma as a part of a quoted string.
             if value.starts_with(b"'") || value[..end].contains(&b'"') {
                 return None;
             }

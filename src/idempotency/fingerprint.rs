@@ -235,7 +235,7 @@ mod tests {
                 if named == "x-user" && matches!(&scope, Scope::Parts(parts) if parts.len() == 1) {
                     continue;
                 }
-                // The cookie `sid` is empty, so it does not identify a caller either.
+                // The cookie `sid` is empty. An empty cookie does not identify a caller, just like an absent cookie.
                 let of = |token: &str| {
                     let lines = [
                         (named, "u"),

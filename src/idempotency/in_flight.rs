@@ -44,8 +44,8 @@ impl InFlightExecution {
         self.waiters.get_or_insert_default().join()
     }
 
-    /// Returns the part of the record that decides other claims on the same idempotency key. It has no lease, because
-    /// the claim belongs to this process.
+    /// Returns the part of the record that decides other claims on the same idempotency key. The record has no lease,
+    /// because the claim belongs to this process.
     pub(crate) fn view(&self) -> RecordView<'_, Moment> {
         RecordView::in_progress(&self.token.request.fingerprint)
     }

@@ -18,7 +18,7 @@ pub enum ExecutionOutcome {
     Tombstone,
     /// The request was not executed, so its idempotency key is released. The value is the result of the first request:
     /// a response of the upstream or a problem of the gateway. Requests that wait on this gateway receive the value.
-    /// `None` means that there is no value, so these requests get 409.
+    /// If the value is `None`, these requests get 409.
     Released(Option<Result<Arc<StoredResponse>, Problem>>),
     /// The request was sent to the upstream, but its response was lost. The request may have been executed.
     Unknown,
@@ -39,7 +39,7 @@ pub enum RecordState {
 
 impl ExecutionOutcome {
     /// Returns the state and the response of the idempotency record that the store writes for this outcome. Returns
-    /// `None` if the outcome releases the key, which removes the record.
+    /// `None` if the outcome releases the key. The store then removes the record.
     pub fn record(&self) -> Option<(RecordState, Option<&Arc<StoredResponse>>)> {
         match self {
             Self::Completed(response) => Some((RecordState::Completed, Some(response))),

@@ -2,8 +2,8 @@
 //!
 //! The idempotency stage returns the permit to the idempotency store with the outcome of the execution. If the permit
 //! is dropped instead, by a panic or a runtime that shuts down, the store ends the claim. The key is released if the
-//! request was not sent. Otherwise the outcome of the key is unknown. So no code path can record a request as completed
-//! that was not executed.
+//! request was not sent. Otherwise the outcome of the key is unknown. So a request that was not executed is never
+//! recorded as completed.
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ pub struct ClaimToken {
 pub struct Permit {
     token: ClaimToken,
     sent: bool,
-    /// Time at which the lease of the claim ends, as the store granted it; `None` if the claim has no lease.
+    /// Time at which the lease of the claim ends; `None` if the claim has no lease.
     lease_ends: Option<Moment>,
     on_abandon: Option<Arc<dyn OnAbandon>>,
 }
@@ -70,7 +70,7 @@ impl Permit {
         self.sent = true;
     }
 
-    /// Returns whether the request is marked as sent, so that the upstream may have received it.
+    /// Returns whether the request is marked as sent. If so, the upstream may have received the request.
     pub fn is_sent(&self) -> bool {
         self.sent
     }

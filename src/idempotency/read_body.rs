@@ -14,9 +14,9 @@ pub(super) enum ReadBody {
     Whole(Bytes),
     /// The body exceeds a bound. Only its start was read.
     Partial {
-        /// Bytes that were read within the bound. The `BufferCharge` contains their length.
+        /// Bytes that were read within the bound. The `BufferCharge` includes their length.
         held: Bytes,
-        /// Part of the body that exceeds the bound. It follows `held`, and the `BufferCharge` does not contain its
+        /// Part of the body that exceeds the bound. This part follows `held`. The `BufferCharge` does not include its
         /// length.
         next: Bytes,
         /// Which bound the body exceeds.

@@ -118,8 +118,8 @@ pub struct RecordCounts {
 pub struct StoreError {
     /// Cause of the error, for the log.
     pub reason: Arc<str>,
-    /// Whether this operation detected the failure. `false` if the store was already degraded, because the failure is
-    /// then already in the log.
+    /// Whether this operation was the first to detect the failure. If `false`, the store was already degraded, and the
+    /// failure is already in the log.
     pub is_new: bool,
 }
 

@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use http::header::TRAILER;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, response};
 
-/// Number of headers for which capacity is reserved, because later stages add about this many to a response.
+/// Number of additional headers for which a response reserves capacity. Later stages add about this many headers.
 const ADDED: usize = 6;
 
 /// Response header that marks a response as a replay.

@@ -26,7 +26,7 @@ use super::HeadError;
 use crate::client::{Caller, X_FORWARDED_FOR};
 use crate::request_id::X_REQUEST_ID;
 
-/// Header with the host that the client requested from the first proxy.
+/// Header with the value of `Host` that the client sent to the first proxy.
 pub(crate) const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 /// Header with the scheme that the client used, `http` or `https`.
 pub(crate) const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
@@ -61,8 +61,8 @@ pub(crate) static FROM_TRUSTED_PEERS: [HeaderName; 6] = [
     X_REAL_IP,
 ];
 
-/// Headers that stay in the request even if `Connection` lists them. Without them, the request would have another
-/// meaning or another sender.
+/// Headers that stay in the request even if `Connection` lists them. If one of them were removed, the upstream could
+/// interpret the request differently from the gateway, or attribute it to another sender.
 static PROTECTED: [HeaderName; 20] = [
     AUTHORIZATION,
     CACHE_CONTROL,
@@ -89,16 +89,17 @@ static PROTECTED: [HeaderName; 20] = [
 /// Names of the request headers that the gateway reads according to its configuration.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HeaderNames {
-    /// Headers that contain the idempotency key, of all routes.
+    /// Headers that contain the idempotency key on at least one route.
     keys: Vec<HeaderName>,
-    /// Headers that the rate limits, idempotency scopes and idempotency keys of all routes read.
+    /// Headers in the keys of rate limits and in idempotency scopes, and headers that contain the idempotency key, of
+    /// all routes.
     read: Vec<HeaderName>,
     /// Whether a name in `read` contains a character other than letters, digits and `-`.
     has_odd_names: bool,
 }
 
-/// Headers that the enforced rate limits and the idempotency scope of a route read. Rate limits in shadow mode are not
-/// included.
+/// Headers of a route that are in the key of an enforced rate limit or in the idempotency scope. Rate limits in shadow
+/// mode are not included.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CountedHeaders {
     names: Box<[HeaderName]>,
@@ -107,9 +108,9 @@ pub(crate) struct CountedHeaders {
 }
 
 impl HeaderNames {
-    /// Adds the header names of a route. `counted` are the headers of its enforced rate limits and its idempotency
-    /// scope. `watched` are the headers of its rate limits in shadow mode. `key` is the header of its idempotency key.
-    /// Returns the counted headers.
+    /// Adds the header names of a route. `counted` are the headers in the keys of its enforced rate limits and in its
+    /// idempotency scope. `watched` are the headers in the keys of its rate limits in shadow mode. `key` is the header
+    /// that contains the idempotency key. Returns the counted headers.
     pub(crate) fn add_route<'a>(
         &mut self,
         counted: impl Iterator<Item = &'a HeaderName>,
@@ -150,8 +151,8 @@ impl HeaderNames {
     }
 
     /// Whether an upstream can mistake this name for a protected header, or for a header that the configuration reads.
-    /// CGI maps `X_Forwarded_For` and `X-Forwarded-For` to the same variable. Some servers do so with every character
-    /// that is not a letter or digit.
+    /// CGI maps `X_Forwarded_For` and `X-Forwarded-For` to the same variable. Some servers treat all characters that
+    /// are not letters or digits as equal.
     pub(crate) fn is_lookalike(&self, name: &HeaderName) -> bool {
         if is_regular(name) && !self.has_odd_names {
             return false;
@@ -232,7 +233,7 @@ fn is_blank(octet: u8) -> bool {
     matches!(octet, b' ' | b'\t')
 }
 
-/// Whether a line of `Connection` can list the name of a header, because it differs from the usual values.
+/// Whether a line of `Connection` can list the name of a header. The usual values `keep-alive` and `close` list none.
 pub(super) fn lists_headers(line: &HeaderValue) -> bool {
     !matches!(line.as_bytes(), b"keep-alive" | b"close" | b"Keep-Alive")
 }

@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use super::Count;
 
-/// Unit of the sum of all latencies. Microseconds are too coarse for a store in memory. A sum of nanoseconds would
-/// overflow 64 bits after 584 years, which ten thousand concurrent requests accumulate in three weeks.
+/// Unit of the sum of all latencies. Microseconds are too coarse for a store in memory. A sum in nanoseconds would
+/// overflow 64 bits when the latencies add up to 584 years. Ten thousand concurrent requests reach this sum in three
+/// weeks.
 const TICK: Duration = Duration::from_nanos(100);
 
 /// The bucket bounds of a histogram.

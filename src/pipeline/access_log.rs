@@ -66,7 +66,7 @@ struct RequestFacts {
 struct Logged {
     target: Uri,
     host: Option<HeaderValue>,
-    /// Whether the client sent no valid HTTP request. The log line then contains no method, path and protocol.
+    /// Whether the client sent no valid HTTP request. The log line then contains no method, path or protocol.
     is_placeholder: bool,
     notes: Arc<AccessLogNotes>,
 }

@@ -200,7 +200,8 @@ async fn a_problem_is_rendered_in_the_format_that_the_client_accepts() {
         ("text/html", "text/html; charset=utf-8"),
         ("text/plain", "text/plain; charset=utf-8"),
     ] {
-        // The three requests are rejected for their head, for their route, and by the idempotency stage.
+        // The first request is rejected because its head is invalid, the second because it matches no route, and the
+        // third because its idempotency key is invalid.
         for request in [Request::get("/pay"), get("/other"), post("two words")] {
             let rejected = chain.send(request.header("accept", accept)).await;
             assert_eq!(rejected.header("content-type"), Some(expected), "{accept}");
@@ -259,7 +260,7 @@ async fn executions_are_bounded_also_after_their_clients_disconnect() {
     let rejected = chain.send(post("c")).await;
     assert_eq!(rejected.status, StatusCode::SERVICE_UNAVAILABLE);
     assert!(rejected.header("retry-after").is_some());
-    // The rejected request did not claim its idempotency key, so it is executed when the other requests have ended.
+    // The rejected request has released its idempotency key. So its retry is executed after the other requests end.
     for _ in 0..2 {
         gate.notify_one();
         let before = in_flight();

@@ -1,9 +1,9 @@
 //! CORS headers, which permit browser code to read the responses of the gateway.
 //!
-//! Without these headers, a browser reports "network error" to a script instead of a 429. The gateway adds them to
-//! every response that it generates, and to upstream responses without CORS headers. If a preflight comes from an
-//! origin that is not allowed, the gateway responds with 204 without these headers. The browser then blocks the
-//! request.
+//! If a 429 has no CORS headers, a browser reports "network error" to the script instead of the 429. The gateway adds
+//! the headers to every response that it generates, and to upstream responses that have no CORS headers. If a preflight
+//! comes from an origin that is not allowed, the gateway responds with 204 and no CORS headers. The browser then blocks
+//! the request.
 
 use std::time::Duration;
 
@@ -22,9 +22,9 @@ use super::RespondSettings;
 pub struct Cors {
     /// Allowed values of `Origin`; `None` allows every origin.
     pub origins: Option<Vec<HeaderValue>>,
-    /// Methods in `Access-Control-Allow-Methods`; `None` allows the method that the preflight requests.
+    /// Methods in `Access-Control-Allow-Methods`; `None` allows the method in `Access-Control-Request-Method`.
     pub methods: Option<Vec<Method>>,
-    /// Header names in `Access-Control-Allow-Headers`; `None` allows the headers that the preflight requests.
+    /// Header names in `Access-Control-Allow-Headers`; `None` allows the headers in `Access-Control-Request-Headers`.
     pub headers: Option<Vec<HeaderName>>,
     /// Response headers that browser code can read in addition to `Retry-After`, the retry hints and the `RateLimit`
     /// headers.
@@ -35,7 +35,7 @@ pub struct Cors {
     pub max_age: Duration,
 }
 
-/// Returns the method that a CORS preflight requests; `None` if the request is not a preflight.
+/// Returns the method in `Access-Control-Request-Method` of a CORS preflight; `None` if the request is not a preflight.
 pub(crate) fn preflight_method(method: &Method, headers: &HeaderMap) -> Option<Method> {
     if method != Method::OPTIONS || !headers.contains_key(ORIGIN) {
         return None;
@@ -121,8 +121,8 @@ impl Cors {
         response
     }
 
-    /// Returns whether the configuration allows `origin`. If so, adds `Access-Control-Allow-Origin` and, with
-    /// `credentials`, `Access-Control-Allow-Credentials`. Adds `Vary: Origin` in both cases.
+    /// Returns whether the configuration allows `origin`. If so, adds `Access-Control-Allow-Origin`, and also
+    /// `Access-Control-Allow-Credentials` if `credentials` is true. Always adds `Vary: Origin`.
     fn allow_origin(&self, response: &mut HeaderMap, origin: Option<&HeaderValue>) -> bool {
         // `Vary: Origin` is added even if the origin is not allowed. Otherwise a cache could serve the response for one
         // origin to another.

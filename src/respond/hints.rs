@@ -1,11 +1,12 @@
 //! Response headers with retry hints, for SDKs that do not rely on `Retry-After` alone.
 //!
 //! The SDKs `openai` and `anthropic` prefer `Retry-After-Ms` to `Retry-After`, and obey `X-Should-Retry`. The SDKs of
-//! Stripe ignore `Retry-After`. Without `Stripe-Should-Retry`, they retry every 409 and 5xx, but no 429. boto3 reads
-//! only `X-Amz-Retry-After`.
+//! Stripe ignore `Retry-After`. If a response has no `Stripe-Should-Retry`, they retry after a 409 or 5xx, but not
+//! after a 429. boto3 reads only `X-Amz-Retry-After`.
 //!
-//! A hint is `false` only if every retry of the request gets the same response. For failures where this is not known,
-//! the gateway sends no hint, so each client applies its own retry policy.
+//! `X-Should-Retry` and `Stripe-Should-Retry` are `false` only if every retry of the request would get the same
+//! response. If the gateway does not know the result of a retry, it sends no hint, so each client applies its own retry
+//! policy.
 
 use std::time::Duration;
 
@@ -36,7 +37,7 @@ impl Default for Hints {
     }
 }
 
-/// Collects hints without duplicates, in their order.
+/// Collects hints in the given order. Of several equal hints, only the first is kept.
 impl FromIterator<Hint> for Hints {
     fn from_iter<I: IntoIterator<Item = Hint>>(hints: I) -> Self {
         let mut unique = Vec::new();
@@ -79,7 +80,7 @@ impl Hints {
         self.0.iter().copied()
     }
 
-    /// Adds the hints that belong to a `Retry-After` of `wait`.
+    /// Adds all hints to the headers of a response whose `Retry-After` is `wait`.
     pub(super) fn retry_after(&self, wait: Duration, headers: &mut HeaderMap) {
         for hint in self.iter() {
             let value = if hint.is_boolean() {
@@ -91,7 +92,8 @@ impl Hints {
         }
     }
 
-    /// Adds the hints with the value `false`, because a retry cannot succeed.
+    /// Adds `X-Should-Retry` and `Stripe-Should-Retry` with the value `false`, if they are configured. The caller knows
+    /// that a retry cannot succeed.
     pub(crate) fn do_not_retry(&self, headers: &mut HeaderMap) {
         for hint in self.iter().filter(|hint| hint.is_boolean()) {
             headers.insert(hint.header(), const { HeaderValue::from_static("false") });

@@ -79,10 +79,10 @@ pub(crate) fn render<B: From<Bytes>>(
 }
 
 impl ProblemFormat {
-    /// Returns the format with the highest weight in `Accept`. Of equal weights, the first wins. Returns JSON if
-    /// `Accept` contains none of [`RANGES`].
+    /// Returns the format with the highest weight in `Accept`. If several formats have this weight, the first of them
+    /// in `Accept` is returned. Returns JSON if `Accept` contains none of [`RANGES`].
     fn preferred(accept: &[HeaderValue]) -> Self {
-        // Most requests return here without parsing, because their client sends no `Accept` or one of these two values.
+        // Most requests need no parsing, because their `Accept` is absent or has one of these two values.
         if accept
             .iter()
             .all(|line| line == "*/*" || line == "application/json")
@@ -131,8 +131,8 @@ impl ProblemFormat {
     }
 }
 
-/// Renders a problem document (RFC 9457) with an additional member `error` for SDKs. Without this member, Stripe's SDK
-/// for Node treats the response as a success, and other SDKs show no message.
+/// Renders a problem document (RFC 9457) with an additional member `error` for SDKs. If this member were missing,
+/// Stripe's SDK for Node would treat the response as a success, and other SDKs would show no message.
 fn json(problem: &Problem) -> Vec<u8> {
     let (kind, title) = (problem.kind.as_bytes(), problem.title.as_bytes());
     let mut out = Vec::with_capacity(640);
@@ -181,7 +181,8 @@ fn json(problem: &Problem) -> Vec<u8> {
     out
 }
 
-/// Returns the value of `error.type` in a problem document with this status. SDKs select an error class by it.
+/// Returns the value of `error.type` in a problem document with this status. SDKs use this value to select an error
+/// class.
 pub(crate) fn error_type(status: StatusCode) -> &'static str {
     match status.as_u16() {
         429 => "rate_limit_error",

@@ -1,7 +1,7 @@
 //! Formats the wait before a retry as a header value: in seconds, as an HTTP date or in milliseconds.
 //!
-//! All values are whole numbers and are rounded up, so that a client never retries too early. The minimum is 1. With a
-//! value of 0, a client would retry immediately and be rejected again.
+//! All values are whole numbers and are rounded up, so that a client never retries too early. The minimum is 1. If the
+//! value were 0, a client would retry immediately and be rejected again.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,7 +9,8 @@ use http::HeaderValue;
 
 use crate::problem::RetryAfterForm;
 
-/// Maximum number of seconds in a header value. Larger values would overflow clients that use a signed 32-bit integer.
+/// Maximum number of seconds in a header value. A larger value would overflow in clients that store it in a signed
+/// 32-bit integer.
 const MAX_SECONDS: u64 = i32::MAX as u64;
 
 /// Returns `wait` in seconds, rounded up, from 1 to 2³¹−1.

@@ -21,7 +21,8 @@ pub struct RespondSettings {
 }
 
 impl RespondSettings {
-    /// Adds the headers in `headers` to a response that the gateway generates, and replaces existing ones.
+    /// Adds the configured headers to `headers`, the headers of a response that the gateway generates. A configured
+    /// header replaces an existing header of the same name.
     pub(crate) fn add_headers(&self, headers: &mut HeaderMap) {
         for (name, value) in &self.headers {
             headers.insert(name.clone(), value.clone());

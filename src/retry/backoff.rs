@@ -1,8 +1,8 @@
 //! Backoff: the delay before the next attempt if no `Retry-After` applies.
 //!
-//! A delay is computed in three steps: growth, cap, jitter. Clients that have reached the cap therefore still retry at
-//! different times: 30 s with 30 % jitter is 30 to 39 s. Decorrelated jitter is the exception, because its formula
-//! applies the cap last.
+//! A delay is computed in three steps: growth, cap, jitter. Jitter is the last step, so clients that have reached the
+//! cap still retry at different times. For example, a cap of 30 s with 30 % jitter gives delays of 30 to 39 s.
+//! Decorrelated jitter is the exception, because its formula applies the cap last.
 //!
 //! The caller provides the random number generator, so the same seed gives the same delays. No input causes an overflow
 //! or a panic. A factor or fraction that is NaN has no effect.
@@ -18,7 +18,8 @@ pub struct Backoff {
     pub strategy: Strategy,
     /// Delay before the first retry, without jitter.
     pub base: Duration,
-    /// Maximum delay without jitter. Jitter can exceed it, except decorrelated jitter.
+    /// Maximum delay without jitter. The delay with jitter can be longer than this maximum, unless the jitter is
+    /// decorrelated.
     pub cap: Duration,
     /// Factor by which an exponential delay grows with each retry. A value below 1 counts as 1.
     pub factor: f64,
@@ -149,8 +150,8 @@ mod tests {
         })
     }
 
-    /// Asserts that the shortest and the longest delay are between `from` and `to`, and closer to them than a
-    /// thousandth of the range.
+    /// Asserts that `least` is `from` or slightly more, and that `most` is `to` or slightly less. The differences must
+    /// not exceed a thousandth of the range from `from` to `to`.
     fn assert_fills((least, most): (f64, f64), from: f64, to: f64) {
         let near = (to - from) / 1_000.0;
         assert!(least >= from && least <= from + near, "{least} for {from}");

@@ -5,7 +5,7 @@
 //! so again. No table retries a status such as 400 or 404, because the same request would fail again.
 //!
 //! A table does not decide whether it is safe to send a request twice. This depends on the method, and on whether a
-//! server can have executed the request. The caller must decide it.
+//! server can have executed the request. The caller must decide whether it is safe.
 
 use std::borrow::Cow;
 use std::error::Error;

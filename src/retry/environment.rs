@@ -1,8 +1,9 @@
 //! Settings of the presets `authorization-api` and `sender`, read from environment variables.
 //!
 //! The client of the authorization API counts attempts: `HTTP_RETRY_ATTEMPTS=5` means five calls. The sender counts
-//! retries: `MAX_RETRIES=3` means four calls. Each meaning is that of the client's document. An empty variable counts
-//! as unset. An invalid value is an error, because nobody would notice if the default were used instead.
+//! retries: `MAX_RETRIES=3` means four calls. The document of each client defines what its variable counts. An empty
+//! variable counts as unset. An invalid value is an error, because nobody would notice if the default were used
+//! instead.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -111,7 +112,8 @@ mod tests {
     const AUTHORIZATION_API: ReadSettings = |lookup| Settings::authorization_api(lookup);
     const SENDER: ReadSettings = |lookup| Settings::sender(lookup);
 
-    /// Reads the settings from an environment in which only the variable `name` is set. Returns the text of an error.
+    /// Reads the settings from an environment in which only the variable `name` is set. If the value is invalid,
+    /// returns the text of the error.
     fn with(read: ReadSettings, name: &str, value: &str) -> Result<Settings, String> {
         let settings = read(&|variable| (variable == name).then(|| value.to_owned()));
         settings.map_err(|error| error.to_string())

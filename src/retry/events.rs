@@ -21,10 +21,10 @@ use super::retrying::{FailedAttempt, Observer};
 ///   `statusCode` (if there was a response), `isRateLimited` and `hasRetryAfterHeader`.
 /// - If the delay comes from `Retry-After`, an info event precedes the warning: `Using Retry-After header`. Fields:
 ///   `retryAfterMs` and `retryAfterSeconds`.
-/// - A request that is not retried any more is an error: `Rate limit exceeded, retries exhausted` or
-///   `Request failed, retries exhausted`. Fields: `attempts`, `maxRetries`, `endpoint`, `error.name`, `error.message`
-///   and `error.code`. The text ends with `no time left to retry` if the deadline is reached. It is
-///   `Request failed, not worth a retry` if the failure is not retryable.
+/// - A request that is not retried any more is an error: `Rate limit exceeded, retries exhausted` after a 429,
+///   otherwise `Request failed, retries exhausted`. If the deadline is reached, the message ends with
+///   `no time left to retry` instead. If the failure is not retryable, the message ends with `not worth a retry`
+///   instead. Fields: `attempts`, `maxRetries`, `endpoint`, `error.name`, `error.message` and `error.code`.
 #[derive(Clone, Debug)]
 pub struct AuthorizationApiLog {
     endpoint: String,
@@ -45,8 +45,8 @@ pub struct Console<W> {
 }
 
 impl AuthorizationApiLog {
-    /// Creates an observer for requests to `endpoint`, such as `POST /o/client/token`. Errors are logged with this
-    /// text.
+    /// Creates an observer for requests to `endpoint`, such as `POST /o/client/token`. Error events contain this text
+    /// in the field `endpoint`.
     pub fn new(endpoint: impl Into<String>) -> Self {
         Self {
             endpoint: endpoint.into(),

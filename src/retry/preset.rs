@@ -17,7 +17,8 @@ use super::backoff::{Backoff, Jitter, Strategy};
 use super::classify::RetryTable;
 use super::policy::{RetryAfterPolicy, RetryPolicy};
 
-/// A longer `Retry-After` is shortened to this time, which is the longest backoff of all presets.
+/// Maximum delay that a preset accepts from `Retry-After`. A longer delay is shortened to this value, which is also the
+/// longest backoff of all presets without jitter.
 const MAX_RETRY_AFTER: Duration = Duration::from_mins(5);
 
 /// Name of a retry policy whose numbers come from the document of an existing client.
@@ -71,7 +72,7 @@ impl Preset {
     pub fn policy(self) -> RetryPolicy {
         let (attempts, retry_after) = match self {
             Self::AuthorizationApi | Self::Interactive | Self::TrafficControl => (3, OBEYED),
-            // Four attempts are the three retries that the document specifies.
+            // The document specifies three retries, so there are four attempts.
             Self::Sender => (4, RetryAfterPolicy::Ignored),
             Self::Standard => (5, OBEYED),
             Self::Batch => (10, OBEYED),
@@ -98,7 +99,8 @@ impl Preset {
         let millis = Duration::from_millis;
         let (base, cap, jitter) = match self {
             Self::AuthorizationApi => (millis(1_000), millis(32_000), Jitter::Percent(0.25)),
-            // The delay has no cap, because the document specifies none. With three retries, it is at most 4 s.
+            // The delay has no cap, because the document specifies none. The last of the three retries has the longest
+            // delay, 4 s.
             Self::Sender => (millis(1_000), Duration::MAX, Jitter::None),
             Self::Interactive => (millis(100), millis(3_000), Jitter::Proportional(0.2)),
             Self::Standard => (millis(1_000), millis(30_000), Jitter::Proportional(0.3)),

@@ -73,7 +73,7 @@ impl RetryAfter {
         Self::parse(headers.get(header::RETRY_AFTER)?).ok()
     }
 
-    /// Returns how long to wait from `now`. Zero for a date in the past.
+    /// Returns how long to wait from `now`. Returns zero for a date in the past.
     pub fn wait(self, now: SystemTime) -> Duration {
         match self {
             Self::Seconds(seconds) => Duration::from_secs(seconds),

@@ -297,8 +297,8 @@ mod tests {
             Err::<(), _>(BUSY)
         };
         let gave_up = Retrying::new(policy).run(slow).await.unwrap_err();
-        // The loop gives up 4 s after its start: two attempts took 1.5 s each, and the delay took 1 s. A further delay
-        // of 2 s would end after the deadline.
+        // The loop gives up 4 s after its start: two attempts took 1.5 s each, and the delay took 1 s. The next delay
+        // of 2 s would end at 6 s, after the deadline of 5 s.
         assert_eq!((gave_up.why, gave_up.attempts), (GiveUp::TooLate, 2));
     }
 

@@ -1,9 +1,9 @@
 //! Syntax and maximum size of the path patterns of routes.
 //!
-//! A pattern is a regular expression over bytes, not characters. `.` and `[^/]` match every byte, including newlines
-//! and invalid UTF-8, so `%0A` and `%FF` cannot evade `.+`. Classes such as `\w` are ASCII, and `(?u)` enables Unicode.
-//! Look-around is restricted to `^`, `$` and word boundaries, so the time for matching is linear in the length of the
-//! path.
+//! A pattern is a regular expression over bytes, not characters. `.` matches every byte, and `[^/]` matches every byte
+//! except the slash. Both match newlines and invalid UTF-8, so `.+` also matches a path with `%0A` or `%FF`. Classes
+//! such as `\w` match only ASCII, unless `(?u)` enables Unicode. Look-around is restricted to `^`, `$` and word
+//! boundaries, so the time for matching is linear in the length of the path.
 //!
 //! A short pattern such as `(a{1000}){1000}` can compile to a very large automaton. The maximum therefore applies to
 //! the compiled size, not to the length of the text.

@@ -1,18 +1,19 @@
 //! Finds the first of many patterns that matches a path, in one pass over the path.
 //!
 //! The patterns are compiled to one alternation with leftmost-first semantics: if several branches match, the earliest
-//! wins. The search is anchored, so all matches start at the same byte. If an earlier pattern matches, it wins over a
-//! later pattern, even if its match ends later. So the search has to continue until no better match is possible. If the
-//! search stopped at the first match end, it would return the pattern with the shortest match.
+//! wins. The search is anchored, so all matches start at the same byte. If an earlier and a later pattern match, the
+//! earlier pattern wins, even if its match is longer than that of the later pattern. So the search has to continue
+//! until no better match is possible. If the search stopped at the first match end, it would return the pattern with
+//! the shortest match.
 //!
 //! If the complete DFA is small enough, its table is built in advance. A search then reads one table entry per byte. It
 //! needs no cache, lock or allocation, and no path can make it slower.
 //!
 //! Many patterns with `.+` after a common prefix can need a table of exponential size. Such patterns use the lazy
 //! engine, which builds states when a path needs them. The caches for these states are pooled. The first thread owns
-//! one cache. The other threads take theirs from stacks that they lock without waiting. If paths repeatedly overflow a
-//! cache, the engine simulates the NFA. The simulation takes time bounded by the path length times the number of
-//! patterns.
+//! one cache. The other threads take their caches from stacks, and never wait for the lock of a stack. If paths
+//! repeatedly overflow a cache, the engine simulates the NFA. The simulation takes time bounded by the path length
+//! times the number of patterns.
 
 use std::fmt;
 
@@ -30,7 +31,7 @@ const TABLE_LIMIT: usize = 8 * 1024 * 1024;
 const EFFORT_LIMIT: usize = 2 * 1024 * 1024;
 
 /// Maximum size of the lazy engine's cache per thread, in bytes. A thousand patterns with `.+` after a common prefix
-/// need more than 8 MiB for typical paths. With a cache that is too small, the search is a thousand times slower.
+/// need more than 8 MiB for typical paths. If the cache is too small, the search is a thousand times slower.
 const CACHE_LIMIT: usize = 32 * 1024 * 1024;
 
 /// Maximum compiled size of all path patterns of the routes together, in bytes. Larger configurations are rejected.
@@ -47,9 +48,9 @@ pub(super) struct TooLarge {
 
 /// Patterns in order of priority. Each pattern must have passed [`pattern::check_pattern`].
 pub(super) enum PatternSet {
-    /// The patterns are a complete DFA, which was built in advance.
+    /// The patterns are compiled to a complete DFA, which was built in advance.
     Table(Box<dense::DFA<Vec<u32>>>),
-    /// The patterns are a DFA whose states are built when a path needs them.
+    /// The patterns are compiled to a DFA whose states are built when a path needs them.
     Lazy(meta::Regex),
 }
 

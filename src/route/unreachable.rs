@@ -38,8 +38,8 @@ pub(crate) fn find_shadowed(routes: &[RouteMatch]) -> Vec<Shadowed> {
             .zip(&path_sets)
             .take(index)
             .position(|(earlier, wider)| {
-                // The shortest path is checked before the sets are compared. Most routes have no path in common, so
-                // this avoids nearly every comparison.
+                // If the earlier route does not match the shortest path of the later route, the sets are not compared.
+                // Most routes have no path in common, so nearly every comparison is avoided.
                 matches_all_methods_of(earlier, later)
                     && wider.as_ref().is_some_and(|wider| {
                         wider.contains(&shortest) && path_set.is_subset_of(wider, &mut budget)

@@ -34,9 +34,9 @@ pub(super) enum Full {
 pub(super) struct ClientCounts(HashMap<ClientHash, u64, BuildIdentityHasher>);
 
 impl StoreCapacity {
-    /// Rejects a new idempotency key if the store or the client has too many. `keys` is the number of keys in the
-    /// store, and `held` the number of those that the client has. The share of a client is 10 % of `max_keys`, and at
-    /// least one key. The share applies while the store has more than 80 % of `max_keys`.
+    /// Rejects a new idempotency key if the store or the client has too many. `keys` is the number of keys of all
+    /// clients in the store, and `held` is the number of keys of this client. The share of a client is 10 % of
+    /// `max_keys`, and at least one key. The share applies while the store has more than 80 % of `max_keys`.
     pub(super) fn admit(&self, keys: u64, held: u64) -> Result<(), Full> {
         let max_keys = self.max_keys as u64;
         let share = (max_keys / 10).max(1);
@@ -114,7 +114,7 @@ mod tests {
             );
             assert_eq!(capacity.admit(threshold + 1, 2), share, "{max_keys}");
         }
-        // The computation of the share does not overflow with the largest possible numbers.
+        // The threshold of 80 % is computed without an overflow, even for the largest `max_keys`.
         assert_eq!(
             capacity(usize::MAX).admit(u64::MAX / 5 * 4 - 5, u64::MAX),
             Ok(())

@@ -109,7 +109,8 @@ pub(in crate::store) fn seal(name: &[u8], value: &impl Serialize) -> Vec<u8> {
     bytes
 }
 
-/// Decodes a value that [`seal`] encoded for `name`. Fails if its version or its checksum differs.
+/// Decodes a value that [`seal`] encoded for `name`. Fails if the value has another version, or if its checksum does
+/// not match.
 pub(in crate::store) fn open<'a, T: Deserialize<'a>>(
     name: &[u8],
     bytes: &'a [u8],

@@ -5,14 +5,14 @@ use std::sync::Arc;
 /// A part of a store that can fail while the other part works.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
-    /// Buckets of limits. `on_store_error` applies while they are degraded.
+    /// Buckets of rate limits. `on_store_error` applies while they are degraded.
     Limits,
     /// Records of idempotency keys.
     Records,
 }
 
 impl Part {
-    /// Name in `/readyz` and in labels of metrics.
+    /// Returns the name of the part in `/readyz` and in the labels of metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Limits => "limits",
@@ -24,10 +24,10 @@ impl Part {
 /// Health of one part of a store.
 #[derive(Clone, Debug)]
 pub struct Health {
-    /// The part of the store: limits or records.
+    /// The part of the store: rate limits or idempotency records.
     pub part: Part,
     /// The reason why the part is degraded; `None` if it works.
     pub degraded: Option<Arc<str>>,
-    /// Number of failed operations, attempts to recover included.
+    /// Number of failed operations, including failed attempts to recover.
     pub failures: u64,
 }

@@ -18,7 +18,8 @@ use crate::idempotency::{
 
 const SHARDS: usize = 32;
 
-/// Executions of this process that are in flight or lost, by the id of their idempotency record.
+/// Executions of this process that are in flight or lost, by the id of their idempotency record. An execution is lost
+/// if its outcome could not be stored.
 pub(in crate::store) struct InFlightTable {
     shards: Box<[Mutex<HashMap<RecordId, InFlightEntry>>]>,
     shard_hasher: RandomState,
@@ -93,7 +94,7 @@ impl InFlightTable {
         )
     }
 
-    /// Adds an execution to the table. The caller has stored its claim.
+    /// Adds an execution to the table. The caller must have stored the claim of the execution before.
     pub(in crate::store) fn begin(&self, execution: InFlightExecution) {
         let id = execution.token.request.id;
         let entry = InFlightEntry::Running(Box::new(execution));

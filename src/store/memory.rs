@@ -73,7 +73,7 @@ impl MemoryBuckets {
         self.capacity
     }
 
-    /// Returns every tracked bucket that is not full, with the nanoseconds until it is full.
+    /// Returns every tracked bucket that is not full, with the time until it becomes full, in nanoseconds.
     pub fn drained(&self) -> Vec<(BucketKey, u64)> {
         let mut drained = Vec::new();
         for shard in &self.shards {
@@ -83,8 +83,8 @@ impl MemoryBuckets {
         drained
     }
 
-    /// Tracks each bucket of a snapshot. The duration is how long the bucket needs until it is full. Buckets that
-    /// exceed the capacity of the table are ignored.
+    /// Adds each bucket of a snapshot to the table. The duration is the time until the bucket becomes full. Buckets
+    /// that exceed the capacity of the table are ignored.
     pub fn restore(&self, drained: impl IntoIterator<Item = (BucketKey, Duration)>) {
         for (bucket, left) in drained {
             if !left.is_zero() {
@@ -94,8 +94,8 @@ impl MemoryBuckets {
         }
     }
 
-    /// Sets the time at which `bucket` is full to `full_at`, which another store reported. Ignores `full_at` if it is
-    /// not later than the current time of the bucket.
+    /// Sets the time at which `bucket` becomes full to `full_at`, which another store reported. Has no effect if the
+    /// bucket already becomes full at `full_at` or later.
     pub fn observe(&self, limit: LimitId, bucket: BucketKey, full_at: Moment) {
         let mut shard = self.lock(bucket);
         let now = self.clock.now();
@@ -104,8 +104,8 @@ impl MemoryBuckets {
         }
     }
 
-    /// Returns the time at which `bucket` is full, and whether the bucket is tracked. If it is not tracked, the time is
-    /// that of its shared bucket.
+    /// Returns the time at which `bucket` becomes full, and whether the bucket is tracked. If it is not tracked,
+    /// returns the time at which its shared bucket becomes full.
     pub(in crate::store) fn full_at(&self, limit: LimitId, bucket: BucketKey) -> (Moment, bool) {
         let shard = self.lock(bucket);
         (shard.full_at(limit, bucket), shard.tracks(bucket))

@@ -100,8 +100,8 @@ impl Redis {
         clock: Clock,
     ) -> Result<Self, RedisOpenError> {
         let nodes = settings.nodes.to_string();
-        // The endpoint is created before the runtime. If it failed later, the error would drop the runtime, and that
-        // drop panics inside another runtime.
+        // The endpoint is created before the runtime. If its creation failed after that of the runtime, this function
+        // would return and drop the runtime. Dropping a runtime panics if the caller runs inside another runtime.
         let endpoint = Endpoint::new(&settings)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -122,8 +122,8 @@ impl Redis {
                         () = ended.cancelled() => {}
                     }
                     ends.tracked.close();
-                    // The timeout is ignored. The lease of a claim that has not ended by then expires, and its
-                    // idempotency key becomes unknown.
+                    // A timeout is ignored. If the end of a claim is not stored by then, the lease of the claim
+                    // expires, and the outcome of its execution becomes unknown.
                     let _ = tokio::time::timeout(SHUTDOWN, ends.tracked.wait()).await;
                 });
                 runtime.shutdown_background();
@@ -155,8 +155,8 @@ impl Redis {
         [Part::Limits, Part::Records].map(|part| self.0.state.breaker(part).health())
     }
 
-    /// Creates the store of rate limit buckets in this Redis. Up to `max_clients` buckets in memory replace it while
-    /// Redis does not respond.
+    /// Creates the store of rate limit buckets in this Redis. While Redis does not respond, up to `max_clients` buckets
+    /// in memory are used instead.
     pub(crate) fn buckets(&self, max_clients: usize) -> RedisBuckets {
         RedisBuckets::new(self, max_clients)
     }

@@ -1,8 +1,8 @@
 //! Tests of the stores of idempotency records and rate limit buckets.
 //!
 //! - Records, all stores: `behaviours` tests each guarantee, and `history` compares random histories with a model.
-//! - Records in Redis: `claim_script` compares the claim script with the function that decides for the other stores.
-//!   `two_gateways` has two gateways on one server.
+//! - Records in Redis: `claim_script` compares the claim script with the function that decides claims in the other
+//!   stores. `two_gateways` tests two gateways that share one Redis server.
 //! - Records on disk: `disk_damage`, `disk_space` and `full_disk`.
 //! - Buckets: `buckets` tests all stores, and `properties` tests the store in memory.
 //!

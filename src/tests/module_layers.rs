@@ -149,7 +149,8 @@ fn imports(text: &str, module: &[String]) -> BTreeSet<String> {
     // A path that leaves the top-level module has as many `super::` as the module path has parts.
     let supers = "super::".repeat(module.len());
     let from_parents = code.match_indices(&supers).map(|(at, path)| {
-        // Further `super::` are skipped, because a path in an inline module has one more.
+        // Further `super::` are skipped, because a path in an inline module, such as `mod tests`, starts with more of
+        // them.
         let end = at + path.len();
         end + (code[end..].len() - code[end..].trim_start_matches("super::").len())
     });

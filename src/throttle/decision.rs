@@ -101,8 +101,8 @@ pub trait Buckets: Send + Sync + 'static {
 
 /// Decides `charges` at `now`. `full_at` contains, for each bucket, the time at which it will be full again. If the
 /// request is admitted, the function updates `full_at`, and the caller commits all new values together. Otherwise
-/// `full_at` is unchanged, and each reading with `rejects` contains the wait of its own limit. Panics in debug builds
-/// if the two slices differ in length.
+/// `full_at` is unchanged, and each reading whose `rejects` is true contains the wait of its own limit. Panics in debug
+/// builds if the two slices differ in length.
 pub fn decide(charges: &[Charge<'_>], full_at: &mut [Moment], now: Moment) -> Decision {
     debug_assert_eq!(charges.len(), full_at.len());
     let mut taken: SmallVec<[Moment; USUAL_LIMITS]> = SmallVec::new();
@@ -154,8 +154,8 @@ pub fn decide(charges: &[Charge<'_>], full_at: &mut [Moment], now: Moment) -> De
 /// maximum is the refill time of an empty bucket, plus the longest delay if the limit delays requests.
 ///
 /// A bucket can have a larger debt if it was charged under a slower quota before a restart. The store commits the
-/// reduced debt even if it rejects the request. Without the reduction, a limit with a raised rate would reject requests
-/// until the old debt is refilled. Also, the waits that it reports would be too short.
+/// reduced debt even if it rejects the request. Otherwise a limit with a raised rate would reject requests until the
+/// old debt is refilled. The reported waits, which are computed from the reduced debt, would then be too short.
 pub(crate) fn limit_debt(limit: &Limit, full_at: Moment, now: Moment) -> Moment {
     let empty = now.after(limit.quota.refill());
     full_at.min(match limit.exceed {
@@ -164,8 +164,8 @@ pub(crate) fn limit_debt(limit: &Limit, full_at: Moment, now: Moment) -> Moment 
     })
 }
 
-/// Takes the tokens of one charge. Returns the time at which the bucket is full again, and the delay of the request. If
-/// the limit rejects the request, returns the wait as the error.
+/// Takes the tokens of one charge. Returns the time at which the bucket will be full again, and the delay of the
+/// request. If the limit rejects the request, returns the wait as the error.
 fn take(charge: &Charge<'_>, full_at: Moment, now: Moment) -> Result<(Moment, Duration), Duration> {
     let quota = charge.limit.quota;
     match (quota.take(full_at, now, charge.cost), charge.limit.exceed) {
@@ -174,7 +174,8 @@ fn take(charge: &Charge<'_>, full_at: Moment, now: Moment) -> Result<(Moment, Du
             let after = quota.take(full_at, now.after(wait), charge.cost)?;
             Ok((after, wait))
         }
-        // The wait is shorter by `max`, because the limit admits the request as soon as its slot is at most `max` away.
+        // The limit admits the request as soon as its slot is at most `max` away. So the reported wait is the time
+        // until the slot, minus `max`.
         (Err(wait), Exceed::Delay { max }) => Err(wait.saturating_sub(max)),
         (Err(wait), Exceed::Reject) => Err(wait),
     }

@@ -49,7 +49,7 @@ impl Limit {
         }
     }
 
-    /// Returns the names of the request headers that this rate limit counts by.
+    /// Returns the names of the request headers in the key of this rate limit.
     pub fn headers(&self) -> impl Iterator<Item = &HeaderName> {
         self.key.iter().filter_map(|part| match part {
             KeyPart::Header(name) => Some(name),

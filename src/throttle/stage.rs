@@ -1,9 +1,9 @@
 //! Throttle stage: charges a request to the rate limits of its route.
 //!
 //! A request is charged when it arrives. If the client disconnects while its request is delayed, the request is not
-//! forwarded and its tokens are not returned. With buckets in memory, the decision needs no await. The stage awaits
-//! only the delay of a request and the query of a remote store. Both futures are boxed, because they would enlarge the
-//! future of every request.
+//! forwarded and its tokens are not returned. If the buckets are in memory, the decision needs no await. The stage
+//! awaits only the delay of a request and the query of a remote store. The futures of both are boxed, because unboxed
+//! futures would enlarge the future of every request.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -53,8 +53,8 @@ pub(crate) struct RouteLimits {
 /// written.
 #[derive(Debug, Default)]
 pub(crate) struct Admission {
-    /// State of the limits; `None` if the response gets no `RateLimit` headers. Boxed, because the future of the
-    /// request contains it.
+    /// State of the limits; `None` if the response gets no `RateLimit` headers. Boxed, because an unboxed decision
+    /// would enlarge the future of every request.
     decision: Option<Box<Decision>>,
 }
 

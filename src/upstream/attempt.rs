@@ -109,8 +109,8 @@ fn classify(error: hyper::Error, upload: Option<&UploadProgress>, max_body: u64)
     }
 }
 
-/// Whether the client has sent no part of its request body for [`CLIENT_PAUSE`]. If the server closes the connection
-/// then, this does not count as a failure of the server.
+/// Whether the client has sent no part of its request body for [`CLIENT_PAUSE`]. A server that closes the connection
+/// during such a pause has not failed.
 fn is_client_paused(upload: &UploadProgress) -> bool {
     upload.stage() == UploadStage::InProgress
         && upload.waits_for_client()

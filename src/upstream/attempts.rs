@@ -8,7 +8,7 @@
 //! - retries are configured for the upstream,
 //! - the method or the idempotency key makes a second execution safe,
 //! - a copy of the already forwarded part of the request body is in memory,
-//! - the retry policy allows another attempt, and its delay ends before the deadline,
+//! - the retry policy allows another attempt, and the delay before this attempt ends before the deadline,
 //! - the retry budget is not used up.
 //!
 //! If no retry follows a response, the gateway forwards the response unchanged, including its `Retry-After`.
@@ -167,8 +167,8 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Returns the timer of the delay before all servers are tried again. Fails with `unsent_error` if the retry policy
-    /// allows no retry. Fails with `unavailable` if there is no `unsent_error`.
+    /// Returns the timer of the delay before all servers are tried again. If no retry is allowed, returns
+    /// `unsent_error` as the error. If `unsent_error` is `None`, returns `unavailable` as the error.
     fn wait_for_servers(
         &mut self,
         unsent_error: Option<ForwardError>,
@@ -184,8 +184,8 @@ impl<'a> Attempts<'a> {
         Ok(delay)
     }
 
-    /// Reports the status of a response to the circuit breaker. Returns the retry that replaces the response, or `None`
-    /// if the response is to be forwarded.
+    /// Tells the circuit breaker the status of a response. Returns the retry that replaces the response, or `None` if
+    /// the response is to be forwarded.
     fn after_response(
         &mut self,
         response: &Response<Incoming>,
@@ -201,7 +201,7 @@ impl<'a> Attempts<'a> {
         self.planned_retry(Failure::Status(status), retry_after)
     }
 
-    /// Reports an attempt without a valid response to the circuit breaker. Returns the retry, or `None` if no retry is
+    /// Tells the circuit breaker that an attempt got no valid response. Returns the retry, or `None` if no retry is
     /// allowed. The server may have executed the request.
     fn after_loss(
         &mut self,

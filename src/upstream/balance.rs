@@ -18,7 +18,7 @@ use super::breaker::BreakerPermit;
 use super::shared_state::{ServerState, UpstreamState};
 use crate::clock::Moment;
 
-/// Indexes of servers, in the order of the upstream's configuration.
+/// Indexes of servers in the server list of the upstream's configuration.
 pub(super) type ServerIndexes = SmallVec<[usize; 4]>;
 
 /// The chosen server of an attempt, with the permit of its circuit breaker.
@@ -81,8 +81,8 @@ impl UpstreamState {
                 let again = of(&|index| is_healthy(index) && tried.contains(&index));
                 self.admitted(again, now, random)
             }
-            // Servers ejected by health checks are the last choice for a failover, because they can still accept the
-            // request.
+            // A failover can also choose servers ejected by health checks, because they can still accept the request.
+            // They are the last choice.
             Candidates::Untried => {
                 let unhealthy = of(&|index| !is_healthy(index) && !tried.contains(&index));
                 self.admitted(unhealthy, now, random)
@@ -322,7 +322,7 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(3);
         let none = state.choose(&[], Candidates::PreferUntried, later(600), &mut random);
         let wait = none.unwrap_err().wait.unwrap();
-        // The first circuit opened 0.6 s ago, and its open time is 1 s ± 10 %.
+        // The first circuit opened 0.6 s ago, and its open time is 1 s ± 10 %. So it admits a probe in 0.3 s to 0.5 s.
         let (least, most) = (Duration::from_millis(300), Duration::from_millis(500));
         assert!((least..=most).contains(&wait), "{wait:?}");
     }

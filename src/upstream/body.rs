@@ -1,8 +1,8 @@
 //! Request bodies that are streamed from the client to a server.
 //!
 //! The gateway reads from the client no faster than the server reads. It tracks the progress of a body for three
-//! purposes. `first_byte_timeout` starts when the last byte of the body was sent. A connection with an unfinished body
-//! is not reused. The cause of a failed upload is either the client or the server.
+//! purposes: to start `first_byte_timeout` when the last byte of the body was sent, to close a connection on which the
+//! body was not sent completely, and to find out whether the client or the server caused a failed upload.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -108,7 +108,7 @@ impl UploadProgress {
         }
     }
 
-    /// Returns the violation of HTTP because of which the body was aborted. `None` if the client sent no invalid HTTP.
+    /// If the body was aborted because the client sent invalid HTTP, returns the violation. Otherwise returns `None`.
     pub(crate) fn violation(&self) -> Option<Violation> {
         self.violation.get().copied()
     }

@@ -54,7 +54,8 @@ pub(crate) struct Breaker {
     history: Mutex<History>,
 }
 
-/// History of the phases. Each change of phase locks the history, so that only one change happens at a time.
+/// History of the phases. Each change of phase locks the history, so that only one change happens at a time. The end of
+/// a probe without a result needs no lock.
 #[derive(Debug, Default)]
 struct History {
     since: Moment,
@@ -137,8 +138,8 @@ impl Breaker {
             .map_or_else(|| self.begin_probe(now), Err)
     }
 
-    /// Returns how long until the breaker admits a probe. `None` if an attempt is admitted now, and in the cases of
-    /// [`NotAdmitted::wait`].
+    /// Returns how long until the breaker admits a probe. `None` if an attempt is admitted now, or if
+    /// [`NotAdmitted::wait`] is `None`.
     pub(crate) fn wait(&self, now: Moment) -> Option<Duration> {
         self.not_admitted(now)?.wait
     }
@@ -285,8 +286,8 @@ impl Breaker {
         known.peek().is_some() && known.all(|is_healthy| is_healthy)
     }
 
-    /// Whether the server is healthy, as evidence that another server is an outlier. `None` if there is too little
-    /// evidence.
+    /// Whether the server is healthy, for the decision whether another server is an outlier. `None` if the server has
+    /// too few results, or if its circuit is not closed and it is not an outlier.
     fn is_healthy(&self, now: Moment) -> Option<bool> {
         let packed = self.state.read();
         if packed.phase() != Phase::Closed {
@@ -305,8 +306,9 @@ impl Breaker {
         is_current
     }
 
-    /// Returns why the breaker does not admit an attempt, or `None` if it does. The phase can change after it is read
-    /// here. The end of the open time then belongs to a later open phase, which is equally valid.
+    /// Returns why the breaker does not admit an attempt, or `None` if it does. The phase and the end of the open time
+    /// are read separately. If the phase changes in between, the end of the open time can be that of a later open
+    /// phase, which is an equally valid result.
     fn not_admitted(&self, now: Moment) -> Option<NotAdmitted> {
         match self.state.read().phase() {
             Phase::Open => match self.state.until() {

@@ -2,8 +2,8 @@
 //!
 //! A maximum number of attempts per request bounds the cost of one request only. If every request fails, three attempts
 //! triple the load on a server that already fails. The retry budget therefore bounds the retries of all requests: to a
-//! ratio of the requests in a time window, plus a minimum rate. The minimum rate keeps retries possible with little
-//! traffic.
+//! ratio of the requests in a time window, plus a minimum rate. The minimum rate keeps retries possible if there is
+//! little traffic.
 //!
 //! tower's `TpsBudget` implements the same idea, but takes a lock on every request and reads its own clock. Here a
 //! request only writes its worker's shard of a [`SlidingWindow`]. A retry takes a lock, so that concurrent workers

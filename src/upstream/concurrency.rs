@@ -27,8 +27,8 @@ use crate::clock::Moment;
 #[derive(Debug)]
 pub(crate) struct Concurrency {
     counters: ConcurrencyCounters,
-    /// Bit mask that selects one response in `sampling_mask + 1`: a response is recorded if its time in nanoseconds has
-    /// none of these bits.
+    /// Bit mask that selects one response in `sampling_mask + 1`: a response is recorded if all of these bits are 0 in
+    /// the time of its arrival in nanoseconds.
     sampling_mask: AtomicU64,
     gradient: Mutex<Gradient>,
 }

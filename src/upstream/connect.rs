@@ -71,7 +71,7 @@ pub(crate) enum ConnectError {
     /// The name resolution, the TCP connection or the TLS handshake failed.
     #[error("cannot connect to the upstream server: {0}")]
     Io(#[from] io::Error),
-    /// The connection was not established within `connect_timeout`, which is this long.
+    /// The connection was not established within `connect_timeout`. The field is the value of `connect_timeout`.
     #[error("connection to the upstream server not established within connect_timeout ({0:?})")]
     TimedOut(Duration),
     /// hyper could not start HTTP/1.1 on the connection.
@@ -185,15 +185,15 @@ where
     let driver = tokio::spawn(async move {
         // The error is only logged, because a request in flight receives the same error from hyper.
         if let Err(error) = connection.with_upgrades().await {
-            tracing::debug!(%error, "connection to upstream server failed");
+            tracing::debug!(%error, "established connection to upstream server failed");
         }
     });
     let driver = driver.abort_handle();
     Ok(ServerConnection { sender, driver })
 }
 
-/// An open connection to a server. Dropping this value closes the connection, even with a request in flight. Without
-/// that, a server that stops reading would block the request and its client indefinitely.
+/// An open connection to a server. Dropping this value closes the connection, even while a request is in flight.
+/// Otherwise a server that stops reading would block the request and its client indefinitely.
 #[derive(Debug)]
 pub(crate) struct ServerConnection {
     sender: SendRequest<UpstreamBody>,

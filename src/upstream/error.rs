@@ -1,5 +1,5 @@
-//! Errors of a request that gets no response from its upstream. Each error determines the retry, the metric, the
-//! circuit breaker result and the problem document.
+//! Errors of a request that gets no response from its upstream. Each error determines whether the request is retried,
+//! which metric counts the error, what the circuit breaker records, and which problem document the client receives.
 
 use std::io;
 use std::time::Duration;
@@ -99,9 +99,9 @@ impl ForwardError {
         }
     }
 
-    /// Whether the error is logged as a warning. Errors caused by the client are not logged as warnings. Two other
-    /// errors are not either: a circuit breaker logs when it opens, and a metric counts the rejections of the
-    /// concurrency limit.
+    /// Whether the error is logged as a warning. Errors caused by the client are not logged as warnings. `CircuitOpen`
+    /// is not, because the circuit breaker logs when it opens. `Overloaded` is not, because a metric counts the
+    /// rejections of the concurrency limit.
     pub(super) fn is_warning(&self) -> bool {
         !self.is_client_fault() && !matches!(self, Self::CircuitOpen { .. } | Self::Overloaded)
     }

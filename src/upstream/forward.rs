@@ -24,8 +24,8 @@ use crate::intake::headers::{HeaderNames, asks_for_upgrade};
 /// The upstream stage of one worker: sends requests to upstreams.
 #[derive(Debug)]
 pub(crate) struct Forwarder {
-    /// Headers that rate limits, scopes and idempotency keys are read from. Headers with a similar name, such as
-    /// `x_api_key` for `x-api-key`, are not forwarded.
+    /// Names of the headers from which rate limit keys, scopes and idempotency keys are read. Headers with a similar
+    /// name, such as `x_api_key` for `x-api-key`, are not forwarded.
     names: HeaderNames,
     /// Maximum size of a request body, in bytes.
     max_body: u64,

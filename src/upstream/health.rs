@@ -39,12 +39,13 @@ pub(crate) struct HealthChecks {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct ServerHealth {
     is_unhealthy: bool,
-    /// Number of consecutive checks whose result contradicts `is_unhealthy`. Enough of them change `is_unhealthy`.
+    /// Number of consecutive checks whose result contradicts `is_unhealthy`. After [`FAILURES_TO_EJECT`] or
+    /// [`SUCCESSES_TO_RESTORE`] such checks, `is_unhealthy` changes.
     contrary: u32,
 }
 
 impl ServerHealth {
-    /// Records the result of a check. Returns whether the server became healthy or unhealthy.
+    /// Records the result of a check. Returns whether `is_unhealthy` has changed.
     fn record(&mut self, passed: bool) -> bool {
         if passed != self.is_unhealthy {
             self.contrary = 0;
@@ -187,7 +188,7 @@ impl HealthChecks {
     reason = "the number of servers is small"
 )]
 fn max_ejected_servers(servers: usize, part: f64) -> usize {
-    // Without the small addition, a rounding error could make 1/3 of 3 servers zero servers instead of one.
+    // 1e-9 is added because of rounding errors. Otherwise 1/3 of 3 servers could become 0 servers instead of 1.
     (servers as f64 * part + 1e-9) as usize
 }
 

@@ -30,8 +30,8 @@ const MAX_IDLE: usize = 256;
 /// How long a connection stays idle before the gateway closes it. Most servers close idle connections later than that.
 const MAX_IDLE_TIME: Duration = Duration::from_secs(30);
 
-/// The gateway closes an idle connection this much earlier than the server does. With equal times, the gateway could
-/// send a request while the server closes the connection.
+/// The gateway closes an idle connection this much earlier than the server does. If both closed the connection at the
+/// same time, the gateway could send a request while the server closes the connection.
 const KEEP_ALIVE_MARGIN: Duration = Duration::from_secs(1);
 
 /// Time between two searches for expired connections, which are then closed.
@@ -138,7 +138,8 @@ impl Pool {
             connection,
             expires: Instant::now() + idle_time,
         });
-        // Without a tokio runtime, no task is spawned: the worker is shutting down and closes all of its connections.
+        // If there is no tokio runtime, the worker is shutting down and closes all of its connections. So no task is
+        // needed.
         if !idle.is_swept
             && let Ok(runtime) = Handle::try_current()
         {
@@ -170,8 +171,8 @@ async fn sweep_repeatedly(pool: Weak<Pool>) {
     }
 }
 
-/// Whether hyper accepts another request on a connection. hyper needs a short time after a response until it does. It
-/// never does if the server has not read the complete previous request.
+/// Whether hyper accepts another request on a connection. After a response, hyper needs a short time until it accepts
+/// the next request. If the server has not read the complete previous request, hyper never accepts another request.
 async fn is_ready(sender: &mut SendRequest<UpstreamBody>) -> bool {
     if sender.is_ready() {
         return true;

@@ -37,7 +37,8 @@ pub(crate) struct RelayedBody {
     deadline: Option<Instant>,
     /// When the head of the response was forwarded to the client.
     began: Instant,
-    /// Start of the current wait for the server, and the timer of its timeout. `None` while the gateway does not wait.
+    /// Start of the current wait for the server, and the timer that limits the wait. `None` while the gateway does not
+    /// wait.
     stalled: Option<(Instant, Pin<Box<Sleep>>)>,
     /// Guards that count the request as in flight until they are dropped. `None` after the end of the body.
     guards: Option<(InFlight, AttemptGuard)>,

@@ -35,14 +35,14 @@ struct ReplayState {
     copy: Option<BodyCopy>,
     /// Whether the client has sent the complete body.
     ended: bool,
-    /// Length of the body that the client declared, if it did.
+    /// Length that the client declared for the body, if it declared one.
     length: SizeHint,
     /// Number of the latest attempt. Only this attempt reads from the client.
     attempt: u32,
 }
 
-/// Copied bytes of a request body. The forwarded parts are not shared, because a part of one byte can keep a read
-/// buffer of several KiB in memory.
+/// Copied bytes of a request body. The copy contains no references to the forwarded parts, because a reference to a
+/// part of one byte can keep a read buffer of several KiB in memory.
 #[derive(Debug)]
 struct BodyCopy {
     bytes: Vec<u8>,
@@ -135,8 +135,8 @@ impl ReplayBody {
     ) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
         let mut state = self.buffer.0.lock();
         if state.attempt != self.attempt {
-            // This attempt gets no further parts, because a later attempt reads the body. Its connection is being
-            // closed.
+            // This attempt gets no further parts, because a later attempt reads the body. The connection of this
+            // attempt is being closed.
             return Poll::Pending;
         }
         let part = if let Some(part) = state.copied_after(self.forwarded) {

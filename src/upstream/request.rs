@@ -48,7 +48,7 @@ enum CopiedBody {
 pub(super) struct RequestBuilder<'a> {
     pub(super) caller: &'a Caller,
     pub(super) arrival: &'a Arrival,
-    /// Headers that rate limits, scopes and idempotency keys are read from.
+    /// Names of the headers from which rate limit keys, scopes and idempotency keys are read.
     pub(super) names: &'a HeaderNames,
     pub(super) upgrade: bool,
     /// Maximum size of a body that is copied for retries, in bytes. `None` if the request must not be retried.

@@ -50,7 +50,8 @@ pub(crate) struct BreakerSettings {
     pub min_requests: NonZeroU32,
     /// How long the circuit stays open before the first probe.
     pub open: Duration,
-    /// Maximum time that the circuit stays open before a probe. The time doubles after each failed probe.
+    /// Maximum time that the circuit stays open before a probe. The open time doubles after each failed probe, up to
+    /// this maximum.
     pub open_max: Duration,
     /// Response body that replaces the problem document of the 503 response while the circuits of all servers are open.
     pub fallback: Option<Fallback>,
@@ -62,10 +63,10 @@ pub(crate) enum OpensOn {
     /// No failures open the circuit (`enabled = false`). An operator can still open it.
     Nothing,
     /// Connect failures open the circuit. Response failures open it only if the other servers are healthy. This is the
-    /// default without a `[breaker]` section.
+    /// default if there is no `[breaker]` section.
     #[default]
     Outliers,
-    /// All failures open the circuit. This is the default with a `[breaker]` section.
+    /// All failures open the circuit. This is the default if there is a `[breaker]` section.
     AllFailures,
 }
 
@@ -139,8 +140,8 @@ pub(crate) struct ConcurrencySettings {
 }
 
 impl RetrySettings {
-    /// Returns the maximum time from the start of a request to the head of a response, over all attempts. `None`
-    /// without a retry deadline or without retries.
+    /// Returns the maximum time from the start of a request to the head of a response, over all attempts. `None` if
+    /// there is no retry deadline or if only one attempt is allowed.
     pub(crate) fn deadline(&self) -> Option<Duration> {
         let has_retries = self.policy.attempts > NonZeroU32::MIN;
         self.policy.deadline.filter(|_| has_retries)

@@ -1,8 +1,8 @@
 //! State of an upstream and its servers, shared by all workers.
 //!
 //! Workers share the circuit breakers, the results of health checks, the numbers of requests in flight, the retry
-//! budget and the concurrency limit. Each worker has its own connections. Without a concurrency limit and while no
-//! request fails, a worker writes only to its own cache lines.
+//! budget and the concurrency limit. Each worker has its own connections. If the upstream has no concurrency limit, a
+//! worker writes only to its own cache lines while no request fails.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -72,8 +72,8 @@ impl ServerState {
     fn new(server: &Server, upstream: &Upstream, workers: usize) -> Self {
         Self {
             server: server.clone(),
-            // The breaker replaces a probe after the connect and first byte timeouts together. A probe without a result
-            // by then waits for its client, not for the server.
+            // A probe blocks other requests for at most `connect_timeout` plus `first_byte_timeout`. A probe that has
+            // no result after this time waits for its client, not for the server.
             breaker: Breaker::new(
                 &upstream.breaker,
                 upstream.timeouts.connect + upstream.timeouts.first_byte,

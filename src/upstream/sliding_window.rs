@@ -130,8 +130,8 @@ impl SlotCount {
     }
 }
 
-/// Returns the count in `word` if its slot is `first` or less than two windows later. Otherwise returns 0. Slot numbers
-/// wrap around, so the function compares distances.
+/// Returns the count in `word` if its slot is `first`, or follows `first` by less than two windows. Otherwise returns
+/// 0. Slot numbers wrap around, so the function compares distances.
 fn count_from(word: u64, first: u64) -> u64 {
     let distance = (word >> COUNT_BITS).wrapping_sub(first) & MAX_COUNT;
     if distance < 2 * SLOTS {

@@ -53,7 +53,7 @@ impl Socket {
         }
     }
 
-    /// Returns the result of a write if an earlier write failed, without a system call. `None` if no write has failed.
+    /// If an earlier write failed, returns the result of another write without a system call. Otherwise returns `None`.
     fn poll_failed(&mut self, cx: &mut Context<'_>) -> Option<Poll<io::Result<usize>>> {
         let error = repeated(self.write_error.as_ref()?);
         Some(self.written(cx, Err(error)))
@@ -89,9 +89,9 @@ impl AsyncRead for Socket {
             return Poll::Ready(result);
         }
         self.end_of_reads();
-        // A read that follows a failed write returns the error of the write, unless that is EPIPE. The kernel reports a
-        // reset once. If the write received the report, a read returns 0 as after an orderly close, and a response
-        // without a length would look complete. After an orderly close, the write fails with EPIPE.
+        // The kernel reports a reset only once. If a write received the report, the next read returns 0 as after an
+        // orderly close, and a response without a length would look complete. So the read returns the error of the
+        // write instead. EPIPE is the exception, because a write fails with EPIPE after an orderly close.
         Poll::Ready(match &self.write_error {
             Some(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(repeated(error)),
             _ => result,

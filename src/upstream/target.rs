@@ -202,7 +202,7 @@ impl AttemptGuard {
     }
 
     /// Reports the status of a response. A failure status ends the attempt as failed. After any other status the
-    /// attempt is still open, because the body can fail. A probe, however, succeeds with the head of the response,
+    /// attempt has no result yet, because the body can fail. A probe, however, succeeds with the head of the response,
     /// because a body can take arbitrarily long.
     pub(super) fn responded(&mut self, status: StatusCode) {
         self.release_slot(match status {
@@ -221,9 +221,9 @@ impl AttemptGuard {
         }
     }
 
-    /// Frees the slot of the concurrency limit and reports what the result shows about the load. `load` is `None` if it
-    /// shows nothing. The slot is freed when the head of the response arrives, because endless streams would otherwise
-    /// occupy all slots.
+    /// Frees the slot of the concurrency limit and reports what the result of the attempt shows about the load. `load`
+    /// is `None` if the result shows nothing about the load. The slot is freed when the head of the response arrives,
+    /// because endless streams would otherwise occupy all slots.
     fn release_slot(&mut self, load: Option<LoadSignal>) {
         let concurrency = self.server.state.concurrency.as_ref();
         if let (Some(slot), Some(concurrency)) = (self.slot.take(), concurrency) {
@@ -257,7 +257,7 @@ impl AttemptGuard {
         }
     }
 
-    /// Reports an attempt that ended without a response to the circuit breaker and the concurrency limit.
+    /// Tells the circuit breaker and the concurrency limit that the attempt ended without a response.
     pub(super) fn failed_with(&mut self, error: &ForwardError) {
         self.release_slot(error.timeout().map(|_| LoadSignal::Overload));
         if let Some(failure) = error.server_failure() {

@@ -62,7 +62,8 @@ impl RequestTimeouts {
         self.timeouts.total.map(|total| self.started + total)
     }
 
-    /// Returns when the head of a response must have arrived. `None` without a total timeout and a retry deadline.
+    /// Returns when the head of a response must have arrived. `None` if neither a total timeout nor a retry deadline is
+    /// configured.
     pub(crate) fn head_deadline(&self) -> Option<Instant> {
         let total = self.timeouts.total.into_iter().chain(self.head).min();
         total.map(|total| self.started + total)
@@ -134,7 +135,8 @@ impl RequestTimeouts {
     }
 
     /// Returns the error of an expired total timeout. `silence` is how long the gateway has waited for the current
-    /// server. It is a failure of the server if it is at least half of the time.
+    /// server. The timeout counts as a failure of the server if `silence` is at least half of the time since the start
+    /// of the request.
     fn total_expired(&self, silence: Duration) -> TimeoutError {
         let waited = self.started.elapsed();
         TimeoutError {

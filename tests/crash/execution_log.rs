@@ -25,8 +25,8 @@ const MAX_BODY: usize = 64 << 10;
 /// Maximum delay of a response, in milliseconds.
 const MAX_DELAY_MILLIS: u64 = 20;
 
-/// Statuses of the responses of the upstream. None of them makes the gateway release the idempotency key, and none is
-/// the status of a failed gateway.
+/// Statuses of the responses of the upstream. None of them makes the gateway release the idempotency key, and none is a
+/// 5xx status, with which the gateway reports failures.
 const STATUSES: [u16; 6] = [200, 201, 202, 400, 404, 422];
 
 /// All executions of the upstream, in a file and in memory.
@@ -96,8 +96,8 @@ impl ExecutionLog {
         self.gated_upstream(seed, "", &watch::channel(true).1)
     }
 
-    /// Starts the same upstream with a gate. It delays responses to requests whose idempotency key has the prefix
-    /// `gated` until `gate` is `true`.
+    /// Starts an upstream like [`Self::upstream`]. If the idempotency key of a request has the prefix `gated`, the
+    /// upstream sends the response only when `gate` is `true`.
     pub(crate) fn gated_upstream(
         self: &Arc<Self>,
         seed: u64,

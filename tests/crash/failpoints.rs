@@ -103,8 +103,8 @@ async fn crash_at(failpoint: &str, duplicates: Duplicates, expected: StateOnDisk
     if expected == StateOnDisk::Claim {
         assert!(is_unknown(&first), "{failpoint}: {first:?}");
         assert!(is_unknown(&second), "{failpoint}: {second:?}");
-        // At the failpoint `after-claim`, the request is not sent yet. At all later failpoints, the upstream has
-        // received it or is about to.
+        // At the failpoint `after-claim`, the request is not sent yet. At all later failpoints, it is
+        // sent, but the upstream has possibly not received it yet.
         let is_sent = failpoint != "after-claim";
         if is_sent {
             eventually("the request arrives", || executions.count_of("one") == 1).await;

@@ -56,7 +56,7 @@ impl KeyTracker {
     }
 
     /// Records that a request with the idempotency key `key` is about to be sent. Returns the state of the key before
-    /// it.
+    /// this request.
     pub(crate) fn send(&mut self, key: &str, executions: &ExecutionLog) -> StateBeforeSend {
         self.requests += 1;
         if !self.states.contains_key(key) {

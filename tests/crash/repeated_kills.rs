@@ -47,8 +47,8 @@ struct KillTest {
     tracker: Arc<Mutex<KeyTracker>>,
 }
 
-/// Returns the number in the environment variable `name`, or `None` if the variable is not set. Panics if it is not a
-/// number.
+/// Returns the number in the environment variable `name`, or `None` if the variable is not set. Panics if its value
+/// is not a number.
 pub(crate) fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     Some(

@@ -85,7 +85,7 @@ pub(crate) fn is_unknown(response: &Response) -> bool {
     response.status == 409 && is_problem(response, "idempotency-outcome-unknown")
 }
 
-/// Returns the body of `/readyz`. Checks that the status is 200, which it is even while the store is degraded.
+/// Returns the body of `/readyz`. Asserts that the status is 200, also if the store is degraded.
 pub(crate) async fn readyz(process: &Process) -> String {
     let response = process.admin().get("/readyz").send().await;
     assert_eq!(response.status, 200, "{response:?}");

@@ -206,8 +206,8 @@ async fn writes_and_syncs_that_fail_at_random_lose_at_most_one_response_per_reop
     let upstream = executions.upstream(1);
     let setup = Setup::new(&upstream.url());
     let failpoints = [("FAILPOINTS", "store-sync=1%return;store-write=1%return")];
-    // The gateway is started until it runs, because its first write, when it opens the store, can fail too. It exits
-    // then.
+    // The first write of the gateway, when it opens the store, can fail too. The gateway then exits, so the loop starts
+    // it again.
     let mut process = loop {
         let mut process = setup.start_binary(TIDEGATE.as_ref(), &failpoints);
         let mut ended = false;
@@ -291,7 +291,8 @@ async fn a_response_not_stored_within_10_s_is_withheld_and_replayed_once_it_is_s
     let executions = ExecutionLog::at(&files.path().join("executions"));
     let upstream: Upstream = executions.upstream(1);
     let setup = Setup::new(&upstream.url());
-    // The completion of the first request fails. For at least 12 s, all attempts to reopen the store fail too.
+    // The completion of the first request fails, and so do the first eight attempts to reopen the store. The ninth
+    // attempt succeeds after the backoffs of 0.25 s, 0.5 s, 1 s and six times 2 s, which is later than 10 s.
     let failing = [("FAILPOINTS", "store-write=2*off->9*return->off")];
     let process = setup.start_binary(TIDEGATE.as_ref(), &failing);
     let client = process.client();
@@ -331,7 +332,7 @@ async fn a_store_that_cannot_be_reopened_logs_no_line_per_request_or_attempt() {
     let upstream = executions.upstream(1);
     let setup = Setup::new(&upstream.url());
     // 3 commits succeed: the opening of the store, and the claim and completion of the first request. The claim of the
-    // next request fails. For 3.75 s, the attempts to reopen the store fail too.
+    // next request fails, and so do the first four attempts to reopen the store.
     let failing = "store-write=3*off->1*return->off;store-reopen=4*return->off";
     let process = setup.start_binary(TIDEGATE.as_ref(), &[("FAILPOINTS", failing)]);
     let client = process.client();

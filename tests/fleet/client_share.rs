@@ -8,8 +8,8 @@ use crate::upstream_api::{Api, ApiResponse};
 /// `max_keys_per_client` in these tests.
 const MAX_KEYS: usize = 40;
 
-/// Sends a request with an idempotency key from the address `source`. With `invented`, each request has its own
-/// `Authorization` header, and so its own scope.
+/// Sends a request with an idempotency key from the address `source`. If `invented` is true, each request has its
+/// own `Authorization` header, and so its own scope.
 async fn pay(gateway: &Gateway, source: &str, key: &str, invented: bool) -> ClientResponse {
     let client = gateway.client().from(source);
     let request = client.post("/pay").key(key).body("amount=1");
@@ -104,7 +104,8 @@ async fn a_count_that_cannot_be_read_rejects_no_request() {
 async fn without_the_bound_nothing_is_counted() {
     let (api, redis) = (Api::start(), RedisServer::start());
     let gateway = Setup::new(&api, &redis.url()).start();
-    // The calls are counted until no probe interferes, because the monitor calls scripts too.
+    // The test counts the script calls of one replay. Probes call a script too, so the test repeats the count until no
+    // probe ran at the same time. The script of a probe calls GET, so the number of GET calls shows whether one ran.
     gateway.execute("first").await;
     let mut calls = 0;
     eventually("no probe interferes", async || {

@@ -22,13 +22,13 @@ fn start_ahead(setup: &Setup) -> Gateway {
     setup.start_with_env(&variables)
 }
 
-/// Sends requests to the gateways in turn. The requests of the burst follow immediately, and later ones after each
-/// `Retry-After`.
+/// Sends twelve requests to the gateways in turn: six without a pause, and then three pairs. Before each pair, waits
+/// for the `Retry-After` of the last rejection.
 async fn alternate(gateways: [&Gateway; 2]) -> Vec<LimitResponse> {
     let mut responses = Vec::new();
     let mut wait = 0;
     for number in 0..12 {
-        // The test waits for `Retry-After` before every second request, which is then admitted.
+        // This request is the first one of a pair. It is admitted after the wait.
         if number > 5 && number % 2 == 0 {
             tokio::time::sleep(Duration::from_secs(wait)).await;
         }
@@ -52,7 +52,8 @@ async fn two_gateways_with_different_clocks_admit_like_one() {
     let (two, one) = tokio::join!(alternate([&correct, &ahead]), alternate([&alone, &alone]));
     assert_eq!(two, one);
     let admitted: Vec<_> = two.iter().map(|(admitted, ..)| *admitted).collect();
-    // The burst admits four requests. Then one request is admitted after each wait.
+    // The bucket has four tokens, so four of the first six requests are admitted. One token is refilled during each
+    // wait, so only the first request of each pair is admitted.
     let expected = [
         true, true, true, true, false, false, true, false, true, false, true, false,
     ];
@@ -88,7 +89,7 @@ async fn claims_and_records_expire_by_the_clock_of_redis() {
     let expiries: Vec<_> = left.filter(|it| *it > Duration::from_mins(1)).collect();
     assert!(expiries.len() >= 2, "{expiries:?}");
     for left in expiries {
-        // The range exceeds the TTL of an hour, because the expiry of a claim also includes its lease.
+        // The range ends later than the TTL of one hour, because the lease is added to the TTL of a claim.
         let hour = Duration::from_mins(59)..Duration::from_mins(62);
         assert!(hour.contains(&left), "{left:?}");
     }

@@ -122,7 +122,7 @@ async fn a_gateway_uses_tls_and_an_acl_user() {
         assert!(!gateway.log().contains("s3cret"), "{}", gateway.log());
     }
 
-    // Without the CA certificate the gateway starts, but it cannot use Redis.
+    // If the CA certificate is not configured, the gateway starts, but it cannot use Redis.
     let without_ca = setup.start();
     without_ca.wait_for_log("certificate");
     let rejected = without_ca.pay("key").await;

@@ -24,8 +24,8 @@ fn delete_all(redis: &RedisServer) {
     }
 }
 
-/// Writes records of format 1: a fleet secret without a format, and the record of the idempotency key `old` with a
-/// fingerprint of 16 bytes.
+/// Writes records of format 1: a fleet secret without a format number, and the record of the idempotency key `old` with
+/// a fingerprint of 16 bytes.
 async fn write_format_1(api: &Api, redis: &RedisServer) {
     let gateway = Setup::new(api, &redis.url()).start();
     gateway.execute("old").await;

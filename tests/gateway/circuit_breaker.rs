@@ -191,7 +191,7 @@ async fn every_failed_probe_doubles_the_open_time() {
         );
         gateway.client().get("/").send().await;
     }
-    // After the first failure, three failed probes have doubled the open time to eight times 200 ms, ±10 %.
+    // Three probes have failed, and each has doubled the open time. It is now 8 × 200 ms = 1.6 s, ±10 %.
     let circuit = gateway.circuit().await;
     let seconds = |series_of: &str| {
         circuit[series_of]

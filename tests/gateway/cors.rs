@@ -1,4 +1,5 @@
-//! Tests of CORS: code in a browser can read a rejection, and preflight requests do not use up its rate limits.
+//! Tests of CORS: code in a browser can read a rejection, and preflights do not use up the rate limits of other
+//! requests.
 
 use http::HeaderValue;
 

@@ -56,7 +56,7 @@ async fn a_request_above_max_delay_is_rejected_and_takes_no_slot() {
         let rejected = client.get("/").send().await;
         assert_eq!(rejected.status, 429);
         // `Retry-After` is the time until a request would be delayed by at most `max_delay`. The next slot is at most
-        // 20 s away, of which 5 s are `max_delay`.
+        // 20 s away and `max_delay` is 5 s, so `Retry-After` is at most 15 s. The range has a tolerance of 5 s.
         assert!(
             (10..=20).contains(&rejected.retry_after()),
             "unexpected Retry-After: {rejected:?}"

@@ -395,7 +395,7 @@ impl RawUpstream {
     }
 
     /// Asserts that the upstream has received nothing from earlier requests. Sends a new request first. The gateway has
-    /// one worker, so its response shows that all earlier work is finished.
+    /// one worker, so the response to this request shows that all earlier work is finished.
     #[track_caller]
     pub(crate) fn assert_received_nothing(&self, gateway: &WireGateway) {
         let mut client = gateway.client();
@@ -470,7 +470,8 @@ impl UpstreamConnection {
         while self.receive().is_some() {}
     }
 
-    /// Reads once and returns all unread bytes, or `None` if the gateway has closed the connection.
+    /// Reads once from the socket. Returns all received bytes that [`Self::head`] and [`Self::request`] have not
+    /// returned yet, or `None` if the gateway has closed the connection.
     pub(crate) fn receive(&mut self) -> Option<&[u8]> {
         let mut buf = [0; 16 * 1024];
         let n = self.stream.read(&mut buf).ok().filter(|&n| n > 0)?;

@@ -50,7 +50,8 @@ fn with_statuses(statuses: &[u16]) -> Upstream {
     })
 }
 
-/// Creates a server that runs `script` on its first connection. To all later requests it responds with their own body.
+/// Creates a server that runs `script` on its first connection. It responds to each later request with the body of that
+/// request.
 fn with_first_connection(
     script: impl Fn(&mut UpstreamConnection) + Send + Sync + 'static,
 ) -> raw_http::RawUpstream {

@@ -246,8 +246,8 @@ fn a_body_with_a_wrong_content_length_is_never_complete_at_upstream() {
         client.headers(1, 0, &block(&lines));
         client.data(1, END_STREAM, body);
         assert_ne!(client.outcome(1), StreamOutcome::Served, "{declared}");
-        // This request shows whether upstream received a complete body. In that case upstream would have responded, and
-        // the gateway would reuse the connection.
+        // The gateway must not reuse an upstream connection on which a body is incomplete. Otherwise upstream would
+        // read this request as the rest of that body.
         let mut after = gateway.client();
         after.send("GET /api/after HTTP/1.1\r\nHost: a\r\n\r\n");
         assert_eq!(after.response().body, b"GET /api/after HTTP/1.1");

@@ -1,7 +1,8 @@
 //! Small file system that tests can fill completely.
 //!
-//! The file system is a tmpfs that is mounted for one test. Mounting requires root. Without root, run the tests under
-//! `unshare --user --map-root-user --mount`. Otherwise the tests fail with a message that names this remedy.
+//! The file system is a tmpfs that is mounted for one test. Mounting requires root. Other users must run the tests
+//! under `unshare --user --map-root-user --mount`. If the mount fails, the tests fail with a message that names this
+//! command.
 //!
 //! Test binaries include this file by path, like `redis.rs`.
 

@@ -36,7 +36,8 @@ pub(super) fn retry(
     let bound = policy.deadline.map(format_duration);
     let bound = bound.map_or_else(String::new, |deadline| format!(" within {deadline}"));
     let (base, cap) = (policy.backoff.base, policy.backoff.cap);
-    // The longest backoff is at most the deadline. `cap` alone is not shown, because that of a preset can be unlimited.
+    // The output shows the deadline as the maximum backoff if `cap` is above it, because the `cap` of a preset can be
+    // unlimited.
     let longest = policy
         .deadline
         .map_or(cap, |deadline| cap.min(deadline.max(base)));
@@ -114,7 +115,7 @@ mod tests {
     use crate::config::{self, Environment, Overrides};
 
     /// Returns the values of the lines `retry` and `breaker` for a request. `keys` are configuration lines of the
-    /// upstream, and `idempotency` is the value of this key of the route.
+    /// upstream. `idempotency` is the value of the configuration key `idempotency` of the route.
     fn explained(keys: &str, idempotency: &str, method: &str) -> [String; 2] {
         let text = format!(
             "[[route]]\nname = \"all\"\npath = \"/\"\nidempotency = {idempotency}\n\
@@ -165,7 +166,7 @@ mod tests {
         }
         assert!(!retries("{}", "POST") && !retries("{ on_unknown = \"hold\" }", "PATCH"));
         assert!(retries("{ on_unknown = \"release\" }", "POST"));
-        // With `methods = "PATCH"`, the gateway does not handle the idempotency keys of POST requests.
+        // `methods = "PATCH"` means that the gateway does not handle the idempotency keys of POST requests.
         let other = "{ on_unknown = \"release\", methods = \"PATCH\" }";
         assert!(!retries(other, "POST") && retries(other, "PATCH"));
     }

@@ -17,8 +17,8 @@ pub(in super::super) struct LimitSection {
     /// Sustained rate: a number of requests per time, such as `10/s`.
     #[schemars(required)]
     pub(in super::super) rate: Option<Located<Rate>>,
-    /// Number of requests that are admitted at once in addition to one: `burst` + 1 at the same moment. Default: the
-    /// number of requests in `rate`, minus 1.
+    /// Size of a burst: `burst` + 1 requests are admitted at the same moment if the bucket is full. Default: the number
+    /// of requests in `rate`, minus 1.
     #[schemars(range(max = 2_147_483_647))]
     pub(in super::super) burst: Option<Located<u32>>,
     /// What happens to a request that exceeds the rate limit.

@@ -53,8 +53,8 @@ pub(in super::super) struct IdempotencySection {
     /// the header, such as `idempotency_key` or `requestId`. With this setting, the gateway buffers every JSON body up
     /// to `max_request`, also if it has no key. Default: none.
     pub(in super::super) body_field: Option<Located<Label>>,
-    /// What identifies a caller, because equal idempotency keys of different callers are independent: `client`,
-    /// `header:NAME`, `cookie:NAME`, or a list of these. `shared`: all callers share their keys. Default: the
+    /// What identifies a caller: `client`, `header:NAME`, `cookie:NAME`, or a list of these. Equal idempotency keys of
+    /// different callers are independent. `shared` means that all callers share their keys. Default: the
     /// `Authorization` header if present, else the client.
     pub(in super::super) scope: Option<Many<ScopeText>>,
     /// How long a response is stored and replayed, from its completion.

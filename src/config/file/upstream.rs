@@ -30,8 +30,8 @@ pub(in super::super) struct UpstreamSection {
     /// Maximum time to connect to a server, including the TLS handshake.
     #[schemars(extend("default" = "5s"))]
     pub(in super::super) connect_timeout: Option<Located<Timeout>>,
-    /// Maximum time from the last byte of the request to the head of the response. With `retry`, the default is at most
-    /// half of its `deadline`.
+    /// Maximum time from the last byte of the request to the head of the response. If `retry` is set, the default is at
+    /// most half of the `deadline` in `retry`.
     #[schemars(extend("default" = "60s"))]
     pub(in super::super) first_byte_timeout: Option<Located<Timeout>>,
     /// Maximum time without progress: between two reads of a response body, or two writes of a request body.
@@ -52,8 +52,8 @@ pub(in super::super) struct UpstreamSection {
     /// Retries of failed requests. Without this table, a request is sent again only if no server received any byte of
     /// it.
     pub(in super::super) retry: Option<RetrySection>,
-    /// Circuit breaker of each server. Without this table, it opens on connect failures. With several servers, it also
-    /// opens for a server that fails much more often than all others.
+    /// Circuit breaker of each server. If this table is missing, connect failures of a server open its circuit. Other
+    /// failures then open it only if there are other servers and this server fails much more often than all of them.
     pub(in super::super) breaker: Option<BreakerSection>,
     /// Adaptive concurrency limit: maximum number of requests in flight, derived from response times. Without this
     /// table, there is no concurrency limit.

@@ -49,15 +49,16 @@ pub(super) fn resolve<'a>(section: &'a ServerSection, findings: &mut Findings) -
 }
 
 impl Bounds<'_> {
-    /// Reports a `max_request` above `max_buffered` or `max_buffered_per_client`. A body of `max_request` bytes would
-    /// be rejected always (above `max_buffered`), or while more than half of `max_buffered` is in use (above
-    /// `max_buffered_per_client`).
+    /// Reports a `max_request` above `max_buffered` or `max_buffered_per_client`. A body larger than `max_buffered` is
+    /// always rejected. A body larger than `max_buffered_per_client` is rejected while more than half of `max_buffered`
+    /// is in use.
     pub(super) fn check_request(self, max_request: usize, span: &Span, findings: &mut Findings) {
         let BufferBounds { total, per_client } = self.value;
         let (key, bound, set) = if max_request > total {
             ("max_buffered", total, self.total)
         } else if max_request > per_client {
-            // If `max_buffered_per_client` is not set, its default depends on `max_buffered`, so the note points there.
+            // If `max_buffered_per_client` is not set, its default depends on `max_buffered`. The note then
+            // points to `max_buffered`.
             let set = self.per_client.or(self.total);
             ("max_buffered_per_client", per_client, set)
         } else {

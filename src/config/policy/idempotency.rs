@@ -35,7 +35,7 @@ pub(super) struct RouteContext<'a> {
     pub(super) buffers: Bounds<'a>,
 }
 
-/// Converts the table to a rule. Returns `None` with `mode = "off"`: the gateway then only forwards idempotency keys.
+/// Converts the table to a rule. Returns `None` if `mode` is "off": the gateway then only forwards idempotency keys.
 pub(super) fn resolve(
     section: &Located<IdempotencySection>,
     context: RouteContext<'_>,

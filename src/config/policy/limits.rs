@@ -77,8 +77,8 @@ fn limit(
     })
 }
 
-/// Warns about `on_store_error` without Redis. An error would prevent gateways with different stores from sharing the
-/// same `[limit.NAME]` sections.
+/// Warns if `on_store_error` is set although the store is not Redis. This is not an error, so that gateways with
+/// different stores can share the same `[limit.NAME]` sections.
 fn warn(section: &LimitSection, findings: &mut Findings) {
     if let Some(word) = &section.on_store_error {
         findings.warning(
@@ -139,8 +139,8 @@ fn quota(section: &LimitSection, findings: &mut Findings) -> Option<Quota> {
     None
 }
 
-/// Returns the largest `burst` whose tokens refill within [`MAX_REFILL`] at this rate. `None` means that even one token
-/// takes longer.
+/// Returns the largest `burst` whose tokens refill within [`MAX_REFILL`] at this rate. `None` means that the refill of
+/// one token takes longer than [`MAX_REFILL`].
 fn largest_burst(rate: &Rate) -> Option<u128> {
     let interval = rate.period.as_nanos().div_ceil(rate.count.get().into());
     let tokens = MAX_REFILL.as_nanos() / interval;

@@ -73,8 +73,8 @@ pub(super) fn resolve(
     routes
 }
 
-/// Sets `counted` of each route: the headers in the keys of its rate limits and in its idempotency scope. Returns all
-/// headers that some route reads.
+/// Sets `counted` of each route: the headers in the keys of its enforced rate limits and in its idempotency scope.
+/// Returns the names of all headers that the routes read.
 pub(super) fn resolve_headers(routes: &mut [(RouteMatch, RoutePolicy)]) -> HeaderNames {
     let mut names = HeaderNames::default();
     for (_, route) in routes {

@@ -18,7 +18,8 @@ pub(super) use lease::resolve_lease;
 const DEFAULT_DISK_BYTES: u64 = 4 << 30;
 
 pub(super) fn resolve(section: &StoreSection, findings: &mut Findings) -> StoreSettings {
-    // A missing `backend` after an error was possibly removed by validation, so unused keys cannot be determined.
+    // If `backend` is missing and an error was reported, validation has possibly removed an invalid `backend`. Then it
+    // is unknown which keys are unused.
     if section.backend.is_some() || !findings.has_errors() {
         report_unused_keys(section, findings);
     }
@@ -46,7 +47,7 @@ pub(super) fn resolve(section: &StoreSection, findings: &mut Findings) -> StoreS
     }
 }
 
-/// Returns the maximum total size of the stored responses in bytes. On Redis, it is unlimited for the gateway.
+/// Returns the maximum total size of the stored responses in bytes. The gateway sets no maximum on Redis.
 pub(super) fn max_response_bytes(store: &StoreSettings) -> u64 {
     match store.backend {
         Backend::Memory | Backend::Disk { .. } => store.capacity.max_bytes,

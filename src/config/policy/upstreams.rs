@@ -119,8 +119,8 @@ fn check_duplicates(servers: &[Located<ServerEntry>], findings: &mut Findings) {
     }
 }
 
-/// Sets the defaults of the timeouts. With retries, the default of `first_byte_timeout` is at most half of `deadline`,
-/// so that time for another attempt remains after a timeout.
+/// Sets the defaults of the timeouts. If retries have a `deadline`, the default of `first_byte_timeout` is at most half
+/// of it, so that time for another attempt remains after a timeout.
 fn timeouts(section: &UpstreamSection, deadline: Option<Duration>) -> Timeouts {
     let default = Timeouts::default();
     let first_byte = deadline.map_or(default.first_byte, |deadline| {
@@ -134,7 +134,8 @@ fn timeouts(section: &UpstreamSection, deadline: Option<Duration>) -> Timeouts {
     }
 }
 
-/// Warns if `first_byte_timeout` is not shorter than `deadline`, so that no time for another attempt remains.
+/// Warns if `first_byte_timeout` is not shorter than `deadline`. After such a timeout, no time for another attempt
+/// remains.
 fn warn_about_timeouts(
     section: &UpstreamSection,
     deadline: Option<Duration>,

@@ -25,7 +25,7 @@ impl FromStr for LimitName {
     }
 }
 
-/// Name of an upstream, a route or a JSON member. Any text without control characters, but not empty.
+/// Name of an upstream, a route or a JSON member. The name is not empty and contains no control characters.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super) struct Label(pub(in super::super) String);
 

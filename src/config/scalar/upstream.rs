@@ -9,10 +9,10 @@ use http::uri::PathAndQuery;
 use super::{HumanDuration, Timeout, ValueError};
 use crate::retry::Jitter;
 
-/// Meaning of `jitter = "percent"`: up to this fraction of the backoff more or less.
+/// Jitter of `jitter = "percent"`: at most this fraction of the backoff is added or subtracted.
 const DEFAULT_PERCENT: f64 = 0.25;
 
-/// Meaning of `jitter = "additive"`: up to this fraction of the backoff more.
+/// Jitter of `jitter = "additive"`: at most this fraction of the backoff is added.
 const DEFAULT_ADDITION: f64 = 0.3;
 
 /// Path and query of a health check request.

@@ -209,8 +209,8 @@ proptest! {
         let mut stream = [&requests.concat(), GET].concat();
         let at = damage.index(stream.len());
         stream[at] = octet;
-        // A valid request follows the invalid bytes. If a head arrives in pieces, an error can stay undetected until
-        // the head is complete.
+        // If a head arrives in pieces, an error in it can stay undetected until the head is complete. So a valid
+        // request is appended, whose empty line completes the invalid head.
         stream.extend_from_slice(GET);
         let (whole, _) = read_pieces([&stream[..]]);
         let (split, _) = read_pieces(stream.chunks(size));

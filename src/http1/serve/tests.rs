@@ -281,7 +281,7 @@ async fn a_truncated_request_body_is_an_error_and_gets_a_response() {
     pair.client.shutdown().await.unwrap();
     let response = pair.receive().await;
     assert!(
-        response.ends_with("before the request was complete"),
+        response.ends_with("before the request body was complete"),
         "{response}"
     );
     pair.closes().await.unwrap();

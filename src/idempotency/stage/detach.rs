@@ -47,8 +47,8 @@ impl<T> Future for Detached<T> {
 
 impl<T> Drop for Detached<T> {
     fn drop(&mut self) {
-        // Without a runtime or during a panic, the future cannot continue. It is dropped together with its permit,
-        // which ends the claim on the idempotency key.
+        // If there is no runtime, or during a panic, the future cannot continue. Then the future is dropped together
+        // with its permit. The drop of the permit ends the claim on the idempotency key.
         if let Some(future) = self.future.take()
             && Handle::try_current().is_ok()
             && !std::thread::panicking()

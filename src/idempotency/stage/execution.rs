@@ -63,8 +63,8 @@ impl<S: Records> Execution<S> {
         failpoint!("after-upstream");
         let stored = self.store_outcome(permit, outcome).await;
         failpoint!("after-commit");
-        // A response whose outcome could not be stored is not sent to the client, because a retry would not get the
-        // same response.
+        // If the request was executed but its outcome could not be stored, the response is not sent to the client,
+        // because a retry would not get the same response.
         stored?;
         result
     }
@@ -201,7 +201,7 @@ impl<S: Records> Execution<S> {
             };
             count.inc();
             // The client gets its response even if this outcome could not be stored. The outcome of the key is then
-            // unknown, which prevents a second execution.
+            // unknown. If the route has `on_unknown = "hold"`, this prevents a second execution.
             if let Err(error) = ended {
                 store_failed(step, &error, metrics);
             }

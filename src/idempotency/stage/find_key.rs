@@ -14,13 +14,14 @@ use crate::intake::headers::asks_for_upgrade;
 pub(crate) struct KeyedRequest {
     /// Idempotency key in the header. If there is none, `search` sets this field to the key in the body.
     pub(super) key: Option<IdempotencyKey<'static>>,
-    /// Whether the body can contain an idempotency key, because it is JSON and the route has a `body_field`.
+    /// Whether the body can contain an idempotency key: the body is JSON, and the route has a `body_field`.
     is_searched: bool,
 }
 
 impl RouteKeys {
-    /// Inspects the head of a request for an idempotency key. Returns `None` if the request has no key, its body cannot
-    /// contain one, and the route does not require one.
+    /// Inspects the head of a request for an idempotency key. Returns `None` if the rule does not apply to the method
+    /// of the request. Also returns `None` if the head contains no key, the body cannot contain one, and the route does
+    /// not require one.
     pub(crate) fn inspect<B>(
         &self,
         request: &Request<B>,

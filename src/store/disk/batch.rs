@@ -1,8 +1,8 @@
 //! A batch of operations on idempotency records that share one sync.
 //!
-//! The changes of a batch become visible together when the batch is committed. So a batch never contains two operations
-//! on the same record. The reply to an operation is sent after the commit. If an operation changes nothing, its reply
-//! is sent immediately.
+//! The changes of a batch become visible together when the batch is committed. If a batch contained two operations on
+//! the same record, the second would not see the change of the first. So a batch never contains two such operations.
+//! The reply to an operation is sent after the commit. If an operation changes nothing, its reply is sent immediately.
 
 mod replies;
 
@@ -224,9 +224,9 @@ impl<'a> Batch<'a> {
         Claim::Won(Permit::new(token, owner))
     }
 
-    /// Records the completion of an execution. On disk there can be the claim of the execution, or a record with an
-    /// unknown outcome if the engine was reopened since. The completion itself can be there if a failed batch reached
-    /// the disk.
+    /// Records the completion of an execution. The disk usually contains the claim of the execution. If the engine was
+    /// reopened since the claim, the disk can contain a record with an unknown outcome instead. If an earlier batch
+    /// with the completion failed but reached the disk, the disk already contains the completion.
     fn complete(&mut self, end: ClaimEnd) {
         let token = end.token;
         let id = token.request.id;
@@ -243,7 +243,7 @@ impl<'a> Batch<'a> {
             let expires = record.expires;
             if record.state != RecordState::Unknown {
                 // The completion is already on disk, so only the reply is sent. A failed batch wrote the completion,
-                // and its files were synced when the engine was reopened.
+                // and the files of the engine were synced when the engine was reopened.
                 let outcome = record.into_outcome();
                 let end = ClaimEnd { outcome, ..end };
                 self.replies.ended.push(PendingEnd { end, expires });
@@ -369,8 +369,8 @@ impl<'a> Batch<'a> {
             self.changes.put_scope(scope, keys);
         }
         if !self.admission.is_unlimited() {
-            // After a failure of the engine, claims are restricted until an execution is on disk. So every batch is
-            // synced.
+            // After a failure of the engine, claims are restricted until a new execution is recorded on disk. Every
+            // batch is synced meanwhile, so that each record in it is on disk.
             self.durability = Durability::Disk;
         }
         if self.durability == Durability::Disk {

@@ -3,10 +3,11 @@
 //! Charges to buckets are decided in memory. A thread writes all buckets that are not full to a file every 10 s and at
 //! shutdown. So a crash loses the charges of the last 10 s. The file contains the time of the snapshot and, for each
 //! bucket, how long the bucket still needs to refill. If the wall clock was set back before a restart, no client waits
-//! longer than before. If the wall clock was set ahead, a client gets at most one extra burst.
+//! longer than it had to wait at the time of the snapshot. If the wall clock was set ahead, a client gets at most one
+//! extra burst.
 //!
 //! The overflow buckets that untracked clients share are not saved. If a snapshot cannot be read, a warning is logged
-//! and all buckets start full. Unlike a lost idempotency key, this breaks no guarantee.
+//! and all buckets start full. The loss of a snapshot breaks no guarantee, unlike the loss of an idempotency record.
 
 use std::io;
 use std::path::Path;
@@ -31,7 +32,7 @@ const VERSION: u8 = 1;
 /// Size of the header of a snapshot file (version and time), in bytes.
 const HEAD: usize = 9;
 
-/// Size of one bucket in a snapshot file (hash of the bucket and time until it is full), in bytes.
+/// Size of one bucket in a snapshot file (hash of the bucket and time until it becomes full), in bytes.
 const ENTRY: usize = 24;
 
 /// Size of the BLAKE3 checksum at the end of a snapshot file, in bytes.
@@ -61,7 +62,7 @@ enum SnapshotError {
 struct BucketSnapshot {
     /// Time of the wall clock in milliseconds since 1970, read after all buckets.
     taken: u64,
-    /// Every bucket that is not full, with the nanoseconds until it is full.
+    /// Every bucket that is not full, with the time until it becomes full, in nanoseconds.
     buckets: Vec<(BucketKey, u64)>,
 }
 
@@ -317,8 +318,8 @@ mod tests {
             }
         });
         with_buckets(&dir, 0, |buckets, clock| {
-            // The 50 tokens of the daily quota take longer to refill than a full bucket of the new quota. So the
-            // restored bucket is empty.
+            // With the daily quota, the 50 charged tokens take 72 min to refill. With the new quota, a complete bucket
+            // takes 1 min. So the restored bucket is empty.
             let token = per_minute.quota.interval();
             let rejected = charge(buckets, &per_minute, 1);
             let (wait, by) = (token, 0);

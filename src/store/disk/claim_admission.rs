@@ -4,15 +4,16 @@ use std::time::{Duration, Instant};
 
 use crate::idempotency::StoreError;
 
-/// How long a reopened store waits for the first execution before it admits another one. Without this timeout, one slow
-/// upstream would block the requests with idempotency keys of all routes.
+/// How long a reopened store waits for the end of an admitted execution before it admits another one. If there were no
+/// timeout, one slow upstream would block the requests with idempotency keys of all routes.
 const FIRST_EXECUTION_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Which claims of idempotency keys the store admits.
 pub(super) enum ClaimAdmission {
     /// All claims are admitted, because the store works.
     All,
-    /// One claim is admitted until its execution is recorded on disk. The store was reopened and can fail again.
+    /// The store was reopened and can fail again. After a claim is admitted, no other claim is admitted until the
+    /// execution of this claim is recorded on disk or [`FIRST_EXECUTION_TIMEOUT`] has passed.
     One {
         /// Number of the last claim that was granted before the store was reopened.
         last_before: u64,

@@ -49,12 +49,12 @@ const TABLE_BYTES: u64 = 16 << 20;
 /// Interval at which a waiting thread checks whether fjall has written the sealed memtables to table files.
 const ROTATION_POLL: Duration = Duration::from_millis(10);
 
-/// How long a commit waits for fjall to write memtables to table files. After this time, the commit fails and the
+/// How long a commit waits if fjall writes no memtable to a table file. After this time, the commit fails and the
 /// engine is closed.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Maximum number of sealed memtables of a keyspace at the start of a commit. A commit waits while there are more. A
-/// commit adds at most two, and fjall blocks commits from 4 on.
+/// Maximum number of sealed memtables of a keyspace at the start of a commit. A commit waits while there are more. It
+/// adds at most two, so there are at most three after it. fjall blocks commits while there are four.
 const MAX_SEALED: usize = 1;
 
 /// Key of the [`StoreTotals`] in the keyspace `meta`.
@@ -102,8 +102,9 @@ impl Engine {
     pub(super) fn open(path: &Path, used: bool) -> EngineResult<Self> {
         // fjall treats a damaged journal as a truncated one. If the newest journal is damaged, the number of batches is
         // too low, which the caller detects. If an older journal is damaged, later batches exist and the number is
-        // right. So with several journals, all records are counted. fjall deletes a journal after it has read it. So a
-        // marker file makes the next attempt count the records too.
+        // right. Therefore all records are counted if there are several journals. fjall deletes a journal after it has
+        // read it, so a later attempt to open the database can find only one journal. The marker file makes such an
+        // attempt count the records too.
         let marker = path.with_extension("doubt");
         let needs_count = used && (marker.exists() || journals(path)? > 1);
         if needs_count {
@@ -406,7 +407,7 @@ fn decode(id: RecordId, bytes: &[u8]) -> EngineResult<DiskRecord> {
 }
 
 /// Error of an engine that accepts no writes because an earlier write failed. The error of the earlier write is more
-/// specific, so this one is not reported after it.
+/// specific, so this error does not replace it in health reports.
 pub(super) const POISONED: &str = "an earlier write to the storage engine failed";
 
 /// Converts an error of fjall into a [`StoreError`]. I/O errors lose the prefix that fjall adds.

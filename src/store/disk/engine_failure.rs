@@ -35,7 +35,7 @@ const STABLE: Duration = Duration::from_secs(30);
 pub(super) struct ReopenBackoff {
     /// Backoff after the last failure. Zero if there was none.
     last: Duration,
-    /// Time at which the engine was last reopened. `None` if it has failed since.
+    /// Time at which the engine was last reopened. `None` if it has failed since or was never reopened.
     opened: Option<Instant>,
     /// Whether the engine was reopened and the message about it is not logged yet.
     is_unreported: bool,
@@ -92,7 +92,8 @@ impl Writer {
         }
     }
 
-    /// Reopens a failed engine if its backoff has passed. Waits longer if a compaction still uses the closed engine.
+    /// Reopens a failed engine if its backoff has passed. If a compaction still uses the closed engine, postpones the
+    /// reopening by [`MIN_BACKOFF`].
     pub(super) fn reopen_if_due(&mut self, inbox: &Receiver<Op>) {
         let EngineState::Failed(_, again) = self.state else {
             return;
@@ -122,8 +123,8 @@ impl Writer {
         }
     }
 
-    /// Reopens the engine and resolves its claims. Before that, it executes all operations in the inbox without the
-    /// engine, which queues completions and rejects most others.
+    /// Reopens the engine and resolves its claims. Before the claims are resolved, all operations in the inbox are
+    /// executed without the engine: completions are queued, and most other operations are rejected.
     fn reopen(&mut self, inbox: &Receiver<Op>) -> Result<(), StoreError> {
         if fails!("store-reopen") {
             return Err(StoreError::new(Errno::IO));
@@ -141,9 +142,9 @@ impl Writer {
             ));
         }
         self.totals = totals;
-        // All completions in the inbox are queued first, because opening the engine can take longer than their timeout.
-        // After the timeout, an execution is no longer in flight, and `resolve_claims` would record its outcome as
-        // unknown.
+        // All completions in the inbox are queued before the claims are resolved, because opening the engine can take
+        // longer than the timeout of a completion. After this timeout, the execution is no longer in flight, and
+        // `resolve_claims` would record its outcome as unknown.
         while let Some(op) = self.next_pending(inbox) {
             self.execute_without_engine(op);
         }
@@ -230,8 +231,8 @@ impl Writer {
         }
     }
 
-    /// Creates the reserve file with disk space for a batch and the largest response. Space for another batch must stay
-    /// free.
+    /// Creates the reserve file with disk space for a batch and the largest response. Fails if the disk then has no
+    /// free space for another batch.
     pub(super) fn hold_reserve(&mut self) -> io::Result<()> {
         let batch = BATCH_BYTES as u64;
         self.reserve.hold(batch + self.shared.max_response(), batch)

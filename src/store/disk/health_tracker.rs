@@ -44,7 +44,8 @@ pub(super) enum FailureChange {
     Started,
     /// The failure continues, with a reason that was not logged yet.
     NewReason,
-    /// The failure continues. Its reason was already logged, or [`MAX_REASONS`] were.
+    /// The failure continues. Its reason was already logged, or the maximum of [`MAX_REASONS`] logged reasons is
+    /// reached.
     Repeated,
 }
 

@@ -29,8 +29,8 @@ const LOG_INTERVAL: Duration = Duration::from_mins(1);
 /// Progress of maintenance in the expiry index, and times of the last runs.
 #[derive(Default)]
 pub(super) struct Maintenance {
-    /// The last expired record that was dropped. The expiry index has no entry before this record. `None` after the
-    /// engine was opened.
+    /// The last expired record that was dropped. The expiry index has no entry before this record. `None` if no record
+    /// was dropped since the engine was opened.
     swept: Option<ExpiryKey>,
     /// The last record that was checked for eviction. No record before it in the expiry index has a response. `None` if
     /// the next check starts at the beginning of the index.
@@ -293,8 +293,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Evicts responses of up to [`CHUNK`] records after the last checked record. Returns the new totals, or `None` if
-    /// no response was evicted.
+    /// Evicts responses of up to [`CHUNK`] records after the last checked record. Returns the result of the scan, and
+    /// the new totals if a response was evicted.
     fn evict_chunk(
         &self,
         engine: &Engine,
@@ -360,8 +360,8 @@ impl Writer {
         }
     }
 
-    /// Starts a compaction in a background thread if the dropped records have at least [`COMPACT_BYTES`] and a quarter
-    /// of the size of all records.
+    /// Starts a compaction in a background thread if the dropped records have a size of at least [`COMPACT_BYTES`], and
+    /// of at least a quarter of the size of the completed records.
     fn compact_if_worthwhile(&mut self) {
         let EngineState::Open(engine) = &self.state else {
             return;

@@ -25,7 +25,8 @@ pub(super) struct Reserve {
 }
 
 impl Reserve {
-    /// Creates a value for the reserve file in the directory `dir`. No space is reserved yet.
+    /// Returns a `Reserve` for the file `reserve` in the directory `dir`. Does not create the file, so no space is
+    /// reserved yet.
     pub(super) fn new(dir: &Path) -> Self {
         Self {
             path: dir.join("reserve"),
@@ -74,8 +75,8 @@ impl Reserve {
     }
 }
 
-/// Fails if the file system has no space for `file` to grow to `bytes`. Without this check, a failing allocation would
-/// fill the disk for a short time. Writes of other programs would then fail.
+/// Fails if the file system has no space for `file` to grow to `bytes`. If this check were missing, an allocation that
+/// fails would fill the disk for a short time, and writes of other programs would fail.
 fn check_space(file: &File, bytes: u64) -> io::Result<()> {
     let space = fstatvfs(file)?;
     let free = space.f_bavail.saturating_mul(space.f_frsize);
@@ -118,7 +119,8 @@ mod tests {
         reserve.hold(3 << 20, 1 << 20).unwrap();
         assert!(reserve.holds(3 << 20) && !reserve.holds(4 << 20));
         let file = dir.path().join("reserve");
-        // The file system can round the size up, but the additional 1 MiB must be free again.
+        // The file system can round the size of 3 MiB up. But the additional 1 MiB must be free again, so the file
+        // occupies less than 4 MiB.
         let allocated = fs::metadata(&file).unwrap().blocks() * 512;
         assert!((3 << 20..4 << 20).contains(&allocated), "{allocated}");
         reserve.hold(4 << 20, 0).unwrap();

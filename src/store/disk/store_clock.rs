@@ -279,7 +279,7 @@ mod tests {
         for _ in 0..100 {
             clock.advance(Duration::from_micros(1_700));
             let next = StoreClock::new(clock.restart_process());
-            // Simulates how long the engine takes to open.
+            // Simulates the time that the engine takes to open.
             clock.advance(Duration::from_micros(2_600));
             next.resume(&last);
             assert_eq!(next.now(), first.now());

@@ -41,8 +41,8 @@ pub enum StoreDirError {
     Io {
         /// Path of the store directory.
         path: PathBuf,
-        /// Error of the operating system. It is in the middle of the message and not its source, so that the message
-        /// ends with the remedy.
+        /// Error of the operating system. The message contains this error in the middle and ends with the remedy, so
+        /// `source` does not return the error.
         cause: io::Error,
     },
     /// Another process has locked the directory.

@@ -31,11 +31,12 @@ pub(super) struct StoreTotals {
     pub(super) clocks: Option<ClockReading>,
 }
 
-/// Offset of the resync flag in the file `acknowledged`. Before it are the number of batches (8 bytes) and its
-/// complement (8 bytes).
+/// Offset of the resync flag in the file `acknowledged`. The flag follows the number of batches (8 bytes) and the
+/// complement of this number (8 bytes).
 const NEEDS_RESYNC_AT: u64 = 16;
 
-/// Copy of the totals for the metrics, with the number of evicted responses. Threads read it without the writer thread.
+/// Copy of the totals for the metrics, with the number of evicted responses. Other threads can read this copy without a
+/// request to the writer thread.
 #[derive(Debug, Default)]
 pub(super) struct StoreStats {
     completed: AtomicU64,

@@ -167,8 +167,8 @@ impl Writer {
     pub(super) fn run_once(&mut self, inbox: &Receiver<Op>, owner: &Weak<WriterHandle>) -> bool {
         self.shared.health.writer_responded();
         self.reopen_if_due(inbox);
-        // The postponed operation is first, because the batch can postpone another one and there is only one slot for
-        // it.
+        // The postponed operation is executed first, because the batch can postpone another operation and `postponed`
+        // has space for only one.
         let first = self.postponed.take();
         let first = match first.or_else(|| self.next_completion()) {
             Some(op) => Some(op),

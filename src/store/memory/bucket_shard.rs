@@ -1,12 +1,14 @@
 //! A shard of the table of rate limit buckets. It evicts full buckets.
 //!
 //! A heap finds full buckets without a scan. The heap has one entry per tracked bucket: a time before which the bucket
-//! is certainly not full. A charge delays the time at which a bucket is full, but does not change the heap. The
+//! is certainly not full. A charge delays the time at which a bucket becomes full, but does not change the heap. The
 //! outdated entry is corrected when it reaches the top of the heap. The time becomes earlier only for a restored bucket
 //! whose quota was raised since the snapshot. The entry of such a bucket is corrected immediately.
 //!
-//! A bucket that is not tracked has the state of its shared bucket, even if the shard has capacity to track it. So a
-//! request is decided first. The shard evicts buckets only after the request was admitted.
+//! If the shard has no capacity to track a bucket, the charges of the bucket are made to a shared bucket, which other
+//! buckets of the same rate limit also use. A bucket that is not tracked has the state of its shared bucket, even if
+//! the shard has capacity to track it. So the decision on a request does not depend on evictions. The shard evicts
+//! buckets only after the request was admitted.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -21,7 +23,7 @@ const EVICTED_PER_INSERT: usize = 2;
 
 /// A shard of the table of rate limit buckets.
 pub(super) struct BucketShard {
-    /// Tracked buckets, with the time at which each is full.
+    /// Tracked buckets, with the time at which each becomes full.
     buckets: HashMap<BucketKey, Moment, BuildIdentityHasher>,
     /// Maximum number of tracked buckets.
     capacity: usize,
@@ -29,7 +31,7 @@ pub(super) struct BucketShard {
     /// top.
     refills: BinaryHeap<Reverse<(Moment, BucketKey)>>,
     /// Shared buckets of each rate limit, allocated when the first one is used. A value is the time at which a shared
-    /// bucket is full.
+    /// bucket becomes full.
     shared: HashMap<LimitId, Box<[Moment]>>,
     /// Number of shared buckets of each rate limit.
     shared_buckets: usize,
@@ -40,8 +42,8 @@ impl BucketShard {
     pub(super) fn new(capacity: usize, shared_buckets: usize) -> Self {
         Self {
             // The table is allocated at its final size, because a growing table needs memory for two copies. Unused
-            // pages of it cost no memory. It is 25 % larger than `capacity`, because removed entries would make a
-            // nearly full table grow.
+            // pages of the table cost no memory. The table is 25 % larger than `capacity`, because removed entries
+            // would make a nearly full table grow.
             buckets: HashMap::with_capacity_and_hasher(
                 capacity + capacity / 4,
                 BuildIdentityHasher,
@@ -58,7 +60,8 @@ impl BucketShard {
         self.buckets.len()
     }
 
-    /// Returns the time at which `bucket` is full. If the bucket is not tracked, this is the time of its shared bucket.
+    /// Returns the time at which `bucket` becomes full. If the bucket is not tracked, this is the time of its shared
+    /// bucket.
     pub(super) fn full_at(&self, limit: LimitId, bucket: BucketKey) -> Moment {
         if let Some(&full_at) = self.buckets.get(&bucket) {
             return full_at;
@@ -82,16 +85,16 @@ impl BucketShard {
         })
     }
 
-    /// Tracks `bucket`, which is full at `full_at`. Does nothing if the shard has no capacity or already tracks the
-    /// bucket.
+    /// Tracks `bucket`, which becomes full at `full_at`. Does nothing if the shard has no capacity or already tracks
+    /// the bucket.
     pub(super) fn restore(&mut self, bucket: BucketKey, full_at: Moment) {
         if self.len() < self.capacity && !self.tracks(bucket) {
             self.track(bucket, full_at);
         }
     }
 
-    /// Sets the time at which `bucket` is full. If the bucket cannot be tracked, sets the time of its shared bucket
-    /// instead.
+    /// Sets the time at which `bucket` becomes full. If the bucket cannot be tracked, sets the time of its shared
+    /// bucket instead.
     pub(super) fn put(&mut self, limit: LimitId, bucket: BucketKey, full_at: Moment, now: Moment) {
         if let Some(state) = self.buckets.get_mut(&bucket) {
             let before = std::mem::replace(state, full_at);
@@ -123,8 +126,8 @@ impl BucketShard {
             .shared
             .entry(limit)
             .or_insert_with(|| vec![Moment::default(); self.shared_buckets].into());
-        // The later time is stored, because `full_at` can be earlier than that of the shared bucket. This happens if
-        // `bucket` was tracked when the request was decided, and was then evicted for another bucket of the same
+        // The later time is stored, because `full_at` can be earlier than the time of the shared bucket. This happens
+        // if `bucket` was tracked when the request was decided, and was then evicted for another bucket of the same
         // request.
         shared[index] = shared[index].max(full_at);
     }
@@ -190,7 +193,7 @@ mod tests {
         }
 
         /// Returns whether the shard is consistent. The heap and the table must have the same buckets, each once. No
-        /// heap entry can be later than the time at which its bucket is full.
+        /// heap entry can be later than the time at which its bucket becomes full.
         fn is_consistent(&self) -> bool {
             let mut entries: Vec<_> = self.refills.iter().map(|entry| entry.0).collect();
             entries.sort_unstable_by_key(|&(_, bucket)| bucket);
@@ -302,7 +305,7 @@ mod tests {
 
     proptest! {
         /// After any sequence of charges and lowered refill times, the heap and the table are consistent. The shard
-        /// does not exceed its capacity, and no bucket is full too early.
+        /// does not exceed its capacity, and no bucket becomes full too early.
         #[test]
         fn random_charges_keep_a_shard_consistent(
             capacity in 0_usize..6,

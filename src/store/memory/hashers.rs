@@ -1,4 +1,4 @@
-//! Fast hashers for the keys of hash maps that are already hashes or are consecutive numbers.
+//! Fast hashers for hash map keys that are already hashes or are consecutive numbers.
 //!
 //! A keyed hash is used as its own hash value. Clients cannot choose this hash, because they do not know its secret
 //! key. Consecutive numbers are spread by one multiplication.

@@ -1,10 +1,10 @@
 //! Idempotency records in memory: a table of all idempotency keys, and a moka cache that owns the responses.
 //!
 //! The table needs a few dozen bytes per key and is bounded by `max_keys`. The cache is bounded by `max_bytes`, the
-//! size of the responses, and evicts the oldest ones. The table has only weak references to responses. When a response
-//! is evicted, its completed record becomes a tombstone, which is a record without a response. Keys and responses are
-//! separate, because evicting a key with its response could lead to a second execution. A replay does not call the
-//! cache. A call costs time, and it would change the order of eviction from oldest to least recently used.
+//! total size of the responses, and evicts the oldest responses. The table has only weak references to responses. When
+//! a response is evicted, its completed record becomes a tombstone, which is a record without a response. Keys and
+//! responses are separate, because evicting a key with its response could lead to a second execution. A replay does not
+//! call the cache. A call costs time, and it would change the order of eviction from oldest to least recently used.
 //!
 //! All records of a scope are in one shard of the table, so the keys of a scope are counted while its shard is locked.
 //! moka is never called while a shard is locked: any call can evict, and an eviction locks a shard. The expiry of moka
@@ -276,7 +276,7 @@ impl RecordTable {
         any
     }
 
-    /// Returns how long it takes until the first record of any shard expires. Zero if there are no records.
+    /// Returns how long it takes until the first record of any shard expires. Returns zero if there are no records.
     fn next_expiry(&self, now: Moment) -> Duration {
         let shards = self.shards.iter();
         let next = shards.filter_map(|shard| shard.lock().next_expiry(now));
@@ -293,9 +293,9 @@ impl RecordTable {
     }
 }
 
-/// Returns whether `interval` has passed since the last call for `last` that returned `true`.
+/// Returns whether `interval` has passed since the time in `last`. If it has passed, stores `now` in `last`.
 fn is_due(last: &AtomicU64, now: Moment, interval: Duration) -> bool {
-    // Times are stored plus 1, because 0 means that no call has returned `true` yet.
+    // Times are stored plus 1, because 0 means that no time is stored yet.
     let now = now.as_nanos().saturating_add(1);
     let interval = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX);
     last.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| {

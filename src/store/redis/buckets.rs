@@ -6,11 +6,11 @@
 //! request, but no request is admitted beyond a quota. If the client disconnects before the refund starts, its tokens
 //! are not refunded.
 //!
-//! The gateway has two tables in memory. [`Rejections`] caches rejections. With it, the gateway rejects a client that
-//! retries too early without a call to Redis. [`LocalFallback`] copies every bucket state that Redis returns to local
-//! buckets, and decides with them while Redis does not respond. So each gateway admits at most the quota in any
-//! interval, whether Redis responds or not. While Redis responds to all gateways, all of them together admit at most
-//! the quota.
+//! The gateway has two tables in memory. [`Rejections`] caches rejections. If a client retries too early, the gateway
+//! rejects the retry from this cache, without a call to Redis. [`LocalFallback`] copies every bucket state that Redis
+//! returns to local buckets, and decides with them while Redis does not respond. So each gateway admits at most the
+//! quota in any interval, whether Redis responds or not. While Redis responds to all gateways, all of them together
+//! admit at most the quota.
 
 mod calls;
 mod fallback;
@@ -113,8 +113,8 @@ impl RedisBuckets {
         }
     }
 
-    /// Updates the local buckets and the cached rejections with the bucket states in `replies`. `seen` has the time of
-    /// the call and the time of its reply.
+    /// Updates the local buckets and the cached rejections with the bucket states `before` and `after` the charges.
+    /// `seen` has the time of the call and the time of its reply.
     fn observe(
         &self,
         charges: &RequestCharges<'_>,
@@ -127,8 +127,8 @@ impl RedisBuckets {
             let (Some(before), Some(after)) = (before[index], after[index]) else {
                 continue;
             };
-            // Redis computed this debt at some time between the call and its reply. The local bucket has the same debt
-            // from the reply on, so it never owes less than the bucket in Redis.
+            // Redis computed this debt at some time between the call and its reply. The local bucket starts with the
+            // same debt at the time of the reply, so its debt is never smaller than that of the bucket in Redis.
             let full_at = seen.replied.after(after.since(seen.called));
             let local = &self.fallback.local;
             local.observe(charge.limit.id, charge.bucket, full_at);

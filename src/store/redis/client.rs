@@ -6,9 +6,9 @@
 //! more than the timeout of a rate limit call allows. A separate task therefore connects, and continues after the
 //! request has timed out. All requests that arrive in the meantime wait for this task, and fail together if it fails.
 //!
-//! `redis::aio::ConnectionManager` is not used for three reasons. It has no step between connecting and the first
-//! command, where this client checks the secret that all gateways share. It does not support clusters. After a timeout, it neither
-//! repeats the command nor reconnects.
+//! `redis::aio::ConnectionManager` is not used for three reasons. It cannot run a check between connecting and the
+//! first command, but this client must check the secret that all gateways share. It does not support clusters. After a
+//! timeout, it neither repeats the command nor reconnects.
 
 use std::future::Future;
 use std::io;
@@ -47,7 +47,7 @@ pub(super) struct ClientState {
     hash_keys: Arc<RwLock<HashKeys>>,
     /// Number of detected restarts or replacements of Redis. Clients replace the connections of an earlier epoch.
     epoch: AtomicU64,
-    /// Makes the monitor probe Redis before the next interval ends.
+    /// Notifies the monitor that it must probe Redis before the current interval ends.
     pub(super) probe_requested: Notify,
     /// The runtime of the monitor. It runs tasks that no request waits for.
     background: Handle,
@@ -133,8 +133,8 @@ impl ClientState {
         self.background.spawn(task);
     }
 
-    /// Connects, and reads the secret that all gateways share in Redis. Fails if the secret differs from the one that the
-    /// monitor has read. The monitor must then probe the server before requests use it.
+    /// Connects, and reads the secret of the fleet from Redis. Fails if it differs from the secret that the monitor has
+    /// read. The monitor must then probe the server before requests use it.
     async fn connect(&self) -> Result<RedisConnection, CallError> {
         let mut connection = self.endpoint.connect().await?;
         let mut get = redis::cmd("GET");
@@ -384,8 +384,8 @@ impl RedisClient {
     fn failed(&self, error: CallError) -> CallError {
         let breaker = self.breaker();
         let opened = match error {
-            // The circuit breaker ignores this error: without free memory, Redis can still replay records and end
-            // claims.
+            // The circuit breaker ignores this error, because a Redis without free memory can still replay records and
+            // end claims.
             CallError::Full(_) if self.part == Part::Records => false,
             CallError::ConnectionLost(_) => breaker.failed(&error) | breaker.open(&error),
             _ => breaker.failed(&error),

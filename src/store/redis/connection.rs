@@ -19,7 +19,7 @@ use redis::{
 use super::RedisOpenError;
 use super::settings::{Nodes, RedisNode, RedisSettings};
 
-/// A server that a connection can address. Without a cluster, `Random` addresses the only server.
+/// A server that a connection can address. If there is no cluster, `Random` addresses the only server.
 pub(super) use redis::cluster_routing::SingleNodeRoutingInfo as ServerRoute;
 
 /// Maximum number of redirections that a call to a cluster follows.
@@ -111,7 +111,7 @@ impl Endpoint {
 }
 
 impl RedisConnection {
-    /// Returns all primaries of the cluster, or the only server without a cluster.
+    /// Returns all primaries of the cluster, or the only server if there is no cluster.
     pub(super) async fn servers(&mut self) -> Result<Vec<ServerRoute>, RedisError> {
         let Self::Cluster(connection) = self else {
             return Ok(vec![ServerRoute::Random]);

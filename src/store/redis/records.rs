@@ -1,9 +1,10 @@
 //! Idempotency records in Redis. A request with an idempotency key is executed once, whichever gateways receive it.
 //!
 //! Each claim has a unique token, and a lease that expires by the clock of Redis. The gateway that made the claim
-//! renews the lease while the execution runs. If the gateway crashes, the lease expires and the key becomes unknown. A
-//! script that ends a claim passes the token. So a gateway that was frozen for longer than its lease cannot end the
-//! claim of another gateway. If no other gateway has claimed the key, the frozen gateway can still store its response.
+//! renews the lease while the execution runs. If the gateway crashes, the lease expires and the outcome of the
+//! idempotency key becomes unknown. A claim can be ended only with its token. So a gateway that was frozen for longer
+//! than its lease cannot end the claim of another gateway. If no other gateway has claimed the key, the frozen gateway
+//! can still store its response.
 //!
 //! If the reply to a claim is lost, the gateway releases the claim by its token, because it has sent no request
 //! upstream. If a response cannot be stored, the gateway retries until the lease expires. If the response is not stored
@@ -210,8 +211,9 @@ impl Records for RedisRecords {
     }
 
     async fn end(&self, permit: Permit, outcome: ExecutionOutcome) -> Result<(), StoreError> {
-        // The permit is redeemed after Redis has the outcome. If this future is dropped earlier, the drop of the permit
-        // sets the idempotency key to unknown.
+        // The permit is converted into its token only after the call to Redis. If this future is dropped earlier, it
+        // also drops the permit. The drop of the permit records an unknown outcome if the request was sent, and
+        // releases the claim otherwise.
         let token = *permit.token();
         if outcome.is_executed() {
             let recorded = self.store_record(&token, &outcome).await;

@@ -36,7 +36,7 @@ pub(crate) struct RedisSettings {
     /// The lease is longer than any execution that the timeouts of the upstreams allow.
     pub lease: Duration,
     /// Number of replicas that must have a claim before the request is sent upstream, and a record before the response
-    /// is sent to the client. With `None`, the gateway does not wait for replicas.
+    /// is sent to the client. If this is `None`, the gateway does not wait for replicas.
     pub wait_replicas: Option<NonZeroU32>,
     /// Maximum number of idempotency keys of one client, or `None` for no maximum.
     pub max_keys_per_client: Option<NonZeroU32>,

@@ -3,8 +3,8 @@
 //! The test runs random histories of three gateways on a real server. It computes the idempotency record that the
 //! scripts should have stored, and passes this record to `decide_claim` for every claim. Each claim uses a gateway that
 //! has no execution of the same idempotency key. Otherwise the table of executions in flight would decide instead of
-//! the script. So leases can expire while their executions run, and a claim can replace one whose execution is still in
-//! flight.
+//! the script. The histories include leases that expire while their executions run, and claims that replace a claim
+//! whose execution is still in flight.
 //!
 //! The module `history` compares all stores with an independent model. It covers neither leases nor the maximum number
 //! of keys in a scope.

@@ -26,7 +26,8 @@ use files::{Damage, copy, used, write_sparsely};
 /// How long the storage engine can take to write a table on a busy machine.
 const TABLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Number of records. With this number and body size, some records are in tables and some only in the journal.
+/// Number of records. Together, this number and the size of a body ensure that some records are in tables and some only
+/// in the journal.
 const RECORDS: u16 = 2_000;
 const BODY: usize = 11 << 10;
 

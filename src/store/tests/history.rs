@@ -430,8 +430,8 @@ fn histories_in_redis_match_the_model() {
     check_on_server(StoreKind::Redis);
 }
 
-/// This history is fixed, because the model and Redis differ here: Redis expires a record in the millisecond after its
-/// TTL.
+/// This history is not random, because the model and Redis differ here: Redis expires a record in the millisecond after
+/// its TTL.
 #[test]
 fn a_record_in_redis_expires_at_its_ttl() {
     let server = Arc::new(StoreServer::start(StoreKind::Redis));

@@ -141,7 +141,8 @@ impl RecordFixture {
         }
     }
 
-    /// Returns how far the clock of the store can be ahead of the virtual clock, because real time passes on a server.
+    /// Returns how far the clock of the store can be ahead of the virtual clock. The clock of a Redis server is ahead,
+    /// because real time also passes on the server.
     pub(crate) fn slack(&self) -> Duration {
         if self.kind.is_shared() {
             Duration::from_secs(10)

@@ -268,7 +268,8 @@ async fn a_lease_is_renewed_while_its_execution_runs() {
 async fn the_key_of_a_crashed_gateway_is_unknown_when_its_lease_expires() {
     let fleet = TwoGateways::start();
     let [a, b] = &fleet.gateways;
-    // The lease is too long for a renewal during this test, so it expires as after a crash of the gateway.
+    // The test takes less real time than a renewal interval, so the gateway does not renew the lease. When the clock of
+    // Redis is advanced, the lease expires as after a crash of the gateway.
     let permit = win(a, claim_request(1)).await;
     let waiting = wait(b, claim_request(1)).await;
     fleet.server.advance(fleet.settings.lease);
@@ -584,8 +585,8 @@ async fn every_closed_connection_is_replaced() {
         wait_replicas: NonZeroU32::new(1),
         ..fleet.settings.clone()
     });
-    // Calls are repeated, because they can fail for a short time. WAIT counts a replica only after its first report.
-    // The circuit breaker opens if a connection is closed twice in a row.
+    // Calls are repeated, because they can fail for a short time for two reasons. WAIT counts a replica only after its
+    // first report of its offset. The circuit breaker opens if a connection is closed twice in a row.
     let mut keys = 0..;
     for _ in 0..5 {
         eventually(async || {

@@ -101,7 +101,7 @@ fn a_window_is_rounded_up_to_whole_seconds() {
     assert_eq!(of(10, Duration::from_secs(1), 0), 1);
     assert_eq!(of(2, Duration::from_secs(1), 2), 2);
     assert_eq!(of(3, Duration::from_secs(1), 3), 2);
-    // With the default burst (`count - 1`), the window equals the period of the rate.
+    // If the burst is the default (`count - 1`), the window equals the period of the rate.
     for (count, seconds) in [
         (3, 1),
         (30, 1),

@@ -43,7 +43,8 @@ pub(super) struct RateLimitField {
     /// All lines of the header, joined with commas. It is empty if the upstream sent no line, or a line that does not
     /// parse.
     pub(super) line: BytesMut,
-    /// Names of the members that end with the name of a rate limit of the gateway, and so can collide with it.
+    /// Names of the members that end with the name of a rate limit of the gateway. Only these names can equal a name
+    /// that the gateway writes, which is a limit name with or without [`PREFIX`].
     names: BTreeSet<String>,
 }
 
@@ -52,7 +53,7 @@ pub(super) struct RateLimitField {
 #[error("a member of the upstream's `RateLimit` header is not a quoted string")]
 struct MemberWithoutName;
 
-/// Visitor that collects the names in a list that end with the name of a rate limit of the gateway.
+/// Visitor of a list. It collects each member name that ends with the name of a rate limit of the gateway.
 struct NameCollector<'a> {
     limits: &'a [Arc<Limit>],
     found: &'a mut BTreeSet<String>,

@@ -52,7 +52,8 @@ impl FailureStreak {
     }
 }
 
-/// Phase, failure streak and generation in one word. The generation is the number of phase changes so far.
+/// Phase, failure streak and generation in one word. The generation is the number of phase changes so far, except for
+/// changes from probing to half-open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PackedState(u64);
 
@@ -96,9 +97,10 @@ impl PackedState {
 
 /// The state that every attempt reads. It has its own cache lines, so reads stay cheap while no attempt fails.
 ///
-/// The phase changes only while the caller has locked the history of the breaker. Two changes need no lock: a failure
-/// streak grows or ends, and a probe ends without a result. These changes have no effect if the generation has changed,
-/// so they cannot undo a change of phase.
+/// A caller must lock the history of the breaker before it changes the phase. Two changes need no lock: a failure
+/// streak grows or ends, and a probe ends without a result, which changes the phase from probing to half-open. These
+/// two changes do not change the generation. They have no effect if the generation has changed, so they cannot undo a
+/// change of phase.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(super) struct AtomicState {

@@ -1,19 +1,19 @@
 //! Conditions that open a circuit, and how long it stays open.
 //!
-//! With a `[breaker]` section in the configuration, all failures of a server can open its circuit. Without this
-//! section, connect failures can open the circuit, but response failures only if the other servers are healthy. The
-//! reason is that a client can cause response failures. They must not open the circuit of the only server, nor of
-//! several servers at once.
+//! If the configuration has a `[breaker]` section, all failures of a server can open its circuit. If it has no such
+//! section, connect failures can open the circuit, but response failures can open it only if the other servers are
+//! healthy. The reason is that a client can cause response failures. Such failures must not open the circuit of the
+//! only server, nor of several servers at once.
 //!
 //! A server is an outlier if it fails while the other servers are healthy. A server fails if its failures reach
 //! `failure_ratio`, or if its last `min_requests` results are response failures. The second condition detects a server
-//! that starts to fail under load, where earlier successes outweigh the failures for half of the window. A client that
-//! makes two of five requests fail causes 20 consecutive failures with a probability of 1e-8.
+//! that starts to fail under load, where earlier successes outweigh the failures for half of the window. If a client
+//! makes two of five requests fail, 20 consecutive results are failures with a probability of 0.4^20, about 1e-8.
 //!
-//! Another server is healthy if its failures are below half of `failure_ratio` and its last result is not a failure.
-//! Without the second condition, servers that start to fail at the same time would look healthy to each other. At least
-//! one other server must have `min_requests` results. Servers without results are ignored. A few successes thus do not
-//! prove that a server is healthy, but a few failures keep the circuits of the other servers closed.
+//! Another server is healthy if its failures are below half of `failure_ratio` and its last result is not a failure. If
+//! the second condition were missing, servers that start to fail at the same time would look healthy to each other. At
+//! least one other server must have `min_requests` results. Servers without results are ignored. A few successes thus
+//! do not prove that a server is healthy, but a few failures keep the circuits of the other servers closed.
 //!
 //! An outlier counts as failing until its circuit closes. Therefore at most one server of an upstream is an outlier. If
 //! all servers fail alike, none is an outlier.
@@ -25,8 +25,8 @@ use super::super::settings::{BreakerSettings, OpensOn};
 use super::packed_state::{FailureStreak, MAX_STREAK};
 use super::report::{OpenCause, ServerFailure};
 
-/// Maximum random variation of the open time, as a fraction: ±10 %. Without it, servers that failed together would get
-/// their probes at the same time.
+/// Maximum random variation of the open time, as a fraction: ±10 %. The open time varies, because servers that failed
+/// together would otherwise get their probes at the same time.
 const JITTER: f64 = 0.1;
 
 /// Maximum open time: 100 years. A longer configured time is shortened to it, so that the clock cannot overflow.

@@ -6,9 +6,9 @@
 //!
 //! This formula is that of Gradient2 in Netflix's concurrency-limits. The baseline differs: Gradient2 uses the
 //! long-term average, which rises during a long overload. Here the limit is halved for one round every 10 s, and the
-//! latency of this round, without a queue, becomes the baseline. Envoy does the same with a limit of three. If the
-//! measured baseline differs from the previous one, the next measurement follows after 1 s, until two measurements
-//! agree.
+//! latency of this round, without a queue, becomes the baseline. Envoy also lowers the limit to measure the baseline,
+//! but to three requests. If the measured baseline differs from the previous one, the next measurement follows after
+//! 1 s, until two measurements agree.
 //!
 //! Latencies are averaged by their logarithms (geometric mean). One response of a minute among a hundred responses of
 //! 10 ms then raises the mean by 9 %. The arithmetic mean would rise to about 600 ms.
@@ -29,11 +29,11 @@ const ROUND: Duration = Duration::from_millis(100);
 const MIN_RESULTS_LONG: u32 = 10;
 const LONG_ROUND: Duration = Duration::from_secs(2);
 
-/// If a round has recorded more responses than this, the next round records half the share of the responses.
+/// If a round has recorded more responses than this, the sampling rate is halved for the next round.
 const MAX_RESPONSES: u32 = 1_000;
 
-/// Pause between two rounds, as a multiple of the mean latency. After the pause, all results are of requests under the
-/// new concurrency limit.
+/// Pause between two rounds, as a multiple of the mean latency. Most requests that were sent under the old concurrency
+/// limit end during the pause, so they do not affect the next round.
 const SETTLING: f64 = 2.0;
 
 /// Maximum pause between two rounds.
@@ -42,8 +42,9 @@ const MAX_SETTLING: Duration = Duration::from_secs(2);
 /// The concurrency limit shrinks if the mean latency is more than this many times the baseline latency.
 const TOLERANCE: f64 = 1.25;
 
-/// A dropped request counts like a response with a latency of this many times the baseline latency. With a value of 8,
-/// the concurrency limit shrinks if more than one request in ten is dropped.
+/// A dropped request counts like a response with a latency of this many times the baseline latency. If one request in
+/// ten is dropped and the others have the baseline latency, the mean latency is 8^0.1 = 1.23 times the baseline. This
+/// is slightly below [`TOLERANCE`], so the concurrency limit shrinks if more requests are dropped.
 const DROPPED_LATENCY: f64 = 8.0;
 
 /// One round reduces the concurrency limit to no less than this fraction of its previous value.
@@ -56,8 +57,8 @@ const MEASURE_INTERVAL: Duration = Duration::from_secs(10);
 /// from the previous one.
 const REMEASURE_DELAY: Duration = Duration::from_secs(1);
 
-/// A round with a mean latency below the baseline latency lowers the baseline by this fraction of the difference. With
-/// a value of 1, the baseline would become the minimum of all rounds.
+/// A round with a mean latency below the baseline latency lowers the baseline by this fraction of the difference. If
+/// the fraction were 1, the baseline would become the minimum of all rounds.
 const FASTER: f64 = 0.2;
 
 /// The concurrency limit and the measurements from which it is computed.
@@ -116,8 +117,8 @@ impl Gradient {
         (self.limit * part).max(self.min) as u32
     }
 
-    /// Returns the bit mask of the sampling: the caller records a response if its time in nanoseconds has none of these
-    /// bits.
+    /// Returns the bit mask of the sampling. The caller records a response if none of these bits is set in the time of
+    /// the response in nanoseconds.
     pub(super) fn sampling_mask(&self) -> u64 {
         self.sampling_mask
     }
@@ -184,8 +185,8 @@ impl Gradient {
         self.next_measurement = now.after(again);
     }
 
-    /// Updates the concurrency limit from a round with at least half of it in flight. With less traffic, the latency
-    /// does not show whether the limit is right.
+    /// Updates the concurrency limit from a round in which at least half of the limit was in flight. If fewer requests
+    /// are in flight, their latency does not show whether the limit is too high or too low.
     fn update_limit(&mut self, round: &Round, now: Moment) {
         if let Some(mean) = round.mean_log() {
             let baseline = self.baseline.get_or_insert_with(|| {
@@ -219,7 +220,7 @@ impl Round {
         (all >= MIN_RESULTS && lasted >= ROUND) || (all >= MIN_RESULTS_LONG && lasted >= LONG_ROUND)
     }
 
-    /// Returns the natural logarithm of the geometric mean latency in nanoseconds. `None` without responses.
+    /// Returns the natural logarithm of the geometric mean latency in nanoseconds, or `None` if there are no responses.
     fn mean_log(&self) -> Option<f64> {
         (self.responded != 0).then(|| self.log_sum / f64::from(self.responded))
     }

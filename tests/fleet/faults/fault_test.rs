@@ -18,8 +18,8 @@ const AFTER: Duration = Duration::from_millis(500);
 /// Maximum time between the recovery of Redis and the recovery of the gateways.
 const RECOVERY: Duration = Duration::from_secs(2);
 
-/// Maximum increase of the 99th percentile of requests without an idempotency key. It allows for the timeout of 50 ms,
-/// and for the delays of a busy machine.
+/// Maximum increase of the 99th percentile of the durations of requests without an idempotency key. It allows for the
+/// timeout of Redis commands for rate limits (50 ms), and for the delays of a busy machine.
 const P99_INCREASE: Duration = Duration::from_millis(150);
 
 /// Maximum duration of a request without an idempotency key.
@@ -79,8 +79,8 @@ impl<R> FaultTest<R> {
     }
 
     /// Puts the gateways under load and causes `fault`. Ends the fault with `recover` after `lasts`, but not before
-    /// both gateways have detected it. With `lasts` of zero, ends the fault immediately. Asserts that durations,
-    /// statuses and recovery are as expected.
+    /// both gateways have detected it. If `lasts` is zero, ends the fault immediately. Asserts that durations, statuses
+    /// and recovery are as expected.
     pub(super) async fn run_with_fault(
         &self,
         fault: impl FnOnce(&R),

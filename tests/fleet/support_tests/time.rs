@@ -55,7 +55,8 @@ fn a_key_expires_at_its_expiry_and_not_before() {
         server.command(&["SET", "a", "1", "PX", "3600000"]);
         server.advance(Duration::from_mins(59));
         assert_eq!(server.command(&["EXISTS", "a"]), Reply::Int(1));
-        // The clock advances 2 ms further, because Redis expires a key in the millisecond after its expiry.
+        // The clock advances 2 ms beyond the expiry, because Redis deletes a key only after the millisecond of its
+        // expiry.
         server.advance(Duration::from_mins(1) + Duration::from_millis(2));
         assert_eq!(server.command(&["EXISTS", "a"]), Reply::Int(0));
     }

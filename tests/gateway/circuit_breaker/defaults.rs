@@ -18,8 +18,8 @@ const OTHERS: u8 = 10;
 /// Upstream timeouts so short that a request for `/poll` or `/silent` exceeds them.
 const SHORT_TIMEOUTS: &str = "first_byte_timeout = \"200ms\"\nidle_timeout = \"200ms\"";
 
-/// Responds as the path requests. `/status/N` gets the status N, `/silent` no response, `/poll` a response after 400
-/// ms, and `/events` an endless body. Every other path gets 200.
+/// Responds according to the path. `/status/N` gets the status N, `/silent` gets no response, `/poll` gets a response
+/// after 400 ms, and `/events` gets an endless body. Every other path gets 200.
 async fn as_requested(received: Received) -> Reply {
     if let Some(status) = received.target.strip_prefix("/status/") {
         return empty(status.parse().expect("the status is valid"));
@@ -63,7 +63,7 @@ async fn send_misuse(gateway: &Gateway, times: usize, targets: &[&str]) {
             let status = response.ok().map(|response| response.status);
             assert_ne!(status, Some(200), "{target}");
         }
-        // Sequential requests could open the circuit by consecutive failures.
+        // Failures of sequential requests can be consecutive. They must not open the circuit either.
         for _ in 0..6 {
             drop(client.get(target).try_send().await);
         }

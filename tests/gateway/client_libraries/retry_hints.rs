@@ -79,6 +79,7 @@ async fn assert_retries_after_retry_after_ms(client: &str) -> Value {
         "the client waits too long before retries, in seconds: {waits:?}"
     );
     // A retry after `Retry-After-Ms` is admitted, so each rejection but the last is followed by an admitted request.
+    // The number of rejections thus exceeds the number of admitted requests by at most one.
     let rejections = gateway.metric("refused_total{limit=\"device\"}").await;
     let calls = f64::from(u32::try_from(upstream.count()).expect("the number is small"));
     assert!(
@@ -154,7 +155,7 @@ async fn stripe_for_python_follows_stripe_should_retry_and_shows_the_problem() {
         );
     }
 
-    // Without the header `Stripe-Should-Retry` the client does not retry a 429.
+    // The client does not retry a 429 if the response has no `Stripe-Should-Retry` header.
     assert_eq!(result["rejected"]["error"], "RateLimitError", "{result}");
     let message = &result["rejected"]["message"];
     assert_contains(message, "Too many requests: The rate limit 'device'");

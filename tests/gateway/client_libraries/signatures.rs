@@ -40,8 +40,8 @@ async fn a_boto3_retry_with_a_new_signature_gets_the_response_to_the_first_attem
         json!({"MessageId": format!("message-{number}"), "MD5OfMessageBody": md5})
     });
     let gateway = Gateway::keyed("").admin().upstream(&upstream).start();
-    // The timeout makes the attempts more than a second apart. Signatures contain the time in whole seconds, so they
-    // differ only then.
+    // Signatures contain the time in whole seconds. The timeout of 2.5 s makes the attempts more than a second apart,
+    // so their signatures differ.
     let sending = spawn_script("boto3_send.py", &gateway, "2.5");
     gateway.wait_for_outcome("waited", 1).await;
     permits.add_permits(1);

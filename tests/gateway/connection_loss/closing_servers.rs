@@ -54,7 +54,7 @@ impl Loss {
 }
 
 impl ConnectionKind {
-    /// Returns the head of the response to every request. The server of a fresh connection announces its close.
+    /// Returns the head of the response to every request. On a fresh connection it has `Connection: close`.
     pub(super) fn head(self) -> &'static str {
         match self {
             Self::Fresh => "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nConnection: close\r\n\r\n",
@@ -210,7 +210,7 @@ fn peek_request(connection: &UpstreamConnection) -> Option<ReceivedRequest> {
 }
 
 /// Ends the sending side of a connection in the way that `kind` states. Returns whether the caller must read until the
-/// gateway closes. Without this, closing a socket with unread bytes would reset the connection.
+/// gateway closes the connection. If the caller closed a socket with unread bytes, the kernel would send RST.
 fn half_close(connection: &UpstreamConnection, kind: LossKind) -> bool {
     match kind {
         LossKind::Reset => connection.reset_on_close(),

@@ -9,7 +9,7 @@ use crate::harness::Gateway;
 use crate::raw_http::{End, RawClient, RawUpstream};
 use crate::retries::{QUICK, gateway_to};
 
-/// Gateway in front of two servers that end connections as the test requests.
+/// Gateway in front of two servers that end connections in the ways that the test sets.
 pub(super) struct Fixture {
     pub(super) servers: Arc<ServerPair>,
     gateway: Gateway,

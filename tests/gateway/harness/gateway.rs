@@ -211,7 +211,7 @@ impl GatewayBuilder {
         self
     }
 
-    /// Adds a listener on `address`. Without any such call, the gateway listens on a free port of 127.0.0.1.
+    /// Adds a listener on `address`. If no listener is added, the gateway listens on a free port of 127.0.0.1.
     pub(crate) fn listen(mut self, address: &str) -> Self {
         self.listen
             .push(address.parse().expect("the address is valid"));

@@ -116,7 +116,8 @@ impl Upstream {
         (upstream, switch)
     }
 
-    /// Creates an upstream that responds with a JSON document of the request: `method`, `target`, `headers`, `body`.
+    /// Creates an upstream that responds with a JSON document that describes the request. Its members are `method`,
+    /// `target`, `headers` and `body`.
     pub(crate) fn echo() -> Self {
         Self::with(|received| async move {
             let mut reply = full(received.as_json());
@@ -133,8 +134,8 @@ impl Upstream {
         Self::with(|_| std::future::pending())
     }
 
-    /// Creates an upstream that sends one response, `late, but whole`, for each permit of the returned semaphore. The
-    /// test adds the permits.
+    /// Creates an upstream that sends one response for each permit of the returned semaphore. The test adds the
+    /// permits. The body of each response is `late, but whole`.
     pub(crate) fn responding_on_permit() -> (Self, Arc<Semaphore>) {
         let permits = Arc::new(Semaphore::new(0));
         let waiting = Arc::clone(&permits);
@@ -161,14 +162,14 @@ impl Upstream {
         Self::start(handler, None)
     }
 
-    /// Creates an upstream that responds over TLS with a JSON document of the request.
+    /// Creates an upstream that responds over TLS with a JSON document that describes the request.
     pub(crate) fn echo_through_tls(certificates: &Certificates) -> Self {
         let handler = |received: Received| async move { full(received.as_json()) };
         Self::start(handler, Some(certificates.acceptor()))
     }
 
-    /// Creates an upstream that sends `bytes` after every request head, even if they are not valid HTTP. It leaves the
-    /// connection open and does not record requests.
+    /// Creates an upstream that sends `bytes` after every request head. The bytes need not be valid HTTP. The upstream
+    /// leaves the connection open and does not record requests.
     pub(crate) fn sending_raw(bytes: &'static str) -> Self {
         Self::spawn("http", move |socket, log| async move {
             let listener = TcpListener::from_std(socket).expect("the socket listens");
@@ -192,8 +193,8 @@ impl Upstream {
         })
     }
 
-    /// Creates an upstream that responds over TLS with 413 to each request head, and closes without reading the body.
-    /// It does not record requests.
+    /// Creates an upstream that responds over TLS with 413 to each request head, and closes the connection without
+    /// reading the body. It does not record requests.
     pub(crate) fn early_413_through_tls(certificates: &Certificates) -> Self {
         let tls = certificates.acceptor();
         Self::spawn("https", move |socket, log| async move {

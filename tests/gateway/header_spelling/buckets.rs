@@ -1,4 +1,5 @@
-//! Tests that no spelling of a header field gets a separate bucket of a rate limit.
+//! Tests that a client cannot get another bucket of a rate limit by another spelling of the header field in the key of
+//! the rate limit.
 
 use super::{Lines, Variant, both, http1, padded, with_lines};
 use crate::harness::{Gateway, Upstream};
@@ -317,8 +318,8 @@ async fn control_characters_never_reach_a_limit() {
     assert_eq!(upstream.count(), 0);
 }
 
-/// A header field sent twice gets 400 if a rate limit uses it. A rate limit in shadow mode must not reject requests, so
-/// the gateway forwards such a request.
+/// A request that repeats a header field in the key of a rate limit gets 400. But a rate limit in shadow mode must
+/// not reject requests, so the gateway forwards the request.
 #[tokio::test]
 async fn a_repeated_header_of_a_shadow_limit_is_forwarded() {
     let upstream = Upstream::echo();

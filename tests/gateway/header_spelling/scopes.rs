@@ -1,5 +1,6 @@
-//! Tests that no spelling of a header field gets a separate idempotency scope. A second request with the same
-//! idempotency key is therefore a replay in every spelling.
+//! Tests that another spelling of a header field does not put a request into another idempotency scope. The gateway
+//! therefore never executes a second request with the same idempotency key: it replays the response or rejects the
+//! request.
 
 use super::{Lines, Variant, both, http1, padded, with_lines};
 use crate::harness::{Gateway, Upstream};

@@ -21,7 +21,7 @@ const REQUESTS: usize = 12;
 const SIZES: [usize; 4] = [7, 50_000, 1_000_000, 5_000_000];
 
 /// How long the gateway waits for the end of a rejected upload before it resets the stream. Every request of curl must
-/// be faster.
+/// take less time than this.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// File with a request body of `size` bytes.
@@ -118,8 +118,8 @@ fn tls(certificates: &Certificates) -> String {
     )
 }
 
-/// Starts a gateway that rejects all requests for `/limited`, because the first one has used up the rate limit. Returns
-/// the gateway and the URL of `/limited`.
+/// Starts a gateway and uses up the rate limit of `/limited` with one request. The gateway then rejects every request
+/// for `/limited`. Returns the gateway and the URL of `/limited`.
 async fn rejecting_all(
     upstream: &Upstream,
     certificates: Option<&Certificates>,

@@ -40,7 +40,7 @@ async fn rejecting_all(upstream: &Upstream) -> Gateway {
 }
 
 /// Sends up to `most` body bytes, as the flow-control windows allow, until the gateway resets the stream. Returns the
-/// number of bytes sent and the reason of the reset, or `None` if there was no reset.
+/// number of bytes sent and the reason of the reset. The reason is `None` if there was no reset.
 async fn send_until_reset(body: &mut SendStream<Bytes>, most: usize) -> (usize, Option<Reason>) {
     let mut sent = 0;
     while sent < most {
@@ -51,9 +51,9 @@ async fn send_until_reset(body: &mut SendStream<Bytes>, most: usize) -> (usize, 
             return (sent, reset.expect("the gateway resets the stream").ok());
         };
         let part = Bytes::from(vec![b'x'; capacity.min(most - sent)]);
-        sent += part.len();
-        if body.send_data(part, false).is_err() {
-            sent -= capacity;
+        let length = part.len();
+        if body.send_data(part, false).is_ok() {
+            sent += length;
         }
     }
     (sent, None)
@@ -157,7 +157,7 @@ async fn data_in_flight_on_many_reset_streams_does_not_end_the_connection() {
         assert_eq!(code, 0);
         open.retain(|&other| other != stream);
     }
-    // A client that has not yet read the resets still sends data on all streams.
+    // The client behaves like one that has not yet read the resets: it sends data on all streams.
     for number in 0..UPLOADS {
         let data = frame(DATA, 0, 2 * number + 1, &[b'x'; 1_000]);
         client.send([&*data, &data, &data].concat()).await;

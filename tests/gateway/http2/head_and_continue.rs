@@ -35,7 +35,8 @@ async fn a_rejected_head_request_has_no_body() {
             response.headers().contains_key("retry-after"),
             status == 429
         );
-        // `Content-Length` states the length that the body of the same GET would have.
+        // `Content-Length` states the length that the body would have if the method were GET. It is thus not 0 for a
+        // rejection.
         if status != 200 {
             let length = response.headers()["content-length"].to_str();
             assert_ne!(length.expect("Content-Length is ASCII"), "0");

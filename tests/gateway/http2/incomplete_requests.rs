@@ -48,8 +48,8 @@ struct Case {
     key: Option<String>,
 }
 
-/// Returns a case for every combination of stop, number of frames, `Content-Length` and idempotency key. With the
-/// largest number of frames, the body is complete and only `END_STREAM` is missing.
+/// Returns a case for every combination of stop, number of frames, `Content-Length` and idempotency key. If the client
+/// sends all frames of `PARTS`, the body is complete and only `END_STREAM` is missing.
 fn cases() -> Vec<Case> {
     let resets = (0..=13).chain([0xff]).map(ClientStop::Reset);
     let stops = resets.chain([

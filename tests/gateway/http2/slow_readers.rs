@@ -77,8 +77,9 @@ async fn a_client_that_accepts_bytes_within_the_timeout_is_not_reset() {
     let gateway = gateway(&upstream);
     let connection = Connection::open(&gateway, WINDOW).await;
     let mut body = response_body(&connection, request("GET", "/")).await;
-    // The client enlarges its window by only half a window at a time. So the data that `h2` queues takes longer than
-    // `write_timeout`, although the client accepts bytes four times in that time.
+    // The client enlarges its window by only half a window at a time. The gateway therefore needs longer than
+    // `write_timeout` to send the data that `h2` has queued. The stream must not be reset, because the client accepts
+    // bytes four times per `write_timeout`.
     let pause = WRITE_TIMEOUT / 4;
     let read = read_slowly(&mut body, 1_000, pause, 8 * WRITE_TIMEOUT).await;
     let read = read.expect("the stream is not reset");
@@ -206,8 +207,8 @@ async fn read_through_small_buffer(mut socket: TcpStream, get: Vec<u8>) {
         .expect("the connection is open");
     let started = Instant::now();
     let mut buffer = [0; 2_000];
-    // The client reads at most 100 KB/s. At this rate the gateway cannot write to its socket for longer than
-    // `write_timeout` at a time, although the client makes progress.
+    // The client reads at most 100 KB/s. At this rate, the socket of the gateway sometimes accepts no bytes for longer
+    // than `write_timeout`, although the client makes progress.
     while started.elapsed() < Duration::from_secs(6) {
         let read = timeout(TEST_TIMEOUT, socket.read(&mut buffer)).await;
         let read = read
@@ -294,8 +295,8 @@ async fn streams_that_wait_for_their_turn_on_the_connection_are_not_reset() {
         .connect()
         .await
         .expect("the connection is open");
-    // Only the window of the connection limits the streams: it has its default size of 65,535 bytes, whereas each
-    // stream has 1 MiB.
+    // Only the window of the connection limits the streams: the window of the connection has its default size of 65,535
+    // bytes, whereas the window of each stream has 1 MiB.
     let (requests, connection) = h2::client::Builder::new()
         .initial_window_size(1 << 20)
         .handshake::<_, Bytes>(socket)
@@ -310,8 +311,9 @@ async fn streams_that_wait_for_their_turn_on_the_connection_are_not_reset() {
     for _ in 0..STREAMS {
         bodies.push(response_body(&connection, request("GET", "/")).await);
     }
-    // The client reads 640 KB/s from all streams together. If each of the 24 streams gets 16 KiB in turn, a stream
-    // waits for its next turn longer than `write_timeout`.
+    // The client reads 640 KB/s from all streams together. If each of the 24 streams gets 16 KiB in turn, all
+    // streams together get 393 KB, which takes 0.6 s. A stream thus waits for its next turn longer than
+    // `write_timeout`, which is 0.4 s.
     let started = Instant::now();
     let mut read = 0;
     let mut tick = tokio::time::interval(Duration::from_millis(100));

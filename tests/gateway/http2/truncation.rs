@@ -15,8 +15,8 @@ use tidegate::internals::truncated_responses;
 /// Number of requests on one connection.
 const STREAMS: u32 = 100;
 
-/// Length of a response body in bytes. It is less than the gateway queues per stream, so that the gateway can queue
-/// each response completely.
+/// Length of a response body in bytes. It is below the maximum that the gateway queues per stream, so that the gateway
+/// can queue each response completely.
 const SIZE: usize = 60_000;
 
 fn truncated(gateway: &Gateway) -> u64 {
@@ -50,8 +50,8 @@ async fn connect_and_request(gateway: &Gateway, upstream: &Upstream) -> FrameCli
 async fn count_complete(client: &mut FrameClient, until: impl Fn(u8, u8) -> bool) -> u64 {
     let mut ended = BTreeSet::new();
     loop {
-        // `read` is used instead of `next`, because it does not acknowledge pings. The client cannot send if it has
-        // shut down its sending side.
+        // `next` would acknowledge pings, but the client cannot send after it has shut down its sending side. `read`
+        // does not acknowledge pings.
         let frame = timeout(TEST_TIMEOUT, client.read()).await;
         let Some(frame) = frame.expect("a frame or the close arrives in time") else {
             break;

@@ -288,7 +288,7 @@ async fn after_a_released_response_the_next_one_is_stored() {
     let paid = request().header("X-Code", "1").send().await;
     assert_eq!((paid.status, paid.is_replay()), (201, false));
     // The fingerprint of a request does not include `X-Code`. A request without this header is thus a duplicate of the
-    // paid request.
+    // request that got 201.
     let replay = request().send().await;
     assert_eq!((replay.status, replay.is_replay()), (201, true));
     assert_eq!(upstream.count(), 2);

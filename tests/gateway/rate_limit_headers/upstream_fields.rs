@@ -148,8 +148,8 @@ async fn two_gateways_in_a_row_name_the_same_limit_differently() {
 #[tokio::test]
 async fn a_field_that_does_not_parse_is_replaced() {
     let unparsable = [
-        // The values are a dictionary as in draft 7, tokens and numbers instead of names, and the format of Hugging
-        // Face.
+        // The first value is a dictionary as in draft 7. The next two have a number and a token instead of a quoted
+        // name. The fourth has the format of Hugging Face. The others are not valid lists of quoted names.
         "limit=100, remaining=9, reset=5",
         "100;w=60",
         "device;r=9;t=5",
@@ -170,7 +170,8 @@ async fn a_field_that_does_not_parse_is_replaced() {
         let policy = format!("\"api\";q=9;w=1, {POLICY}");
         assert_eq!(lines(&response, "ratelimit-policy"), [policy], "{value}");
     }
-    // A field is invalid if one of its lines does not parse, so the gateway replaces all lines.
+    // A field is invalid if one of its lines does not parse. The gateway then replaces all lines of the field by its
+    // own line.
     let sent = [("ratelimit", "\"api\";r=9"), ("ratelimit", "b=1")];
     let response = merged("draft", &sent).await;
     assert_eq!(lines(&response, "ratelimit"), [STATE]);

@@ -244,8 +244,9 @@ const CLIENT_ABORTS: [(&str, ClientAction); 3] = [
     }),
 ];
 
-/// Creates a server that responds with 503 to the first `failures` connections as soon as a body begins. It does not
-/// respond on the next connection until the gateway closes it. It serves all later connections normally.
+/// Creates a server that responds with 503 on the first `failures` connections as soon as a body begins. On the next
+/// connection, it sends no response and waits until the gateway closes the connection. It serves all later connections
+/// normally.
 fn failing_then_silent(failures: usize) -> RawUpstream {
     RawUpstream::scripted(move |connection| {
         if connection.number <= failures {

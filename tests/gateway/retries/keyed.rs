@@ -124,7 +124,7 @@ async fn with_on_unknown_hold_a_keyed_put_is_not_retried() {
     assert_eq!(put().key("k1").send().await.status, 503);
     assert_eq!(upstream.count(), 1);
     assert!(put().key("k1").send().await.is_replay());
-    // Without an idempotency key the gateway retries the PUT request, because the method is idempotent.
+    // The gateway retries a PUT request that has no idempotency key, because the method is idempotent.
     let upstream = with_statuses(&[503, 200]);
     let gateway = gateway_with_rule(&[upstream.url()], QUICK, &rule).start();
     let put = gateway.client().request("PUT", "/thing").body("1");

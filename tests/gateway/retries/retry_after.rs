@@ -31,7 +31,8 @@ fn with_retry_after(status: u16, retry_after: &str) -> (Upstream, Arrivals) {
     (upstream, arrivals)
 }
 
-/// Sends a GET request. Returns the response and the time between the two attempts, or `None` if there was only one.
+/// Sends a GET request. Returns the response and the time between the two attempts. The time is `None` if there was
+/// only one attempt.
 async fn gap(status: u16, retry_after: &str, api: &str) -> (ClientResponse, Option<Duration>) {
     let (upstream, arrivals) = with_retry_after(status, retry_after);
     let gateway = gateway_to(&[upstream.url()], api).start();
@@ -71,7 +72,7 @@ async fn a_retry_waits_for_retry_after_within_five_percent() {
 
 #[tokio::test]
 async fn a_retry_waits_for_retry_after_as_a_date() {
-    // An HTTP date has whole seconds, so this date is at least two seconds away.
+    // `fmt_http_date` rounds down to whole seconds, so the date is two to three seconds away.
     let date = httpdate::fmt_http_date(SystemTime::now() + Duration::from_secs(3));
     let (upstream, arrivals) = with_retry_after(429, &date);
     let gateway = gateway_to(&[upstream.url()], QUICK).start();

@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 use super::{QUICK, gateway_to};
 use crate::harness::{Upstream, empty};
 
-/// Index of the server and target of each request, in order of arrival.
+/// For each request, in order of arrival: the index of the server that received it, and the request target.
 type ReceivedRequests = Arc<Mutex<Vec<(usize, String)>>>;
 
 /// Starts one server for each status. Returns the servers and a list of all requests that they receive.
@@ -128,8 +128,8 @@ async fn a_request_to_an_unreachable_server_fails_over_and_is_executed_once() {
         );
         let mut requests = servers.iter().flat_map(Upstream::requests);
         assert!(requests.all(|request| request.body == "once"));
-        // At least 30 of the attempts went to the unreachable server, so the test is conclusive. Failover does not
-        // count as a retry.
+        // The 300 requests needed 300 successful attempts. At least 30 further attempts went to the unreachable server,
+        // so the test is conclusive. Failover does not count as a retry.
         let attempts = gateway.metric("upstream_attempts_total{upstream=\"api\"}");
         assert!(attempts.await >= 330.0, "{api}");
         let retries = gateway.metric("upstream_retries_total{upstream=\"api\"}");

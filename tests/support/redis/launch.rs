@@ -29,7 +29,7 @@ fn is_free(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
 
-/// Returns the path of the program `name`. Panics with the name of the Debian package if it is not installed.
+/// Returns the path of the program `name`. If the program is not installed, panics with the name of its Debian package.
 pub(super) fn program(name: &str, package: &str) -> PathBuf {
     find(name).unwrap_or_else(|| {
         panic!("`{name}` is not installed. Install the package `{package}`, or run `make test`")

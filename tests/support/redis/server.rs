@@ -175,7 +175,7 @@ impl RedisServer {
         assert_eq!(reply, Reply::Status("OK".into()));
     }
 
-    /// Moves the server's fake clock ahead. Panics without [`Options::fake_time`].
+    /// Moves the server's fake clock ahead. Panics if the server was started without [`Options::fake_time`].
     pub(crate) fn advance(&self, by: Duration) {
         let time = self
             .options
@@ -217,7 +217,7 @@ impl RedisServer {
         command.arg("--dir").arg(self.directory.path());
         command.arg("--unixsocket").arg(self.socket());
         command.args(["--save", "", "--appendonly", "no"]);
-        // Without a delay, replication starts immediately. The delay would only let further replicas join.
+        // A delay of 0 s makes replication start immediately. A longer delay would only let more replicas join.
         command.args(["--repl-diskless-sync-delay", "0"]);
         command.args(&self.options.arguments);
         if let Some(time) = &self.options.time {

@@ -77,8 +77,9 @@ pub(in super::super) fn resolve_lease(
     }
 }
 
-/// Returns how long a request to an upstream can take: until its response is complete (with `timeout`), or until the
-/// response head arrives. Also returns a text with the configuration keys that determine this time.
+/// Returns how long a request to an upstream can take. If `timeout` is set, this is the time until the response is
+/// complete. Otherwise it is the time until the response head arrives. Also returns a text with the configuration keys
+/// that determine the time.
 fn longest_execution(upstream: &Upstream) -> (Duration, &'static str) {
     let Timeouts {
         connect,
@@ -87,7 +88,8 @@ fn longest_execution(upstream: &Upstream) -> (Duration, &'static str) {
         ..
     } = upstream.timeouts;
     let attempts = upstream.retry.and_then(|retry| retry.deadline());
-    // Each server can cost one `connect_timeout`: after a failed connection attempt, the next server is tried.
+    // One attempt can last `connect_timeout` for each server, because the next server is tried after a failed
+    // connection attempt.
     let servers = u32::try_from(upstream.servers.len()).unwrap_or(u32::MAX);
     let one_attempt = (
         connect.saturating_mul(servers) + first_byte,

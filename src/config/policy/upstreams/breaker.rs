@@ -15,8 +15,8 @@ use crate::upstream::{BreakerSettings, FailureStatuses, OpensOn};
 /// Default of `content_type` in `fallback`.
 const DEFAULT_TYPE: HeaderValue = HeaderValue::from_static("text/plain; charset=utf-8");
 
-/// Converts a section to settings. With `enabled = false`, the section is checked in the same way, because a user can
-/// enable it again.
+/// Converts a section to settings. A section with `enabled = false` is also checked, because a user can enable it
+/// again.
 pub(super) fn resolve(section: &BreakerSection, findings: &mut Findings) -> BreakerSettings {
     let default = BreakerSettings::default();
     let window = section.window.as_ref();

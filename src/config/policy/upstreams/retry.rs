@@ -29,7 +29,7 @@ pub(super) fn resolve(section: &RetrySection, findings: &mut Findings) -> RetryS
         ..base_policy
     };
     let budget = budget(section.budget.as_ref());
-    // With one attempt there are no retries, so the warnings would be wrong.
+    // If `attempts` is 1, there are no retries, so the warnings would be wrong.
     if policy.attempts.get() > 1 {
         warn_about_backoff(section, policy.backoff, findings);
         warn_if_no_retry_fits(section, &policy, findings);
@@ -137,7 +137,7 @@ fn budget(table: Option<&BudgetTable>) -> BudgetSettings {
     }
 }
 
-/// Warns if requests are retried at constant intervals, or at the same moment as other failed requests.
+/// Warns about a `strategy` that has no effect or is constant, and about `jitter = "none"`.
 fn warn_about_backoff(section: &RetrySection, backoff: Backoff, findings: &mut Findings) {
     if let Some(word) = &section.strategy {
         if backoff.jitter == Jitter::Decorrelated && word.value != StrategyWord::Exponential {
@@ -166,7 +166,8 @@ fn warn_about_backoff(section: &RetrySection, backoff: Backoff, findings: &mut F
     }
 }
 
-/// Warns if the first backoff is not shorter than the deadline, so that some or all requests are never retried.
+/// Warns if the first backoff is not shorter than the deadline. No request is then retried, or only requests whose
+/// backoff is shortened by jitter.
 fn warn_if_no_retry_fits(section: &RetrySection, policy: &RetryPolicy, findings: &mut Findings) {
     let Some(deadline) = policy.deadline else {
         return;

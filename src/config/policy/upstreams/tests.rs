@@ -70,7 +70,8 @@ fn omitted_keys_have_the_defaults_of_the_settings() {
          [upstream.api.retry]\n[upstream.api.breaker]\n[upstream.api.concurrency]",
     );
     assert_eq!(empty.retry, Some(RetrySettings::default()));
-    // With an empty `[upstream.api.breaker]` section, all failures can open the circuit, not only connect failures.
+    // If `[upstream.api.breaker]` is present, even if empty, all failures can open the circuit, not only connect
+    // failures.
     let configured = BreakerSettings {
         opens_on: OpensOn::AllFailures,
         ..BreakerSettings::default()

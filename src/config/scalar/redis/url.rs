@@ -12,7 +12,7 @@ use super::{PasswordText, UserText};
 use crate::config::secrets;
 use crate::store::redis::settings::{Password, RedisNode};
 
-/// Port of a Redis URL without a port.
+/// Port that is used if a Redis URL contains no port.
 const DEFAULT_PORT: u16 = 6379;
 
 /// Help text that shows the form of a Redis URL.
@@ -79,8 +79,8 @@ impl FromStr for RedisUrl {
     }
 }
 
-/// Parses the part of the URL before the `@`: `user:password` or `:password`. The titles of errors continue the
-/// sentence "the URL …".
+/// Parses the part of the URL before the `@`: `user:password` or `:password`. The title of an error has no
+/// subject, because the caller puts the redacted URL before it.
 fn credentials(userinfo: &str) -> Result<(Option<Arc<str>>, Password), ValueError> {
     let (user, password) = userinfo.split_once(':').unwrap_or((userinfo, ""));
     if password.is_empty() {

@@ -105,8 +105,8 @@ async fn respond(
     }
 }
 
-/// Returns a request for `target` whose body consists of `repeated` requests. If the server loses track of the body, it
-/// serves `/never`.
+/// Returns a request for `target` whose body consists of `repeated` copies of a request for `/never`. If the server
+/// parses the rest of the body as the next request, it serves `/never`.
 fn request_within(target: usize, chunked: bool, repeated: usize) -> String {
     let body = "GET /never HTTP/1.1\r\nHost: a\r\n\r\n".repeat(repeated);
     if !chunked {

@@ -1,4 +1,4 @@
-//! Replies to the operations of a batch. They are sent after its commit has succeeded or failed.
+//! Replies to the operations of a batch. They are sent after the commit of the batch has succeeded or failed.
 
 use std::sync::Arc;
 
@@ -64,7 +64,8 @@ impl PendingReplies {
     }
 
     /// Sends the error `reason` to the callers of all operations except completions. Returns the completions, and the
-    /// claims whose requests were certainly not sent. Called after a failed commit, when it is unknown whether the batch is on disk.
+    /// claims whose requests were certainly not sent. This function is called after a failed commit, when it is unknown
+    /// whether the batch is on disk.
     pub(in super::super) fn fail(self, shared: &DiskStoreState, reason: &StoreError) -> Unwritten {
         let now = shared.store_clock.clock.now();
         let mut unwritten = Unwritten::default();

@@ -4,8 +4,8 @@
 //! list. In both cases, records of used idempotency keys would be missing, and their requests could be executed again.
 //!
 //! The layout of these files is private to fjall and its crate lsm-tree. Therefore `Cargo.toml` requires one exact
-//! version of fjall, and with it lsm-tree 3.1. Compare the layout before an update. A checksum file of our own is no
-//! alternative: it would have to be written whenever fjall changes a table list.
+//! version of fjall, and with it lsm-tree 3.1. Before an update of fjall, check that the layout has not changed. A
+//! checksum file of our own is no alternative: it would have to be written whenever fjall changes a table list.
 //!
 //! Table files are not checked here, because fjall verifies each block that it reads.
 
@@ -50,8 +50,8 @@ pub(super) fn check_keyspaces(path: &Path) -> EngineResult<()> {
     Ok(())
 }
 
-/// Fails if the table list of a keyspace is damaged. The file `current` has 25 bytes. These are the number of the list
-/// (8), its xxh3 checksum (16) and the type of the checksum (1), which must be 0.
+/// Fails if the table list of a keyspace is damaged. The file `current` has 25 bytes: 8 bytes for the number of the
+/// list, 16 bytes for its xxh3 checksum, and 1 byte for the type of the checksum, which must be 0.
 fn check_tables(keyspace: &Path) -> io::Result<()> {
     let current = fs::read(keyspace.join("current"))?;
     let Ok(current): Result<[u8; 25], _> = current.try_into() else {

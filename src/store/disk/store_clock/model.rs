@@ -253,8 +253,8 @@ fn name(claim: &Claim) -> &'static str {
 }
 
 /// Copies the directory of an open store. The file `acknowledged` is copied before the engine, because the store writes
-/// further batches during the copy. In the opposite order, the copied file could contain more batches than the copied
-/// engine, which would look like lost batches.
+/// further batches during the copy. In the opposite order, the copied file could state a larger number of batches than
+/// the copied engine has. The store would then report lost batches.
 fn copy_dir(from: &Path, to: &Path) {
     let mut entries: Vec<_> = fs::read_dir(from).unwrap().map(Result::unwrap).collect();
     entries.sort_by_key(|entry| entry.file_name() != "acknowledged");

@@ -2,7 +2,7 @@
 //!
 //! The keys of a client can be in any shard of the record table. So they are counted in separate shards, which the hash
 //! of the client selects. The lock of such a shard is always taken after the lock of a record shard, and held for a few
-//! instructions. A replay does not take it.
+//! instructions. A replay does not take this lock.
 
 use std::fmt;
 use std::hash::BuildHasher as _;
@@ -112,7 +112,7 @@ mod tests {
         assert_eq!(counts.add(client), Err(Full::Client(10)));
         counts.remove(&[client]);
         counts.add(client).unwrap();
-        // One idempotency key moves to another client, so this client can add another one.
+        // One idempotency key of `client` moves to another client, so `client` can add a new key.
         counts.transfer(client, ClientHash(2));
         counts.add(client).unwrap();
         assert!(counts.add(client).is_err());

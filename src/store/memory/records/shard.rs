@@ -143,7 +143,7 @@ impl RecordShard {
         self.scopes.get(&scope).copied().unwrap_or(0)
     }
 
-    /// Returns how long it takes until the next record of this shard expires. `None` if no record can expire.
+    /// Returns how long it takes until the next record of this shard expires. Returns `None` if no record can expire.
     pub(super) fn next_expiry(&self, now: Moment) -> Option<Duration> {
         let Reverse((expires, ..)) = self.expiries.peek()?;
         Some(expires.since(now))

@@ -2,7 +2,7 @@
 //!
 //! The name of a bucket includes its quota, so each quota of a limit has its own buckets. Otherwise, gateways with the
 //! old and the new quota would share a bucket while a change is rolled out. The same debt would mean different numbers
-//! of tokens to them, and the quota that refills sooner would cancel debt of the other.
+//! of tokens to them, and the quota with the shorter refill time would cancel debt of the other quota.
 //!
 //! On a single server, one script charges all buckets of a request. A cluster spreads the buckets over slots, and a
 //! script can use the Redis keys of one slot only. So the buckets of each slot form a group. The names have no hash
@@ -44,7 +44,7 @@ pub(super) struct Group {
     pub(super) names: SmallVec<[String; USUAL_LIMITS]>,
 }
 
-/// The groups of a request. A single server has one group.
+/// The groups of a request. On a single server, a request has one group.
 pub(super) type Groups = SmallVec<[Group; 1]>;
 
 /// The reply of the script that charges one group.
@@ -54,11 +54,11 @@ pub(super) struct ChargeReply {
     pub(super) admitted: bool,
     /// The time of the charge by the clock of Redis, in seconds and microseconds since 1970.
     pub(super) at: (u64, u64),
-    /// How long after the charge each bucket would have been full without the charge.
+    /// The debt of each bucket before the charge. A debt is the time until the bucket is full.
     pub(super) owed: SmallVec<[Duration; USUAL_LIMITS]>,
 }
 
-/// Divides `charges` into groups: one for each slot on a cluster, otherwise one.
+/// Divides `charges` into groups: one group for each slot on a cluster, or one group on a single server.
 pub(super) fn groups(charges: &RequestCharges<'_>, prefix: &str, is_cluster: bool) -> Groups {
     let mut groups = Groups::new();
     let mut slots: SmallVec<[u16; USUAL_LIMITS]> = SmallVec::new();
@@ -102,7 +102,8 @@ impl Group {
         prefix: &str,
     ) -> Call {
         let (seconds, micros) = reply.at;
-        // The braces are a hash tag, which puts the marker in the slot of the first bucket.
+        // The marker records that the refund was made, so that Redis does not make it twice. The braces are a hash tag,
+        // which puts the marker in the slot of the first bucket.
         let name = &self.names[0];
         let marker = format!("{prefix}:back:{{{name}}}:{:032x}", fastrand::u128(..));
         let names: SmallVec<[&str; USUAL_LIMITS]> = std::iter::once(&marker)

@@ -7,9 +7,9 @@
 //!
 //! The debt of a bucket is the time until it is full. The next request for the same bucket that reaches Redis reports
 //! the local debt. Redis then continues with the larger of the reported debt and its own debt. So a gateway never
-//! admits more than the quota, however often Redis fails in between. The alternative is to report all local charges
-//! when Redis responds again. It would decide requests before the report is complete. If two gateways charge one bucket
-//! without Redis, their debts do not add up, because Redis uses only the larger one.
+//! admits more than the quota, however often Redis fails in between. The gateway does not report all local charges
+//! together when Redis responds again, because requests would be decided before such a report is complete. If two
+//! gateways charge one bucket without Redis, their debts do not add up, because Redis uses only the larger one.
 
 use std::collections::HashMap;
 
@@ -27,7 +27,8 @@ use crate::throttle::{
 /// Number of shards of the table of unreported charges. Each shard has its own lock.
 const SHARDS: usize = 64;
 
-/// For each bucket of a request, the time at which the bucket is full, or `None` if Redis returned no state for it.
+/// For each bucket of a request, the time at which the bucket becomes full, or `None` if Redis returned no state for
+/// it.
 pub(super) type States = SmallVec<[Option<Moment>; USUAL_LIMITS]>;
 
 /// Buckets in memory, and their charges that have not been reported to Redis.
@@ -38,7 +39,7 @@ pub(super) struct LocalFallback {
     unreported: Box<[Mutex<Unreported>]>,
 }
 
-/// Buckets with unreported charges, and the time at which each of these buckets is full.
+/// Buckets with unreported charges, and the time at which each of these buckets becomes full.
 type Unreported = HashMap<BucketKey, Moment, BuildIdentityHasher>;
 
 impl LocalFallback {
@@ -77,7 +78,7 @@ impl LocalFallback {
     }
 
     /// Decides charges that are made all or none. If the decision admits, `states` become the states after the charges.
-    /// A limit with `on_store_error = "open"` and without a state is reported as a full bucket.
+    /// If a limit has `on_store_error = "open"` and no state, its reading is that of a full bucket.
     fn decide(
         &self,
         charges: &[Charge<'_>],
@@ -105,7 +106,8 @@ impl LocalFallback {
             full_at.push(state);
         }
 
-        // This is the decision on no charges, but with the reading of a full bucket for each rate limit.
+        // The decision starts as an admission with the reading of a full bucket for each rate limit. The results for
+        // the charges are merged into it below.
         let mut decision = decide(&[], &mut [], now);
         let full = |charge: &Charge<'_>| charge.limit.quota.read(Moment::default(), now);
         decision.readings = charges.iter().map(full).collect();
@@ -144,15 +146,15 @@ impl LocalFallback {
         decision
     }
 
-    /// Returns the time at which `bucket` is full according to its unreported charges. Returns the start of the clock
-    /// if all charges are reported.
+    /// Returns the time at which `bucket` becomes full according to its unreported charges. Returns the start of the
+    /// clock if all charges are reported.
     pub(super) fn unreported(&self, bucket: BucketKey) -> Moment {
         let shard = self.shard(bucket).lock();
         shard.get(&bucket).copied().unwrap_or_default()
     }
 
-    /// Records that Redis has received the debt of `bucket` up to `full_at`. If the local bucket is full later than
-    /// `full_at`, a newer charge is still unreported.
+    /// Records that Redis has received the debt of `bucket` up to `full_at`. If the local bucket becomes full later
+    /// than `full_at`, a newer charge is still unreported.
     pub(super) fn reported(&self, bucket: BucketKey, full_at: Moment) {
         let mut shard = self.shard(bucket).lock();
         if shard.get(&bucket).is_some_and(|&known| known <= full_at) {
@@ -160,10 +162,10 @@ impl LocalFallback {
         }
     }
 
-    /// Records that `bucket` was charged at `now` without Redis, and is full at `full_at`.
+    /// Records that `bucket` was charged at `now` without Redis, and becomes full at `full_at`.
     ///
-    /// Buckets that are full at `now` are removed before a shard grows. All other buckets are also in the table of local
-    /// buckets. `max_clients` bounds that table, and therefore the number of buckets recorded here.
+    /// Buckets that are full at `now` are removed before a shard grows. All other buckets are also in the table of
+    /// local buckets. `max_clients` bounds that table, and therefore the number of buckets recorded here.
     fn add(&self, bucket: BucketKey, full_at: Moment, now: Moment) {
         let mut shard = self.shard(bucket).lock();
         if shard.len() == shard.capacity() {
@@ -294,7 +296,8 @@ mod tests {
         let next: Vec<_> = decision.readings.iter().map(|it| it.next).collect();
         assert_eq!(next, [SECOND * 5, SECOND * 60]);
 
-        // The request that was rejected took no tokens, so the local bucket admits after 60 s.
+        // The rejected request took no tokens, so the local bucket is full again after 60 s and admits the next
+        // request.
         clock.advance(SECOND * 60);
         let mut states = [Some(Moment::default()), None];
         let decision = fallback.decide(&charges, &mut states, clock.now());

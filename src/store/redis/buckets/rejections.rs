@@ -1,14 +1,16 @@
-//! A cache of rejections. It rejects a client that retries too early without a call to Redis.
+//! A cache of rejections. If a client retries too early, the gateway rejects the retry from this cache, without a call
+//! to Redis.
 //!
 //! Charges only raise the debt of a rate limit bucket, which is the time until the bucket is full. So a bucket that
 //! rejects a charge cannot admit the same charge before a time that is known at the rejection. The gateway knows only
-//! approximately when the bucket is full. The cache has a lower and an upper bound of that time, both on the monotonic
-//! clock of this gateway.
+//! approximately when the bucket becomes full. The cache has a lower and an upper bound of that time, both on the
+//! monotonic clock of this gateway.
 //!
-//! - The lower bound decides whether to reject. It is counted from before the call. Its wait is 0.1 % shorter than the
-//!   wait that Redis returned, because the clock of Redis can run faster. So the cache rejects no request that Redis
-//!   would admit.
-//! - The upper bound determines `Retry-After`, because a client that waits this long must not be rejected again.
+//! - The lower bound decides whether to reject. It is the time before the call plus the wait that Redis returned,
+//!   shortened by 0.1 %, because the clock of Redis can run faster. So the cache rejects no request that Redis would
+//!   admit.
+//! - The upper bound is the time of the reply plus the wait that Redis returned. It determines `Retry-After`, because a
+//!   client that waits this long must not be rejected again.
 //!
 //! A request that arrives between the lower and the upper bound is sent to Redis.
 //!
@@ -57,7 +59,7 @@ pub(super) struct Observation {
     pub(super) replied: Moment,
     /// The cache ignores this entry from this time on.
     pub(super) until: Moment,
-    /// How long after the execution of the call the bucket is full.
+    /// Time from the execution of the call in Redis until the bucket is full.
     pub(super) owed: Duration,
 }
 
@@ -99,7 +101,8 @@ impl Rejections {
         })
     }
 
-    /// Returns the rejection of `charge`, or `None` if the cache cannot reject it. Its wait is that of the upper bound.
+    /// Returns the rejection of `charge`, or `None` if the cache cannot reject the charge. The wait of the rejection
+    /// ends at the upper bound.
     fn reject(&self, charge: &Charge<'_>, epoch: u64, now: Moment) -> Option<Decision> {
         let known = self
             .shard(charge.bucket)
@@ -207,8 +210,9 @@ mod tests {
         let rejections = Rejections::new();
         rejections.insert(bucket(1), seen(SECOND * 10, 0, 1_000, 1_400));
         assert_eq!(wait(&rejections, 1, 0, at(1_400)), Some(SECOND * 10));
-        // The bucket is full at some time between 11.0 s and 11.4 s. If the clock of Redis runs 0.1 % faster, the
-        // bucket is full 10 ms earlier.
+        // Redis computed the debt of 10 s at some time between 1.0 s and 1.4 s, so the bucket becomes full at 11.0 s to
+        // 11.4 s. If the clock of Redis runs 0.1 % faster, the bucket becomes full up to 10 ms earlier. So the cache
+        // rejects until 10.99 s, and its wait ends at 11.4 s.
         assert_eq!(
             wait(&rejections, 1, 0, at(10_989)),
             Some(SECOND * 411 / 1_000)

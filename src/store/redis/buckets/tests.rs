@@ -75,7 +75,7 @@ fn request(limits: usize) -> impl Strategy<Value = ModelRequest> {
     })
 }
 
-/// The expected time at which each bucket is full, by the clock of Redis. `decide` computes it.
+/// The expected time at which each bucket becomes full, by the clock of Redis. `decide` computes this time.
 #[derive(Default)]
 struct BucketModel(HashMap<BucketKey, Moment>);
 
@@ -249,7 +249,7 @@ impl RefundFixture {
         });
     }
 
-    /// Returns when the bucket is full, in nanoseconds since 1970, or 0 if it is full now.
+    /// Returns when the bucket becomes full, in nanoseconds since 1970, or 0 if it is full now.
     fn full_at(&self) -> u128 {
         let name = calls::name(PREFIX, self.bucket);
         match self.server.command(&["GET", &name]) {

@@ -25,7 +25,7 @@ const RELAPSE_WINDOW: Duration = Duration::from_secs(10);
 /// Minimum time that the circuit breaker stays open after its first relapse. It doubles with each further relapse.
 const MIN_OPEN: Duration = Duration::from_millis(50);
 
-/// Maximum of the doubled minimum open time.
+/// The minimum open time doubles up to this maximum.
 const LONGEST_MIN_OPEN: Duration = Duration::from_secs(1);
 
 /// Circuit breaker for the calls of one part of the store.

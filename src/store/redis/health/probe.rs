@@ -35,7 +35,7 @@ type FleetValues = (Option<Vec<u8>>, Option<Vec<u8>>);
 
 /// The result of a probe.
 pub(super) struct Probe {
-    /// All primaries, which are the servers that accept writes. Without a cluster there is one server.
+    /// All primaries, which are the servers that accept writes. If there is no cluster, this is the only server.
     pub(super) servers: Vec<ServerInfo>,
     /// The secret of the fleet. `None` if Redis has no secret and rejected the write of the secret of this gateway.
     pub(super) secret: Option<Secret>,
@@ -91,7 +91,7 @@ pub enum UnusableServer {
 }
 
 impl Probe {
-    /// Probes Redis on `connection`. With `is_first`, also checks the persistence settings and the permission to
+    /// Probes Redis on `connection`. If `is_first` is true, also checks the persistence settings and the permission to
     /// publish.
     ///
     /// Each step has the timeout `store.records_timeout`. The probe of a cluster fails if one of its servers fails,

@@ -13,7 +13,8 @@ use crate::idempotency::{
 };
 use crate::store::encoding::{DecodeError, EncodedResponse, open, seal, summary_of_start};
 
-/// How long a cancelled claim can still arrive at Redis, in milliseconds. The marker that cancels it expires then.
+/// How long a cancelled claim can still arrive at Redis, in milliseconds. The marker that cancels the claim expires
+/// after this time.
 const LATE_CLAIM: u32 = 120_000;
 
 /// How many bytes to read from the start of a stored response. They usually include its status and headers.
@@ -61,8 +62,8 @@ pub(super) struct RedisRecord {
 #[derive(Debug)]
 pub(super) struct ReadReply(pub(super) Option<RedisRecord>);
 
-/// Creates the call that claims an idempotency key. `counted` states whether the record stores the client. With
-/// `client_is_full`, the claim of a key that has no record is rejected.
+/// Creates the call that claims an idempotency key. `counted` states whether the record stores the client. If
+/// `client_is_full` is true, the claim of a key that has no record is rejected.
 pub(super) fn claim(
     names: &RecordNames<'_>,
     request: &ClaimRequest,
@@ -117,8 +118,8 @@ pub(super) fn settle(
         .arg(client_field(token.request.client, counted))
 }
 
-/// Creates the call that ends a claim without a record. With `may_arrive_late`, a claim that is not yet in Redis is
-/// cancelled when it arrives.
+/// Creates the call that ends a claim without a record. If `may_arrive_late` is true, a claim that is not yet in Redis
+/// is cancelled when it arrives.
 pub(super) fn release(
     names: &RecordNames<'_>,
     id: RecordId,
@@ -296,8 +297,8 @@ impl FromRedisValue for FreeReply {
     }
 }
 
-/// Parses the client in a record. Returns `None` if the record has no client, because the idempotency keys of clients
-/// were not counted.
+/// Parses the client in a record. Returns `None` if the record has no client. This is the case if the idempotency keys
+/// of clients were not counted when the record was stored.
 fn parse_client(value: Value) -> Result<Option<ClientHash>, ParsingError> {
     let Some(bytes) = Option::<Vec<u8>>::from_redis_value(value)? else {
         return Ok(None);

@@ -12,7 +12,7 @@ use super::claims::GatewayClaims;
 use crate::clock::Moment;
 use crate::idempotency::{ClaimToken, RecordId};
 
-/// How often the task looks for leases to renew, per duration of one lease.
+/// Number of times that the task looks for leases to renew during the duration of one lease.
 const ROUNDS_PER_LEASE: u32 = 8;
 
 /// Maximum number of renewals that run at the same time.
@@ -84,7 +84,7 @@ async fn renew_one(claims: &Arc<GatewayClaims>, number: u64, id: RecordId) {
     let call = calls::renew(&claims.names(), id, claims.owner(number), lease);
     match claims.background.run::<bool>(&call).await {
         Ok(true) => claims.leases.renewed(number, called.after(lease)),
-        // The request is not informed here, because the script that ends its claim reports the loss.
+        // The request is not informed here that its claim is lost, because the script that ends the claim reports this.
         Ok(false) => {
             tracing::debug!(
                 key = %id.key,

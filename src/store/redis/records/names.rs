@@ -42,8 +42,8 @@ impl RecordNames<'_> {
         format!("{}:ended", self.prefix)
     }
 
-    /// Returns the SCAN pattern for the records of the idempotency key `key` in all scopes, or for all records if
-    /// `None`.
+    /// Returns the SCAN pattern for the records of the idempotency key `key` in all scopes, or for all records if `key`
+    /// is `None`.
     pub(super) fn pattern(&self, key: Option<KeyHash>) -> String {
         match key {
             Some(key) => format!("{}:{{*}}:r:{key}", self.prefix),

@@ -1,8 +1,8 @@
 //! Executions on other gateways that requests of this gateway wait for.
 //!
 //! A claim that finds an execution in flight sets a field in its idempotency record. The script that ends the execution
-//! then publishes a message. A message can be lost with a connection or with a gateway, and the Redis user can lack the
-//! permission for the channel. So the gateway also polls these records every 250 ms.
+//! then publishes a message. A message can be lost when a connection is closed or a gateway crashes, and the Redis user
+//! can lack the permission for the channel. So the gateway also polls these records every 250 ms.
 
 use std::collections::HashMap;
 use std::sync::Weak;
@@ -135,7 +135,7 @@ async fn subscribe(claims: &Weak<GatewayClaims>) -> Option<Option<BoxStream<'sta
         Err(error) => {
             tracing::debug!(
                 %error,
-                "cannot subscribe to Redis channel, polling records every 250 ms"
+                "cannot subscribe to Redis channel of idempotency records, polling these records every 250 ms"
             );
             return Some(None);
         }

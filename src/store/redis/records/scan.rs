@@ -1,8 +1,8 @@
 //! Reads and counts idempotency records for the admin endpoints.
 //!
-//! Redis has no list of all records, because maintaining one would cost every request. Operators query records rarely,
-//! so these functions iterate over all Redis keys with SCAN. Each SCAN call visits 500 Redis keys, so that it does not
-//! delay other calls.
+//! Redis has no list of all records, because updating such a list would cost time in every request. Operators query
+//! records rarely, so these functions iterate over all Redis keys with SCAN. Each SCAN call visits 500 Redis keys, so
+//! that it does not delay other calls.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -14,7 +14,8 @@ use crate::store::tests::record_fixture::{
 const CLIENT: ClientHash = ClientHash(1);
 const OTHER_CLIENT: ClientHash = ClientHash(2);
 
-/// Creates a claim of `client` for an idempotency key. Each key has its own scope, as with invented credentials.
+/// Creates a claim of `client` for an idempotency key. Each key has its own scope, as if the client sent other invented
+/// credentials with each key.
 fn request_of(client: ClientHash, key: u16) -> ClaimRequest {
     let scope = u8::try_from(key).unwrap();
     ClaimRequest {

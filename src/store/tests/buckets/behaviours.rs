@@ -21,7 +21,7 @@ pub(crate) async fn a_burst_is_admitted_immediately_and_the_next_request_waits_f
         assert_eq!(decision.outcome, ADMITTED);
         assert_eq!(decision.readings[0].remaining, remaining);
     }
-    // The cache can decide later rejections, and must decide them in the same way.
+    // The store can decide the second and third rejection by its cache. They must equal the first rejection.
     for _ in 0..3 {
         let decision = request(&gateway, &[&bucket]).await;
         let (wait, by) = rejection(decision.outcome);
@@ -43,7 +43,8 @@ pub(crate) async fn a_client_that_waits_as_long_as_its_rejection_requires_is_adm
             sleep(wait).await;
         }
     }
-    // There are at most four rejections, because each wait is followed by an admission.
+    // The first of the five requests is admitted immediately. Each of the other four is rejected at most once, because
+    // it is admitted after its wait.
     assert!(rejections <= 4, "{rejections}");
 }
 
@@ -84,7 +85,8 @@ pub(crate) async fn each_limit_that_rejects_has_its_own_wait(kind: BucketStoreKi
         assert_eq!(decision.rejecting()[..], [2, 3, 0]);
         let (wait, by) = rejection(decision.outcome);
         assert_eq!((by, decision.readings[2].next), (2, wait));
-        // The rate limit `outflow` delays requests, so it admits again when its next slot is only `max_delay` away.
+        // The next slot of the rate limit `outflow` is in four hours. The limit delays requests by up to one hour, so
+        // it admits again in three hours.
         for (index, hours) in [(0, 1), (1, 9), (2, 5), (3, 3)] {
             let (next, due) = (decision.readings[index].next, HOUR * hours);
             assert!(
@@ -133,7 +135,7 @@ pub(crate) async fn a_delaying_limit_assigns_slots_in_order(kind: BucketStoreKin
         let due = HOUR * slot;
         assert!(delay <= due && delay + began.elapsed() >= due, "{delay:?}");
     }
-    // The next slot is in three hours. It exceeds the maximum delay of two hours until one hour has passed.
+    // The next slot is in three hours. The maximum delay is two hours, so the request must wait one hour.
     let (wait, _) = rejection(bucket.request(&gateway).await);
     assert!(wait <= HOUR && wait + began.elapsed() >= HOUR, "{wait:?}");
 }
@@ -155,7 +157,7 @@ pub(crate) async fn a_shadow_limit_is_charged_independently(kind: BucketStoreKin
     // A request that the enforced limit rejects is still charged to the shadow limit.
     let beyond = [vec![], vec![], vec![], vec![1], vec![1], vec![1]];
     assert_eq!(exceeded, beyond);
-    // Without an enforced rate limit, all requests are admitted.
+    // If there is no enforced rate limit, all requests are admitted.
     let result = charge_all(&gateway, &[], &[&watched, &watched]).await;
     assert_eq!(result.decision.outcome, ADMITTED);
     assert_eq!(result.exceeded[..], [0, 1]);

@@ -3,8 +3,10 @@
 //! A trace sends requests with one or two rate limits and several costs. It also changes the quotas of one gateway at a
 //! time, freezes Redis, and restarts Redis without its data. Three properties hold for every bucket and quota:
 //!
-//! 1. Each gateway admits at most `burst + 1 + rate × t` in any interval of length `t`, plus one burst per restart.
-//! 2. Both gateways together admit no more than that in any interval in which Redis responds to both.
+//! 1. Each gateway admits at most `burst + 1 + rate × t` tokens in any interval of length `t`, plus `burst + 1` tokens
+//!    for each restart of Redis.
+//! 2. Both gateways together admit at most `burst + 1 + rate × t` tokens in any interval in which Redis responds to
+//!    both.
 //! 3. A client that waits as long as its rejection requires is admitted, by either gateway.
 
 use std::collections::HashMap;

@@ -91,7 +91,8 @@ proptest! {
             Exceed::Reject => prop_assert!(delay.is_zero()),
             Exceed::Delay { max } => prop_assert!(delay <= max),
         }
-        // Without delays, the rate limit would admit the request at the end of the delay, and not before.
+        // If the rate limit did not delay requests, it would admit the request at the end of the delay, and not
+        // earlier.
         let strict = Limit { exceed: Exceed::Reject, ..limit };
         let charge = [super::charge(&strict, BUCKET, cost)];
         let decide_at = |at| decide(&charge, &mut state.clone(), at);

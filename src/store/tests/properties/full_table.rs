@@ -1,5 +1,5 @@
-//! Tests with more clients than the store can track. Some clients can be rejected more often, but none is admitted more
-//! often.
+//! Tests with more clients than the store can track. A client that shares an overflow bucket can be rejected more often
+//! than a client with its own bucket, but no client is admitted more often.
 
 use std::time::Duration;
 

@@ -1,14 +1,15 @@
 //! A model of a rate limit bucket that counts tokens.
 //!
-//! For each bucket, the gateway stores the time at which the bucket is full. The model instead has a credit that grows
-//! up to a maximum, as the textbook token bucket does. The credit is an exact integer. A token is `interval` units, and
-//! each nanosecond adds one unit. A negative credit means that delayed requests have already taken future tokens.
+//! For each bucket, the gateway stores the time at which the bucket becomes full. The model instead has a credit that
+//! grows up to a maximum, as the textbook token bucket does. The credit is an exact integer. One token is `interval`
+//! units, where `interval` is the refill interval in nanoseconds. Each nanosecond adds one unit. A negative credit
+//! means that delayed requests have already taken future tokens.
 
 use std::time::Duration;
 
 use crate::throttle::{Exceed, Limit, Quota};
 
-/// The credit of a bucket, in units of which `interval` make one token.
+/// The credit of a bucket, in units. One token is `interval` units.
 #[derive(Clone, Debug)]
 pub(crate) struct Credit {
     units: i128,
@@ -85,8 +86,9 @@ pub(crate) fn keeps_quota(quota: Quota, admissions: &[(u64, u64, u32)]) -> bool 
     let mut began = began.into_iter().peekable();
     let mut tokens_begun = 0_i128;
     let mut tokens_ended = 0_i128;
-    // The maximum over all `from` of `from` minus the units of all admissions that began before `from`. It belongs to
-    // the strictest interval.
+    // For each `from`, a value is computed: `from` minus the units of all admissions that began before `from`. This is
+    // the maximum of these values. If the interval with the maximum keeps the quota, all intervals that end at `to`
+    // keep it.
     let mut worst_from = i128::MIN;
     ended.into_iter().all(|(to, cost)| {
         while let Some((from, cost)) = began.next_if(|&(from, _)| from <= to) {
@@ -123,7 +125,8 @@ fn one_token_too_many_is_detected() {
     assert!(!keeps(&[5, 5, 5]));
     assert!(!keeps(&[0, 30, 30, 39]));
     assert!(!keeps_quota(quota, &[(5, 5, 2), (14, 14, 1)]));
-    // The second decision was made at some time between 5 and 15. It is correct only if it was made at 15.
+    // The first admission empties the bucket at 5, and the next token is available at 15. The second decision was made
+    // at some time between 5 and 15. It is correct only if it was made at 15.
     assert!(keeps_quota(quota, &[(5, 5, 2), (5, 15, 1)]));
     assert!(!keeps_quota(quota, &[(5, 5, 2), (5, 14, 1)]));
 }

@@ -36,8 +36,8 @@ impl SharedBuckets {
         }
     }
 
-    /// Sends a request of `client`. With `reversed`, its two rate limits are in reverse order. Returns `None` if it is
-    /// rejected.
+    /// Sends a request of `client`. If `reversed` is true, the two rate limits of the request are in reverse order.
+    /// Returns `None` if the request is rejected.
     fn call(&self, client: u64, reversed: bool) -> Option<(u64, u64, u64)> {
         let bucket = |name: u64| BucketKey {
             high: (name + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
@@ -142,7 +142,7 @@ proptest! {
         prop_assert!(shared.keep_quotas(&admissions));
     }
 
-    /// All threads together take as many tokens as they can.
+    /// After each advance of the clock, all threads take tokens until their requests are rejected.
     #[test]
     fn all_threads_together_get_exactly_the_quota(
         threads in 1_usize..=64,
@@ -151,7 +151,8 @@ proptest! {
         jumps in prop::collection::vec(0_u64..5_000, 10),
     ) {
         let clock = virtual_clock();
-        // The clock advances by less time than the bucket needs to fill, so no token is lost.
+        // Each advance of the clock is shorter than the refill time of an empty bucket. So an emptied bucket does not
+        // become full again, and no token is lost.
         let quota = quota(interval, burst + 5_000);
         let generous = Quota::new(1.try_into().unwrap(), Duration::from_nanos(1), 1 << 30).unwrap();
         let shared = SharedBuckets::new(clock.clone(), quota, generous);

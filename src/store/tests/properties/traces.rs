@@ -39,8 +39,8 @@ fn any_trace() -> impl Strategy<Value = (Vec<Limit>, Vec<TimedRequest>)> {
                 .iter()
                 .map(|limit| limit.quota.capacity().get())
                 .min();
-            // The pause is a multiple of the scale, or differs by a nanosecond. So requests often arrive exactly when a
-            // token does.
+            // The pause is a multiple of the scale, or one nanosecond more or less than a multiple. So requests often
+            // arrive exactly when a token is added.
             let later = (0_u64..30, 0_u64..3)
                 .prop_map(move |(steps, off)| (steps * scale + off).saturating_sub(1));
             let costs = 1..=smallest.unwrap_or(1);
@@ -137,7 +137,8 @@ proptest! {
         }
     }
 
-    /// If the rejected requests of a trace are left out, all admitted requests get the same decisions.
+    /// If a trace is repeated without its rejected requests, the admitted requests get the same decisions as in the
+    /// complete trace.
     #[test]
     fn a_rejected_request_changes_no_bucket((limits, steps) in any_trace()) {
         let clock = virtual_clock();
