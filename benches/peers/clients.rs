@@ -41,7 +41,7 @@ struct MeasuredGateway {
     samples: Vec<Sample>,
 }
 
-/// Measures both gateways and prints the comparison.
+/// Measures the CPU time per request of a gateway with few clients and of one with many, and prints the ratio.
 pub(crate) fn compare(setup: &Setup, load: &Load) -> BenchResult<()> {
     let mut gateways = [
         MeasuredGateway::start(setup, FEW)?,

@@ -23,7 +23,9 @@ pub enum BodyKeyError {
     #[error("the request body is compressed or not valid JSON")]
     NotJson,
     /// The member of the idempotency key occurs more than once.
-    #[error("the JSON member of the idempotency key occurs more than once")]
+    #[error(
+        "the JSON member that contains the idempotency key occurs more than once in the request body"
+    )]
     Repeated,
     /// The value of the member is not a string, for example `null`.
     #[error("the value of the idempotency key is not a JSON string")]

@@ -28,7 +28,7 @@ pub struct ScopeHash(pub [u8; 16]);
 
 /// Error of a text that is not the hexadecimal form of a [`ScopeHash`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[error("a scope hash must have 32 hexadecimal digits")]
+#[error("the scope hash is invalid: it must have 32 hexadecimal digits")]
 pub struct NotAHash;
 
 /// Id of an idempotency record: an idempotency key within its scope.

@@ -82,7 +82,8 @@ impl Scope {
     }
 }
 
-/// Single property of a request by which callers are separated.
+/// Single property of a request that is part of the scope of its idempotency key. Equal keys in different scopes are
+/// different keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScopePart {
     /// Callers are separated by client address.

@@ -194,7 +194,7 @@ fn insert(names: &mut Vec<HeaderName>, name: &HeaderName) {
     }
 }
 
-/// Sets the header `name` to the value that the upstream receives, if the gateway writes this header itself.
+/// If the gateway itself writes the header `name` in requests to the upstream, sets it in `headers` to the same value.
 fn set_as_upstream_receives(
     name: &HeaderName,
     headers: &mut HeaderMap,

@@ -5,9 +5,9 @@
 //! charge to a bucket never has an earlier time.
 //!
 //! *Bounded memory*: `max_clients` is divided among the shards. A shard evicts only full buckets, because a full bucket
-//! and an absent one have the same state. If a shard has no full bucket to evict, a new bucket is not tracked. It then
-//! uses one of [`OVERFLOW_BUCKETS`] shared buckets of its rate limit, which its keyed hash selects. If the bucket is
-//! tracked later, it starts with the state of the shared bucket.
+//! and an absent one have the same state. If a shard has no full bucket to evict, no bucket is created. The request
+//! is charged to one of the [`OVERFLOW_BUCKETS`] shared buckets of the rate limit instead. The keyed hash of the missing
+//! bucket selects the shared bucket. If the bucket is created later, it starts with the state of the shared bucket.
 //!
 //! A concurrent map such as dashmap is not sufficient, because it locks one entry at a time. It can neither charge two
 //! buckets atomically, nor update the table and the eviction order under one lock.

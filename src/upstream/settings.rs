@@ -36,7 +36,7 @@ pub(crate) struct BudgetSettings {
 /// Settings of the circuit breaker of each server, from the configuration section `[upstream.NAME.breaker]`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct BreakerSettings {
-    /// Which failures open the circuit: none, those of outliers, or all.
+    /// Which failures open the circuit: none, those of a server that fails more often than the others, or all.
     pub opens_on: OpensOn,
     /// The circuit opens after this many consecutive failures.
     pub consecutive_failures: NonZeroU32,

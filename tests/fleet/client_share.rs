@@ -24,7 +24,7 @@ async fn pay(gateway: &Gateway, source: &str, key: &str, invented: bool) -> Clie
 fn is_exhausted(response: &ClientResponse) -> bool {
     let detail = response.json()["detail"].to_string();
     is_problem(response, 429, "idempotency-keys-exhausted")
-        && detail.contains("client holds 40 idempotency keys or more")
+        && detail.contains("client has 40 idempotency keys or more")
         && response.retry_after() > 80_000
 }
 

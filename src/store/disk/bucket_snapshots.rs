@@ -93,11 +93,11 @@ impl BucketSnapshots {
                             tracing::warn!(
                                 %error,
                                 file = %file.display(),
-                                "cannot write snapshot of rate limit buckets, a restart would forget requests since \
-                                 the last snapshot"
+                                "cannot write snapshot of rate limit buckets, a restart would not count requests \
+                                 since the last snapshot"
                             );
                         }
-                        Ok(()) if failing => tracing::info!("snapshot of rate limit buckets written again"),
+                        Ok(()) if failing => tracing::info!("snapshot of rate limit buckets written after earlier failures"),
                         _ => {}
                     }
                     failing = saved.is_err();
@@ -122,7 +122,8 @@ impl Drop for BucketSnapshots {
             && thread.join().is_err()
         {
             tracing::error!(
-                "snapshot thread of rate limit buckets panicked, a restart forgets requests since the last snapshot"
+                "snapshot thread of rate limit buckets panicked, a restart does not count requests since the last \
+                 snapshot"
             );
         }
     }

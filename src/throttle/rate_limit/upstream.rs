@@ -180,8 +180,8 @@ impl UpstreamLimit {
         })
     }
 
-    /// Returns whether the rate limit of the upstream leaves fewer requests than that of the gateway, or equally many
-    /// until a later reset.
+    /// Returns whether the rate limit of the upstream has fewer requests remaining than the rate limit of the gateway, or
+    /// has the same number remaining and resets later.
     pub(super) fn is_tighter_than(&self, remaining: u64, reset: u64) -> bool {
         let tightness = (self.remaining, Reverse(self.reset.unwrap_or_default()));
         tightness < (remaining, Reverse(reset))

@@ -117,8 +117,8 @@ impl Gradient {
         (self.limit * part).max(self.min) as u32
     }
 
-    /// Returns the bit mask of the sampling. The caller records a response if none of these bits is set in the time of
-    /// the response in nanoseconds.
+    /// Returns the bit mask that selects the sampled responses. The caller records a response if none of these bits is set
+    /// in the time at which the request ended, in nanoseconds.
     pub(super) fn sampling_mask(&self) -> u64 {
         self.sampling_mask
     }

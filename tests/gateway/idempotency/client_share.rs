@@ -55,7 +55,7 @@ async fn assert_other_clients_can_claim(builder: GatewayBuilder, credentials: Cr
             assert_problem(&response, 429, "idempotency-keys-exhausted");
             let detail = response.json()["detail"].to_string();
             assert!(
-                detail.contains("client holds 40 idempotency keys or more"),
+                detail.contains("client has 40 idempotency keys or more"),
                 "{detail}"
             );
             assert!(

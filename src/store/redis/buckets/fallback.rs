@@ -114,8 +114,8 @@ impl LocalFallback {
 
         counted.merge(&decide(&counted.charges, &mut full_at, now), &mut decision);
         if decision.is_admitted() && !local.charges.is_empty() {
-            // The local charge decides again, because another request can have charged the local buckets in the
-            // meantime.
+            // Charging the local buckets can still reject the request, because another request can have charged them
+            // since they were read.
             local.merge(&self.charge(&local.charges), &mut decision);
         }
         if decision.is_admitted() {
