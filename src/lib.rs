@@ -64,7 +64,7 @@ pub mod idempotency;
 pub mod throttle;
 mod upstream;
 
-// These modules contain the stores, the configuration, the chain of stages and the server.
+// These modules contain the stores, the configuration, the chain of stages, and the gateway's listeners and workers.
 pub mod config;
 pub mod gateway;
 pub mod pipeline;

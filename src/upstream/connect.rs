@@ -185,7 +185,7 @@ where
     let driver = tokio::spawn(async move {
         // The error is only logged, because a request in flight receives the same error from hyper.
         if let Err(error) = connection.with_upgrades().await {
-            tracing::debug!(%error, "established connection to upstream server failed");
+            tracing::debug!(%error, "connection to upstream server failed after it was established");
         }
     });
     let driver = driver.abort_handle();

@@ -20,7 +20,7 @@ pub(super) enum ClaimAdmission {
         /// Time at which the last claim was admitted. `None` if no claim was admitted since the store was reopened.
         admitted: Option<Instant>,
     },
-    /// No claim is admitted, for this reason.
+    /// No claim is admitted. The error is the reason.
     None(StoreError),
 }
 

@@ -153,7 +153,7 @@ impl Monitor {
             self.log_first_probe(probe);
         } else if !new_runs.is_empty() {
             tracing::warn!(
-                runs = ?new_runs,
+                run_ids = ?new_runs,
                 "Redis restarted or replaced by another server: rate limit buckets and idempotency records that Redis \
                  did not persist are lost, so a retry whose record is lost is executed again"
             );

@@ -183,7 +183,7 @@ async fn a_waiter_never_receives_the_response_to_a_later_request_with_the_same_k
         a.end(permit, ExecutionOutcome::Released(None))
             .await
             .unwrap();
-        // The new claim follows immediately, so usually before the other gateway polls the record.
+        // The new claim is made immediately, so it usually happens before the other gateway polls the record.
         let mut another = claim_request(key);
         another.fingerprint = Fingerprint {
             request: [8; 16],

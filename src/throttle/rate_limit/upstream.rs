@@ -187,8 +187,9 @@ impl UpstreamLimit {
         tightness < (remaining, Reverse(reset))
     }
 
-    /// Writes the three headers as the upstream sent them, but with the reset in seconds from now. Removes a header
-    /// that the upstream did not send, because the gateway's value belongs to another limit.
+    /// Replaces the gateway's three rate limit headers by those of the upstream. The reset is converted to seconds from
+    /// now. If the upstream did not send one of the headers, the gateway's header is removed, because its value belongs
+    /// to another limit.
     pub(super) fn write(
         &self,
         headers: &mut HeaderMap,

@@ -93,7 +93,7 @@ struct Trace {
     admissions: HashMap<(usize, usize, usize), Vec<TraceAdmission>>,
     /// Number of failed calls of each gateway at the start of the period without faults; `None` during a fault.
     calm: Option<[u64; 2]>,
-    /// Number of periods without faults so far.
+    /// Number of periods without faults that the trace has had so far.
     calms: u64,
     restarts: u32,
     waits: u32,
