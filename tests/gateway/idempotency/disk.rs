@@ -198,7 +198,10 @@ async fn a_directory_of_another_format_is_left_unchanged() {
         std::fs::write(&identity, &other).expect("the test file should be accessible");
         let error = fixture.startup_error();
         assert!(error.contains(&format!("has format {format}")), "{error}");
-        assert!(error.contains("version that wrote it"), "{error}");
+        assert!(
+            error.contains("version that wrote the directory"),
+            "{error}"
+        );
         assert_eq!(
             std::fs::read_to_string(&identity).expect("the test file should be accessible"),
             other

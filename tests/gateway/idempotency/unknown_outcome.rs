@@ -28,7 +28,7 @@ fn assert_unknown_outcome(response: &ClientResponse) {
 fn assert_held_key(text: &str) {
     for part in [
         "may have been executed",
-        "key is held",
+        "does not execute it again",
         "409 idempotency-outcome-unknown",
     ] {
         assert!(
