@@ -271,7 +271,7 @@ impl Records for RedisRecords {
     }
 
     async fn free_unknown(&self, id: RecordId) -> Result<bool, StoreError> {
-        // An execution in flight is not freed, although its lease can have expired in Redis.
+        // A key is not freed while this gateway executes its request, even if the lease has expired in Redis.
         if self.claims.in_flight.is_running(id) {
             return Ok(false);
         }

@@ -216,7 +216,7 @@ impl HistoryRun {
                 }
             }
             HistoryEvent::Pass(time) => self.fixture.advance(time),
-            // This event is skipped with Redis, because `two_gateways` tests crashes there.
+            // This event is skipped with Redis. The tests in `two_gateways` cover crashes with Redis.
             HistoryEvent::Crash if self.kind.is_shared() => {}
             HistoryEvent::Crash => {
                 self.waiting.clear();

@@ -280,7 +280,8 @@ mod tests {
         assert_eq!(fallback.unreported(bucket(u64::MAX)), at(u64::MAX));
     }
 
-    /// This mix of states occurs on a cluster: the server of one slot can respond while that of another times out.
+    /// On a Redis Cluster, one rate limit can use Redis while another uses its local bucket: the server of one slot
+    /// responds, and the server of another slot times out.
     #[test]
     fn a_rejection_waits_for_a_local_bucket_that_takes_longer_than_the_one_in_redis() {
         let fallback = fallback();

@@ -86,7 +86,9 @@ pub enum UnusableServer {
     )]
     Format(Arc<str>),
     /// The server is a replica and accepts no writes.
-    #[error("the server is a replica and accepts no writes; `store.url` must name the primary")]
+    #[error(
+        "the Redis server is a replica and accepts no writes; `store.url` must name the primary"
+    )]
     Replica,
 }
 
