@@ -30,7 +30,8 @@ use thiserror::Error;
 use networks::Networks;
 pub(crate) use networks::families_covered;
 
-/// Maximum number of addresses in `X-Forwarded-For` from a trusted peer. A request with more is rejected.
+/// Maximum number of addresses in `X-Forwarded-For` from a trusted peer. The gateway rejects a request with more
+/// addresses.
 pub(crate) const MAX_HOPS: usize = 256;
 
 /// Header with the addresses of the client and of the proxies that the request passed, client first.

@@ -138,8 +138,8 @@ impl Embedded {
     }
 
     /// Sets the bounds on the memory for request and response bodies. Neither bound should be below `max_request` of
-    /// the idempotency settings. A request with an idempotency key whose body exceeds a bound is always rejected with
-    /// 503.
+    /// the idempotency settings. A request with an idempotency key gets 503 if its body is larger than `total`. It also
+    /// gets 503 if its body is larger than `per_client` and more than half of `total` is in use.
     #[must_use]
     pub fn buffering(self, bounds: BufferBounds) -> Self {
         let buffers = Arc::new(Buffers::new(bounds));

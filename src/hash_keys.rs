@@ -1,10 +1,10 @@
 //! Secret keys of the hashes that identify idempotency records, buckets of rate limits, and clients.
 //!
 //! Records and buckets are stored under keyed hashes, not under the values from requests. So the store contains no
-//! credentials, and a caller can choose neither its bucket nor its shard. A memory store or disk store has one secret
-//! for its lifetime. In a Redis store, the secret is stored in Redis, so that all gateways of a fleet compute the same
-//! hashes. A gateway reads the secret when it first connects to Redis. It reads the secret again if Redis was emptied
-//! and another gateway has written a new secret.
+//! credentials. A client cannot use the bucket of another client, or place all of its own buckets in one shard of the
+//! store. A memory store or disk store has one secret for its lifetime. In a Redis store, the secret is stored in
+//! Redis, so that all gateways of a fleet compute the same hashes. A gateway reads the secret when it first connects to
+//! Redis. It reads the secret again if Redis was emptied and another gateway has written a new secret.
 //!
 //! The input of a hash is a list of parts. Each part is preceded by its length, so two different lists never result in
 //! the same input.

@@ -1,8 +1,8 @@
 //! HTTP/2 server, based on the `h2` crate.
 //!
-//! hyper's HTTP/2 server is not used for these reasons. hyper treats a stream that the client resets with `NO_ERROR` as
-//! a complete body. It does not send `100 Continue`, sends a body in response to `HEAD`, and does not report how much
-//! of a response was sent. With `h2` the gateway controls all of this.
+//! hyper's HTTP/2 server is not used, because it treats a stream that the client resets with `NO_ERROR` as a complete
+//! body. It also does not send `100 Continue`, sends a body in response to `HEAD`, and does not report how much of a
+//! response was sent. With `h2` the gateway controls all of this.
 //!
 //! ```text
 //! connection task ─ accept ─→ stream task: Request<Http2Body> → service → Response<B> → response::send → linger
@@ -131,8 +131,8 @@ where
                 let accepted = connection.poll_accept(cx);
                 let is_written = match &accepted {
                     Poll::Pending => true,
-                    // `None` means that the connection has ended. After a graceful shutdown, all responses are then
-                    // written. After a close by the client or an abort, some responses can be unwritten.
+                    // `None` means that the connection has ended. If it ended by a graceful shutdown, all responses
+                    // are written. If the client closed it or the gateway aborted it, some responses can be unwritten.
                     Poll::Ready(None) => !socket.is_ended() && !is_aborted,
                     Poll::Ready(Some(_)) => false,
                 };

@@ -149,8 +149,8 @@ impl Pipeline {
     /// Creates the stages of the worker with this index, with its own connections to the upstreams. `tasks` tracks
     /// executions that continue after the client's connection has closed.
     ///
-    /// The worker has its own copy of each reference-counted value that a request uses. A reference count that two
-    /// cores write takes more time than the rest of a stage.
+    /// The worker has its own copy of each reference-counted value that a request uses. If two cores updated the same
+    /// reference count, the updates would take more time than the rest of a stage.
     pub(crate) fn new(
         shared: &Shared,
         worker: usize,

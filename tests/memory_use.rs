@@ -67,8 +67,9 @@ impl Flood {
         }
     }
 
-    /// Sends one request from each of `clients` clients, with `step` of virtual time in between. Meanwhile an abuser
-    /// sends as many requests as it can. Returns how many requests of the other clients were admitted.
+    /// Sends one request from each of `clients` clients, and advances the virtual clock by `step` after each request.
+    /// Meanwhile an abuser sends as many requests as it can. Returns how many requests of the other clients were
+    /// admitted.
     fn run(&self, phase: &str, limit: &Limit, clients: u32, step: Duration) -> u64 {
         let started = Instant::now();
         let mut served = 0;

@@ -3,10 +3,10 @@
 //! Run with `make bench`. After the report of criterion, ratios with their maximum are printed: a million clients
 //! compared with a thousand, and a thousand routes compared with ten.
 //!
-//! The measurement of a charge includes everything from the address of the client to the decision. The table tracks
-//! every client. If a benchmark has several threads, each thread makes the number of charges that criterion sets, and
-//! the result is the time per charge of one thread. This time equals that of a single thread if the threads do not
-//! block each other.
+//! The measurement of a charge includes everything from the address of the client to the decision. The table of buckets
+//! tracks all clients of the benchmark. If a benchmark has several threads, each thread makes the number of charges
+//! that criterion sets, and the result is the time per charge of one thread. This time equals that of a single thread
+//! if the threads do not block each other.
 
 mod charge;
 mod ratios;
@@ -17,8 +17,8 @@ use std::time::{Duration, SystemTime};
 
 use criterion::Criterion;
 
-/// The benchmark uses the allocator of the gateway, because the memory pages of a table affect the cost of a million
-/// clients.
+/// The benchmark uses the allocator of the gateway, because the cost of a charge with a million clients depends on the
+/// memory pages that the allocator uses for the table of buckets.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

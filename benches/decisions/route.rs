@@ -54,7 +54,7 @@ pub(crate) fn bench(criterion: &mut Criterion) {
 }
 
 /// Measures how long the lookup of a path takes. The paths are in random order, so that the branch predictor of the CPU
-/// cannot learn it.
+/// cannot learn the order.
 fn find(
     group: &mut BenchmarkGroup<'_, WallTime>,
     kind: &str,

@@ -103,8 +103,8 @@ fn send_until(
     })
 }
 
-/// Sends requests one after another on one connection until `over` is set. Each has a new idempotency key. `done`
-/// counts the responses.
+/// Sends requests one after another on one connection until `over` is set. Each request has a new idempotency key.
+/// `done` counts the responses.
 async fn send_all(
     gateway: SocketAddr,
     client: u64,

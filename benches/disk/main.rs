@@ -43,7 +43,8 @@ const MAX_OPENING: Duration = Duration::from_secs(2);
 /// Maximum ratio of the lookup time in the large store to that in the small store.
 const MAX_RATIO: f64 = 2.0;
 
-/// Required number of requests per second. On a slow disk, fewer are required.
+/// Required number of requests per second. On a slow disk, the requirement is lower: half of the rate that the duration
+/// of `fdatasync` allows.
 const TARGET_RATE: f64 = 5_000.0;
 
 /// Number of requests per `fdatasync`. One `fdatasync` covers at most one write of each of the 64 clients. Each request

@@ -1,8 +1,8 @@
 //! Cost of rate limits in Redis, compared with Redis alone and with rate limits in memory.
 //!
-//! The first comparison is throughput. `redis-benchmark` calls the script that charges rate limits on 32 connections,
-//! one call at a time on each. Then the gateway gets requests on the same number of connections, and calls the script
-//! for every request.
+//! The first comparison is throughput. `redis-benchmark` opens 32 connections and calls the script that charges rate
+//! limits, one call at a time on each connection. Then the gateway gets requests on the same number of connections, and
+//! calls the script for every request.
 //!
 //! The second comparison is latency on one connection, where no request waits for another. The added latency is the
 //! latency of a request with rate limits in Redis minus that with rate limits in memory. It is compared with the

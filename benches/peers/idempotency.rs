@@ -3,8 +3,8 @@
 //!
 //! nginx has no idempotency keys. Its closest feature is a cache of POST responses by the value of a header. A replay
 //! is compared with this cache: same response, same thousand keys, same rate limit. The first request with an
-//! idempotency key is compared with a request to the same gateway that has the key in an ignored header. All stores are
-//! in memory.
+//! idempotency key is compared with a request that has the key in a header that the gateway ignores. All stores are in
+//! memory.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -49,7 +49,8 @@ impl Case {
         }
     }
 
-    /// Returns the wrk script of the case. It sends the same [`KEYS`] keys in turn, or a new key with each request.
+    /// Returns the wrk script of the case. In the cases `Cached` and `Replayed`, the script sends the same [`KEYS`]
+    /// keys in turn. In the other cases, it sends a new key with each request.
     fn script(self) -> String {
         let header = match self {
             Self::Unkeyed => "X-Ignored",

@@ -127,8 +127,8 @@ fn stat(pid: i32) -> Option<Stat> {
     })
 }
 
-/// Returns the proportional set size of a process in KiB, or its resident set size if the kernel does not provide the
-/// former.
+/// Returns the proportional set size of a process in KiB. If the kernel does not provide this size, returns the
+/// resident set size.
 fn memory(pid: i32) -> u64 {
     let field = |file: &str, name: &str| -> Option<u64> {
         let text = fs::read_to_string(format!("/proc/{pid}/{file}")).ok()?;

@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::BenchResult;
 use crate::process::Process;
 
-/// How long a program gets until it listens, and how long a response can take.
+/// Maximum time from the start of a program until it listens, and maximum time that a response can take.
 const START: Duration = Duration::from_secs(10);
 
 /// Body of all responses of the upstream. It has 100 bytes and one opening brace.
@@ -107,7 +107,8 @@ pub(crate) fn free_address() -> BenchResult<SocketAddr> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }
 
-/// Waits until a program listens on `address`. Fails if the program ends before, or if it takes longer than [`START`].
+/// Waits until a program listens on `address`. Fails if the program ends before it listens, or if the wait takes longer
+/// than [`START`].
 pub(crate) fn until_listening(process: &mut Process, address: SocketAddr) -> BenchResult<()> {
     let deadline = Instant::now() + START;
     while TcpStream::connect(address).is_err() {

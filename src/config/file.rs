@@ -5,8 +5,8 @@
 //! The doc comments of the keys are the descriptions in the schema, so they are written for users.
 //!
 //! Names and defaults are resolved later, in [`policy`](super::policy). All configuration keys are optional in these
-//! types, also the required ones. The reason is that validation reports and removes invalid values before decoding,
-//! and the remaining values are still decoded and checked.
+//! types, even those that a file must set. The reason is that validation reports and removes invalid values before
+//! decoding, and the remaining values are still decoded and checked.
 
 mod limit;
 mod route;

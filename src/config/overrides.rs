@@ -130,8 +130,8 @@ impl<'i> EnvOverride<'i, '_> {
         }
     }
 
-    /// Writes the value into one table of a list of tables, such as `[[route]]`. The first segment is the `name` of
-    /// this table.
+    /// Writes the value into one table of a list of tables, such as `[[route]]`. The first of the `segments` of the
+    /// variable name is the `name` of this table.
     fn write_item(
         &mut self,
         items: &mut DeArray<'i>,
@@ -159,7 +159,7 @@ impl<'i> EnvOverride<'i, '_> {
     }
 
     /// Returns the configuration key that a segment of the variable name refers to: a key of the schema, or a name in
-    /// the file. Reports an error and returns `None` if there is none.
+    /// the file. If no such key exists, reports an error and returns `None`.
     fn find_key(
         &mut self,
         table: &DeTable<'i>,

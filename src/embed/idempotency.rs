@@ -86,8 +86,8 @@ where
                 Ok(None) => return call(request).await,
                 Err(error) => return Ok(state.problems.render(error.into(), &ctx.preferences)),
             };
-            // The error of the application is saved here, because the client of the first request receives it.
-            // Duplicate requests that wait receive a problem instead.
+            // The error of the application is saved here, because this function returns it for the first request.
+            // Duplicate requests that wait for the first request get a problem response instead.
             let failure = Arc::new(Mutex::new(None));
             let slot = Arc::clone(&failure);
             let execute = move |request: Request<RequestBody>, _| async move {

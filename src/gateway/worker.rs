@@ -62,9 +62,10 @@ impl Worker {
             (settings.shutdown_grace, settings.timeouts, settings.limits);
         let tasks = self.tasks;
         let drain = DrainSignal::default();
-        // Each connection needs a permit, and a listener takes the permit before it waits for a connection. The
-        // semaphore has extra permits for all listeners but one. Without them, waiting listeners would reduce the
-        // maximum number of connections.
+        // A listener takes a permit before it waits for a connection, and the accepted connection keeps the permit. If
+        // only one listener receives connections, each of the others holds a permit that it does not use. The
+        // semaphore has one extra permit for each of these others, so that one listener alone can accept the maximum
+        // number of connections.
         let permits = self.connections + self.sockets.len() - 1;
         let permits = Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS)));
         let context = Arc::new(WorkerContext {

@@ -323,8 +323,9 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         Rewind::new(self.io, self.reader.into_buffer(), self.timeouts.write)
     }
 
-    /// Receives from the client while the connection waits for the service or for a writable socket. Returns true if
-    /// the service received a part or the end of the request body. Fails if the client has closed the connection.
+    /// Receives the rest of the request body while the connection waits for the service or for a writable socket.
+    /// Returns true if the service received a part or the end of the body. Fails if the client has closed the
+    /// connection.
     fn poll_client(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
         let was_fed = if self.pending.is_some() {
             self.feed(cx)?
@@ -404,7 +405,8 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         }
     }
 
-    /// Is ready when the connection has waited for the client for the duration `limit`. The first call starts the wait.
+    /// Returns `Ready` when the connection has waited for the client for the duration `limit`. The first call starts
+    /// the wait.
     fn poll_client_timeout(&mut self, cx: &mut Context<'_>, limit: Duration) -> Poll<()> {
         let since = *self.waiting_since.get_or_insert_with(Instant::now);
         self.timer.poll(cx, since + limit)

@@ -1,8 +1,8 @@
 //! Detects whether a client uses HTTP/1 or HTTP/2. `Rewind` makes the bytes that detection has read readable again.
 //!
-//! Without TLS, only the first bytes show which protocol a client uses. An HTTP/2 client starts with a fixed preface.
-//! No valid HTTP/1 request starts with these bytes. Detection ends at the first byte that differs from the preface, so
-//! it never delays an HTTP/1 request.
+//! The first bytes of a connection show which protocol the client uses. An HTTP/2 client first sends a fixed preface,
+//! and no valid HTTP/1 request starts with the bytes of this preface. Detection ends at the first byte that differs
+//! from the preface, so detection never delays an HTTP/1 request.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;

@@ -1,8 +1,8 @@
 //! Encoder of HTTP/1 responses. It encodes the head, and the body with the framing that the head declares.
 //!
 //! The encoder chooses the framing itself and ignores a `Transfer-Encoding` header of the response. If the length of
-//! the body is known, it is sent as `Content-Length`. If a body ends early or is longer than declared, the response is
-//! truncated. The connection is then closed in such a way that the client can detect the truncation.
+//! the body is known, the response has a `Content-Length` header. If a body ends early or is longer than declared, the
+//! response is truncated. The connection is then closed in such a way that the client can detect the truncation.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -26,10 +26,10 @@ use super::write::WriteBuffer;
 /// Properties of a request that affect how its response is encoded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RequestTraits {
-    /// Whether the request method is `HEAD`, so that the response has no body.
+    /// Whether the request method is `HEAD`. The response then has no body.
     pub(super) is_head: bool,
     pub(super) version: Version,
-    /// Whether the client accepts trailers, because the request has `TE: trailers`.
+    /// Whether the request has `TE: trailers`, which means that the client accepts trailers.
     pub(super) accepts_trailers: bool,
 }
 
@@ -131,7 +131,7 @@ impl Encoder {
             ResponseFraming::Length(length) if !has_length => length_line(out, *length),
             ResponseFraming::None if !has_length && request.is_head => {
                 // A `Content-Length` of 0 is not sent in response to `HEAD`. The service often omits the body that it
-                // would send to `GET`, so the actual length is unknown.
+                // would send in response to `GET`, so the length 0 can be wrong.
                 if let Some(length @ 1..) = exact
                     && may_have_length(parts.status)
                 {

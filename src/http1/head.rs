@@ -54,8 +54,8 @@ pub struct Head {
     pub expects_continue: bool,
     /// Whether the client accepts trailers, because the request has `TE: trailers`.
     pub accepts_trailers: bool,
-    /// Whether the connection stays open for another request, according to its HTTP version and its `Connection`
-    /// header.
+    /// Whether the connection stays open for another request, according to the HTTP version and the `Connection` header
+    /// of this request.
     pub keep_alive: bool,
     /// Whether the request has an `Upgrade` header. The bytes after the request can then belong to another protocol.
     pub upgrade: bool,

@@ -3,7 +3,8 @@
 //! The first bytes of a request are read into a buffer that all connections of a thread share. They are then copied to
 //! a buffer of exactly their size. Usually these bytes are the complete request. So an idle connection has no buffer,
 //! and an active connection has no unused capacity. The rest of a large head or body is read into a buffer of the
-//! connection, which is released when it is empty. [`detect`](fn@super::detect) reads the first bytes of a connection.
+//! connection, which is released when it is empty. The first bytes of a connection are read by
+//! [`detect`](fn@super::detect) instead.
 
 use std::cell::RefCell;
 use std::io;
@@ -62,8 +63,8 @@ pub(super) struct Message {
     /// The part of the body that has not arrived yet. `None` if the complete body arrived with the head.
     pub(super) pending: Option<PendingBody>,
     pub(super) traits: RequestTraits,
-    /// Whether the connection stays open for another request, according to its HTTP version and its `Connection`
-    /// header.
+    /// Whether the connection stays open for another request, according to the HTTP version and the `Connection` header
+    /// of this request.
     pub(super) keep_alive: bool,
     /// Whether the request has an `Upgrade` header. The bytes after the request can then belong to another protocol.
     pub(super) upgrade: bool,
@@ -243,8 +244,9 @@ impl Reader {
         }
     }
 
-    /// Whether the bytes from `known` on can complete or invalidate the buffered head. Without this check, a client
-    /// that sends single bytes would cause one parse of the entire head per byte.
+    /// Whether the bytes from `known` on can complete or invalidate the buffered head. If they cannot, the
+    /// head is not parsed yet. Otherwise a client that sends single bytes would cause one parse of the entire head per
+    /// byte.
     fn may_complete_head(&self, known: usize) -> bool {
         let ends_head_or_is_invalid = |lf: usize| {
             let line = &self.buffer[..lf];

@@ -99,8 +99,9 @@ where
 }
 
 /// Sends a response with status 101, discards the rest of the request body, and passes the connection to the service as
-/// a tunnel. If the request body is too large to discard, no response is sent and the connection closes. Otherwise the
-/// tunnel would start within the request body.
+/// a tunnel. If the rest of the body is known to be too large to discard, no response is sent and the connection
+/// closes. If the size becomes known only after the response is sent, the connection closes at that time. Otherwise
+/// the tunnel would start within the request body.
 async fn switch_protocols<IO>(
     mut connection: Connection<IO>,
     parts: &Parts,

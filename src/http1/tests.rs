@@ -159,7 +159,8 @@ async fn respond(
     }
 }
 
-/// Returns the status codes of all responses. Bodies can contain `HTTP/1.1`, but no digit after it.
+/// Returns the status codes of all responses. A body must not contain `HTTP/1.1`, a space and a digit in this order,
+/// because the function would treat this text as a status line.
 fn statuses(responses: &str) -> Vec<&str> {
     responses
         .split("HTTP/1.1 ")

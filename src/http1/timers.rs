@@ -53,8 +53,8 @@ pub(super) struct WriteTimeout {
 /// State of a socket whose send buffer is full.
 #[derive(Debug)]
 struct Blocked {
-    /// Time of the last check that found newly acknowledged bytes. Until a check finds some, the time at which the send
-    /// buffer became full.
+    /// Time of the last check that found newly acknowledged bytes. Before the first such check, this is the time
+    /// at which the send buffer became full.
     progress: Instant,
     /// When the number of unacknowledged bytes is read next.
     next: Instant,

@@ -1,8 +1,9 @@
 //! Sends a response on an HTTP/2 stream.
 //!
-//! A part of the body is passed to `h2` only when the client's flow-control windows permit it. So if a stream has no
-//! send capacity, the client accepts no data, or other streams are served first (see [`FlowControl`]). If the client
-//! accepts no data within `write_timeout`, the gateway resets this stream. Other streams continue.
+//! A part of the body is passed to `h2` only when the client's flow-control windows permit it. So a stream
+//! lacks send capacity for one of two reasons: the client accepts no data, or other streams are served first (see
+//! [`FlowControl`]). If the client accepts no data within `write_timeout`, the gateway resets this stream. Other
+//! streams continue.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -178,8 +179,8 @@ impl ResponseSender<'_> {
         Ok(())
     }
 
-    /// Requests send capacity for `wanted` bytes and waits until some of it is granted. Returns the number of bytes
-    /// that can be sent. Resets the stream if the client accepts no data within `write_timeout`.
+    /// Asks `h2` for a send capacity of `wanted` bytes and waits until at least a part of it is available. Returns the
+    /// number of bytes that can be sent. Resets the stream if the client accepts no data within `write_timeout`.
     async fn capacity(&mut self, wanted: usize) -> Result<usize, SendError> {
         self.stream.reserve_capacity(wanted);
         let available = self.stream.capacity();
@@ -197,7 +198,8 @@ impl ResponseSender<'_> {
                 }
                 Ok(None) => return Err(SendError::Cancelled),
                 // While the send buffer of the socket is full, this timeout is ignored. The write timeout of the
-                // connection (`Rewind`) applies instead, because it detects whether the client acknowledges bytes.
+                // connection applies instead, because it detects whether the client acknowledges bytes. The type
+                // `Rewind` checks that timeout.
                 Err(_elapsed) if self.flow.is_blocked() => {}
                 Err(_elapsed) if rounds < MAX_ROUNDS && waiting.is_behind_others() => rounds += 1,
                 Err(_elapsed) => break,

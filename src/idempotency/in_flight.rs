@@ -44,8 +44,8 @@ impl InFlightExecution {
         self.waiters.get_or_insert_default().join()
     }
 
-    /// Returns the part of the record that determines the result of other claims on the same idempotency key. It contains
-    /// no lease, because this process knows that the execution is still running.
+    /// Returns the part of the record that determines the result of other claims on the same idempotency key. It
+    /// contains no lease, because this process knows that the execution is still running.
     pub(crate) fn view(&self) -> RecordView<'_, Moment> {
         RecordView::in_progress(&self.token.request.fingerprint)
     }

@@ -17,8 +17,8 @@ pub enum ExecutionOutcome {
     /// The request was executed, but its response is not stored, because it is too large or a stream.
     Tombstone,
     /// The request was not executed, so its idempotency key is released. The value is the result of the first request:
-    /// a response of the upstream or a problem of the gateway. Requests that wait on this gateway receive the value.
-    /// If the value is `None`, these requests get 409.
+    /// a response of the upstream or a problem of the gateway. Duplicate requests that
+    /// wait on this gateway for the execution receive the value. If the value is `None`, they get 409.
     Released(Option<Result<Arc<StoredResponse>, Problem>>),
     /// The request was sent to the upstream, but its response was lost. The request may have been executed.
     Unknown,

@@ -77,8 +77,8 @@ impl RouteKeys {
         }
     }
 
-    /// Returns whether the route has `on_unknown = "hold"`: the gateway never executes a request again whose outcome is
-    /// unknown.
+    /// Returns whether the route has `on_unknown = "hold"`. If so, a request whose outcome is unknown is never executed
+    /// again.
     fn holds_unknown(&self) -> bool {
         self.rule.settings.on_unknown == OnUnknown::Hold
     }
@@ -225,8 +225,8 @@ impl<S: Records> StageState<S> {
         };
         failpoint!("before-claim");
         // All hashes of a request use the same hash keys, which are read only after the body has arrived. A shared
-        // store can change its hash keys while the body arrives. A claim under the old id would not prevent an
-        // execution under the new id.
+        // store can change its hash keys while the body arrives. A record id from the old hash keys differs
+        // from the id of a retry, so the claim would not prevent a second execution.
         let hash_keys = self.hash_keys.keys();
         let secret = hash_keys.secret;
         let claim = ClaimRequest {

@@ -9,8 +9,8 @@
 //! The header names in the configuration are collected when the configuration is loaded. So most requests need only one
 //! pass over their headers.
 //!
-//! This module does not cover an upstream that trims or decodes a header value further than HTTP does. An example is an
-//! upstream that removes a no-break space.
+//! The gateway and the upstream can still read different values if the upstream trims or decodes a header value further
+//! than HTTP does. An example is an upstream that removes a no-break space.
 
 use std::borrow::Cow;
 use std::net::Ipv6Addr;
@@ -91,8 +91,8 @@ static PROTECTED: [HeaderName; 20] = [
 pub(crate) struct HeaderNames {
     /// Headers that contain the idempotency key on at least one route.
     keys: Vec<HeaderName>,
-    /// Headers in the keys of rate limits and in idempotency scopes, and headers that contain the idempotency key, of
-    /// all routes.
+    /// Headers that at least one route reads: headers in the keys of rate limits, headers in idempotency scopes, and
+    /// headers that contain the idempotency key.
     read: Vec<HeaderName>,
     /// Whether a name in `read` contains a character other than letters, digits and `-`.
     has_odd_names: bool,
@@ -103,7 +103,7 @@ pub(crate) struct HeaderNames {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CountedHeaders {
     names: Box<[HeaderName]>,
-    /// Whether the gateway itself sets one of these headers, for example `X-Forwarded-For`.
+    /// Whether `names` contains a header that the gateway sets or removes itself, for example `X-Forwarded-For`.
     includes_gateway_headers: bool,
 }
 
@@ -166,8 +166,8 @@ impl HeaderNames {
 }
 
 impl CountedHeaders {
-    /// Returns an error if the request repeats one of these headers. Before that, sets the headers that the gateway
-    /// writes itself to the value that the upstream receives. `host` is the host of the request.
+    /// First replaces or removes those counted headers that the gateway does not forward as the client sent them. Then
+    /// returns an error if the request repeats a counted header. `host` is the host of the request.
     pub(crate) fn check(
         &self,
         headers: &mut HeaderMap,
@@ -194,7 +194,9 @@ fn insert(names: &mut Vec<HeaderName>, name: &HeaderName) {
     }
 }
 
-/// If the gateway itself writes the header `name` in requests to the upstream, sets it in `headers` to the same value.
+/// Changes the header `name` in `headers` if the gateway does not forward the header as the client sent it. Sets
+/// `X-Forwarded-For` to the value that the upstream receives, and adds a missing `Host`. Removes a header in
+/// [`FROM_TRUSTED_PEERS`] if the peer is not trusted.
 fn set_as_upstream_receives(
     name: &HeaderName,
     headers: &mut HeaderMap,
@@ -210,8 +212,8 @@ fn set_as_upstream_receives(
     }
 }
 
-/// Whether a header has more than one line. Most requests repeat no header at all. For them, a comparison of two
-/// lengths replaces the lookup.
+/// Whether a header has more than one line. Most requests repeat no header at all. Then the number of lines equals the
+/// number of names, and the lookup is skipped.
 fn is_repeated(headers: &HeaderMap, name: &HeaderName) -> bool {
     headers.len() != headers.keys_len() && headers.get_all(name).iter().nth(1).is_some()
 }
@@ -340,8 +342,8 @@ fn is_regular(name: &HeaderName) -> bool {
 }
 
 /// Returns a header value in the form that rate limits and idempotency scopes compare. Hosts and authentication schemes
-/// are case-insensitive, so their case is unified. A host loses its port and a final dot. `Authorization` gets exactly
-/// one space after its scheme.
+/// are case-insensitive, so all spellings are converted to the same case. The port and a final dot are removed from a
+/// host. In `Authorization`, exactly one space follows the scheme.
 pub(crate) fn canonical<'a>(name: &HeaderName, value: &'a [u8]) -> Cow<'a, [u8]> {
     match *name {
         AUTHORIZATION => canonical_credential(value),

@@ -10,7 +10,7 @@ use super::Count;
 
 /// Unit of the sum of all latencies. Microseconds are too coarse for a store in memory. A sum in nanoseconds would
 /// overflow 64 bits when the latencies add up to 584 years. Ten thousand concurrent requests reach this sum in three
-/// weeks.
+/// weeks. In units of 100 ns, the sum overflows 100 times later, after almost six years.
 const TICK: Duration = Duration::from_nanos(100);
 
 /// The bucket bounds of a histogram.

@@ -135,7 +135,7 @@ impl UpstreamMetrics {
         self.failures[failure as usize].inc();
     }
 
-    /// Counts a failed request that was not retried for this reason.
+    /// Counts a failed request that was not retried, by the reason `why`.
     pub(crate) fn retry_refused(&self, why: RetryRefusal) {
         self.retry_refusals[why as usize].inc();
     }

@@ -143,7 +143,8 @@ impl PendingRequest<'_> {
         let facts = self.facts_mut();
         if facts.route.is_none() && logs && is_logged() {
             let mut logged = Logged::new(request.uri(), host_of(request));
-            // A request over HTTP/2 is not a placeholder even if it violates the protocol, because its head is valid.
+            // A request over HTTP/2 has a valid head even if it violates the protocol, so its log line contains the
+            // method, the path and the protocol.
             logged.is_placeholder = is_violation && request.version() != Version::HTTP_2;
             facts.logged = Some(logged);
         }

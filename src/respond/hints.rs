@@ -92,8 +92,8 @@ impl Hints {
         }
     }
 
-    /// Adds `X-Should-Retry` and `Stripe-Should-Retry` with the value `false`, if they are configured. The caller knows
-    /// that a retry cannot succeed.
+    /// Adds `X-Should-Retry` and `Stripe-Should-Retry` with the value `false`, if they are configured. Must only
+    /// be called if a retry cannot succeed.
     pub(crate) fn do_not_retry(&self, headers: &mut HeaderMap) {
         for hint in self.iter().filter(|hint| hint.is_boolean()) {
             headers.insert(hint.header(), const { HeaderValue::from_static("false") });

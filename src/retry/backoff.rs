@@ -84,7 +84,7 @@ impl Backoff {
         }
     }
 
-    /// Returns the delay before this retry after growth and cap, without jitter.
+    /// Returns the delay before a retry, with growth and cap but without jitter. `retry` is 0 for the first retry.
     fn without_jitter(&self, retry: u32) -> Duration {
         let grown = match self.strategy {
             Strategy::Constant => self.base,

@@ -30,8 +30,10 @@ pub struct AuthorizationApiLog {
     endpoint: String,
 }
 
-/// Observer that logs the events of the handbook: a warning for each retry. Fields: `event` (`retry_attempt`),
-/// `attempt`, `maxRetries`, `delayMs`, `errorType` and `errorMessage`. It does not log that a request is given up.
+/// Observer that logs the events of the handbook, the document of the presets `interactive`, `standard` and `batch`.
+///
+/// Each retry is a warning. Fields: `event` (`retry_attempt`), `attempt`, `maxRetries`, `delayMs`, `errorType` and
+/// `errorMessage`. It does not log that a request is given up.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HandbookLog;
 

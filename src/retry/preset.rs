@@ -17,14 +17,15 @@ use super::backoff::{Backoff, Jitter, Strategy};
 use super::classify::RetryTable;
 use super::policy::{RetryAfterPolicy, RetryPolicy};
 
-/// Maximum delay that a preset accepts from `Retry-After`. A longer delay is shortened to this value, which is also the
-/// longest backoff of all presets without jitter.
+/// Maximum delay that a preset accepts from `Retry-After`. A longer delay is shortened to this value. The longest
+/// backoff of a preset before jitter, that of `batch`, is equally long.
 const MAX_RETRY_AFTER: Duration = Duration::from_mins(5);
 
 /// Name of a retry policy whose numbers come from the document of an existing client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Preset {
-    /// `authorization-api`: delays of 1 to 32 s ± 25 %, three attempts. Its document recommends five attempts.
+    /// `authorization-api`: delays of 1 to 32 s ± 25 %, three attempts. Three is the default in its document, but the
+    /// document recommends five.
     AuthorizationApi,
     /// `sender`: delays of 1, 2 and 4 s without jitter, four attempts. It ignores `Retry-After`.
     Sender,

@@ -4,9 +4,11 @@
 //! requests still get responses, but under the rate limits of the wrong route. Every report is proved for all paths and
 //! methods: the set of paths of the later route is a subset of that of one earlier route.
 //!
-//! A false report would reject a correct configuration. So two cases are not reported. In the first case, several
-//! earlier routes cover the later route only together. In the second case, the comparison of two routes exceeds its
-//! budget.
+//! A false report would reject a correct configuration. So a route is not reported in these cases:
+//!
+//! - Only several earlier routes together match all of its requests.
+//! - The DFA of its path set, or that of the earlier route, exceeds the size limit of a [`PathSet`].
+//! - The comparisons with the earlier routes exceed [`EFFORT`].
 
 use super::RouteMatch;
 use super::path_set::PathSet;

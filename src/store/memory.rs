@@ -6,8 +6,9 @@
 //!
 //! *Bounded memory*: `max_clients` is divided among the shards. A shard evicts only full buckets, because a full bucket
 //! and an absent one have the same state. If a shard has no full bucket to evict, no bucket is created. The request
-//! is charged to one of the [`OVERFLOW_BUCKETS`] shared buckets of the rate limit instead. The keyed hash of the missing
-//! bucket selects the shared bucket. If the bucket is created later, it starts with the state of the shared bucket.
+//! is charged to one of the [`OVERFLOW_BUCKETS`] shared buckets of the rate limit instead. The keyed hash of the
+//! missing bucket selects the shared bucket. If the bucket is created later, it starts with the state of the shared
+//! bucket.
 //!
 //! A concurrent map such as dashmap is not sufficient, because it locks one entry at a time. It can neither charge two
 //! buckets atomically, nor update the table and the eviction order under one lock.

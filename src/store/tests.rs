@@ -27,7 +27,7 @@ pub(crate) mod redis;
 mod server;
 mod two_gateways;
 
-/// Generates one test for each behaviour, all with the same store.
+/// Generates a module `$store` with one test for each behaviour. Each test uses a store of the kind `$kind`.
 macro_rules! on {
     ($store:ident, $kind:ident, [$($behaviour:ident,)*]) => {
         mod $store {

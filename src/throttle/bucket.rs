@@ -1,9 +1,9 @@
 //! Keys under which a store keeps the buckets of rate limits.
 //!
-//! The key of a bucket is a 128-bit keyed hash of the limit's name and of the request properties that the limit counts
-//! by. So every bucket key has the same size, regardless of the length of header values. A client does not know the
-//! seed of the hash. So a client can neither produce the bucket key of another client nor place all of its buckets in
-//! one shard. The position of the limit in the configuration is not hashed, so buckets stay valid when limits are
+//! The key of a bucket is a 128-bit keyed hash of the limit's name and of the request properties in the limit's key. So
+//! every bucket key has the same size, regardless of the length of header values. A client does not know the seed of
+//! the hash. So a client can neither produce the bucket key of another client nor place all of its buckets in one
+//! shard. The position of the limit in the configuration is not hashed, so buckets stay valid when limits are
 //! reordered.
 
 use http::HeaderMap;

@@ -23,7 +23,7 @@ pub(crate) const USUAL_LIMITS: usize = 4;
 pub struct Charge<'a> {
     /// Rate limit that the bucket belongs to.
     pub limit: &'a Limit,
-    /// Key of the bucket that `limit` counts the request in.
+    /// Key of the bucket from which the tokens are taken.
     pub bucket: BucketKey,
     /// Number of tokens to take from the bucket.
     pub cost: NonZeroU32,

@@ -1,4 +1,4 @@
-//! Named rate limit: its quota, the request properties that it counts by, and the action on requests that exceed it.
+//! Named rate limit: its quota, the request properties in its key, and the action on requests that exceed the quota.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,7 +58,7 @@ impl Limit {
     }
 }
 
-/// Request property by which a rate limit counts requests.
+/// Request property in the key of a rate limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyPart {
     /// Requests are counted by the address of the client: an IPv4 address or an IPv6 network.

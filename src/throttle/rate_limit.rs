@@ -2,9 +2,9 @@
 //!
 //! In the dialect `draft`, each enforced limit is a member of the list in the header. In a response with 429, the
 //! limits that rejected the request come first, longest wait first, because some clients read only the first member.
-//! The dialects `legacy` and `x` have one header per number, and describe only the limit with the fewest remaining
-//! requests. The parts that all responses of a route have in common are formatted once, when the configuration is
-//! loaded.
+//! The dialects `legacy` and `x` have one header per number, and describe only one limit. In a response with 429, this
+//! is the limit with the longest wait. In other responses, it is the limit with the fewest remaining requests. The
+//! parts that all responses of a route have in common are formatted once, when the configuration is loaded.
 //!
 //! An upstream can send `RateLimit` headers for its own limits. If these headers have the configured dialect, the
 //! module `upstream` merges them with the gateway's headers. Headers of other dialects are forwarded unchanged.

@@ -138,8 +138,8 @@ impl Breaker {
             .map_or_else(|| self.begin_probe(now), Err)
     }
 
-    /// Returns how long until the breaker admits a probe. `None` if an attempt is admitted now, or if
-    /// [`NotAdmitted::wait`] is `None`.
+    /// Returns how long until the breaker admits a probe. `None` if an attempt is admitted now, while a probe is in
+    /// flight, or while an operator keeps the circuit open.
     pub(crate) fn wait(&self, now: Moment) -> Option<Duration> {
         self.not_admitted(now)?.wait
     }
@@ -286,8 +286,8 @@ impl Breaker {
         known.peek().is_some() && known.all(|is_healthy| is_healthy)
     }
 
-    /// Whether the server is healthy, for the decision whether another server is an outlier. `None` if the server has
-    /// too few results, or if its circuit is not closed and it is not an outlier.
+    /// Whether the server is healthy, for the decision whether another server is an outlier. An outlier is not healthy.
+    /// `None` if the server has too few results, or if its circuit is open or half-open for another reason.
     fn is_healthy(&self, now: Moment) -> Option<bool> {
         let packed = self.state.read();
         if packed.phase() != Phase::Closed {

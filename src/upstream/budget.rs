@@ -70,7 +70,7 @@ impl Budget {
         self.requests.add(worker, 0, now);
     }
 
-    /// Charges a retry to the budget. Returns `false` if the budget is used up, so that the request must not be
+    /// Charges a retry to the budget. Returns `false` if the budget is used up. In that case the request must not be
     /// retried.
     pub(crate) fn withdraw(&self, now: Moment) -> bool {
         let mut counts = self.counts.lock();

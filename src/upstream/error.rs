@@ -74,7 +74,7 @@ impl From<Unavailable> for ForwardError {
 }
 
 impl ForwardError {
-    /// Whether the client caused the error, so that neither a retry nor a warning follows.
+    /// Whether the client caused the error. Such a request is not retried, and its error is not logged as a warning.
     pub(super) fn is_client_fault(&self) -> bool {
         matches!(self, Self::TooLarge(_) | Self::ClientFailed(_))
     }
@@ -99,14 +99,14 @@ impl ForwardError {
         }
     }
 
-    /// Whether the error is logged as a warning. Errors caused by the client are not logged as warnings. `CircuitOpen`
-    /// is not, because the circuit breaker logs when it opens. `Overloaded` is not, because a metric counts the
-    /// rejections of the concurrency limit.
+    /// Whether the error is logged as a warning. Three kinds of errors are not logged as warnings: errors caused by the
+    /// client, `CircuitOpen` (the circuit breaker already logs when it opens), and `Overloaded` (a metric counts the
+    /// rejections of the concurrency limit).
     pub(super) fn is_warning(&self) -> bool {
         !self.is_client_fault() && !matches!(self, Self::CircuitOpen { .. } | Self::Overloaded)
     }
 
-    /// Returns whether the request was certainly not sent, or a server may have received it.
+    /// Returns `Unsent` if the request was certainly not sent, and `PossiblySent` if a server may have received it.
     pub(super) fn delivery(&self) -> Delivery {
         match self {
             Self::Connect(_)

@@ -76,7 +76,7 @@ pub(crate) fn to_upstream(
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
 
-    // `Host` is added if it is absent, because an HTTP/2 request can contain its host in `:authority` only.
+    // `Host` is added if it is absent, because an HTTP/2 request can have its host only in `:authority`.
     headers.entry(HOST).or_insert_with(|| host.clone());
     headers.insert(X_FORWARDED_FOR, forwarded_for);
     headers

@@ -30,8 +30,8 @@ pub(super) struct ReplayBuffer(Arc<Mutex<ReplayState>>);
 #[derive(Debug)]
 struct ReplayState {
     body: RequestBody,
-    /// Copy of all bytes that were forwarded to a server so far. `None` if the copy was dropped, so that no retry is
-    /// possible.
+    /// Copy of all bytes that were forwarded to a server so far. `None` if the copy was dropped. In that case no retry
+    /// is possible.
     copy: Option<BodyCopy>,
     /// Whether the client has sent the complete body.
     ended: bool,
@@ -93,7 +93,7 @@ impl ReplayBuffer {
         })
     }
 
-    /// Whether a retry can send the body again, because the copy was not dropped.
+    /// Whether a retry can send the body again. This is possible unless the copy was dropped.
     pub(super) fn is_complete(&self) -> bool {
         self.0.lock().copy.is_some()
     }

@@ -129,7 +129,7 @@ impl RequestCopy {
         Some(UpstreamRequest { request, upload })
     }
 
-    /// Whether the request can be sent again, because the copy of its body was not dropped.
+    /// Whether the request can be sent again. This is possible unless the copy of its body was dropped.
     pub(super) fn is_complete(&self) -> bool {
         match &self.body {
             CopiedBody::Complete(_) => true,

@@ -42,7 +42,7 @@ pub(crate) struct BreakerSettings {
     pub consecutive_failures: NonZeroU32,
     /// Response statuses that count as failures of the server.
     pub failures: FailureStatuses,
-    /// The circuit opens if this ratio of the requests in the window has failed. Above 0, at most 1.
+    /// The circuit opens if this ratio of the requests in the window has failed. The ratio is above 0 and at most 1.
     pub failure_ratio: f64,
     /// Length of the sliding window in which the failure ratio is measured.
     pub window: Duration,

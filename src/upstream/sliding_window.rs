@@ -118,7 +118,7 @@ impl SlotCount {
         }
     }
 
-    /// Returns the count if its slot is in the window that ends with `slot`, or at most one window later. Otherwise
+    /// Returns the count if its slot is in the window that ends with `slot`, or in the window that follows. Otherwise
     /// returns 0.
     fn within(&self, slot: u64) -> u64 {
         let word = self.0.load(Ordering::Relaxed);

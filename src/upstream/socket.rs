@@ -53,7 +53,8 @@ impl Socket {
         }
     }
 
-    /// If an earlier write failed, returns the result of another write without a system call. Otherwise returns `None`.
+    /// If an earlier write failed, returns the same error for another write, or stays pending if the read side has not
+    /// ended. Makes no system call. Returns `None` if no write has failed.
     fn poll_failed(&mut self, cx: &mut Context<'_>) -> Option<Poll<io::Result<usize>>> {
         let error = repeated(self.write_error.as_ref()?);
         Some(self.written(cx, Err(error)))

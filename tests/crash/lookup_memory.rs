@@ -86,7 +86,8 @@ async fn a_lookup_of_a_key_with_300_mb_of_responses_reads_no_response_into_memor
     assert_eq!(several.status, 400);
     assert_eq!(several.json()["scopes"].as_array().map(Vec::len), Some(100));
 
-    // With `body=true`, the size of the admin API's response limits the number of records in it.
+    // If `body=true` is set, the response of the admin API contains the stored response bodies. Their total size is
+    // limited, so the admin API leaves out some of the records.
     let bodies = admin.get("/idempotency/keys/shared?body=true").send().await;
     assert!(bodies.body.len() < 32 << 20, "{} bytes", bodies.body.len());
     let bodies = bodies.json();

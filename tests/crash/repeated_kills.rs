@@ -8,7 +8,7 @@
 //! was executed but has no record receives "outcome unknown". No request is executed twice.
 //!
 //! The environment variable `CRASH_ROUNDS` sets the number of rounds. `CRASH_SEED` sets the seed of the random choices,
-//! and `CRASH_TIDEGATE` the path of the gateway. Runs with the same seed still differ in timing.
+//! and `CRASH_TIDEGATE` sets the path of the gateway binary. Runs with the same seed still differ in timing.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

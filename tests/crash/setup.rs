@@ -26,7 +26,7 @@ impl Setup {
         Self::with_store(dir, &store, upstream)
     }
 
-    /// Creates the same configuration in `dir`, but with the store directory `store`.
+    /// Creates a configuration like [`Self::new`], but in the directory `dir` and with the store directory `store`.
     pub(crate) fn with_store(dir: TempDir, store: &Path, upstream: &str) -> Self {
         let config = dir.path().join("tidegate.toml");
         let text = format!(

@@ -292,7 +292,8 @@ async fn a_response_not_stored_within_10_s_is_withheld_and_replayed_once_it_is_s
     let upstream: Upstream = executions.upstream(1);
     let setup = Setup::new(&upstream.url());
     // The completion of the first request fails, and so do the first eight attempts to reopen the store. The ninth
-    // attempt succeeds after the backoffs of 0.25 s, 0.5 s, 1 s and six times 2 s, which is later than 10 s.
+    // attempt succeeds after backoffs of 0.25 s, 0.5 s, 1 s and six times 2 s. The sum is 13.75 s, which is longer than
+    // the 10 s for which the gateway waits until a response is stored.
     let failing = [("FAILPOINTS", "store-write=2*off->9*return->off")];
     let process = setup.start_binary(TIDEGATE.as_ref(), &failing);
     let client = process.client();

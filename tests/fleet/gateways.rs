@@ -12,7 +12,8 @@ use crate::upstream_api::{Api, ApiResponse};
 /// How long the startup of a gateway can take, with or without its Redis.
 const STARTUP: Duration = Duration::from_secs(3);
 
-/// Configuration of a gateway. Requests to `/pay` can have an idempotency key. All others have a rate limit.
+/// Configuration of a gateway. Requests to `/pay` can have an idempotency key. All other requests have a rate
+/// limit.
 #[derive(Clone)]
 pub(crate) struct Setup {
     store: String,

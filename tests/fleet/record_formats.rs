@@ -62,7 +62,8 @@ async fn assert_keys_rejected(gateway: &Gateway, api: &Api, format: u32) {
     assert_eq!(reports, 1, "{log}");
 }
 
-/// Deletes all Redis keys of the prefix, and asserts that the gateway uses the prefix again without a restart.
+/// Deletes all Redis keys with the prefix `tidegate:`. Asserts that the gateway then stores records in Redis again
+/// without a restart.
 async fn assert_recovery_after_delete(gateway: &Gateway, api: &Api, redis: &RedisServer) {
     delete_all(redis);
     eventually("the records are used", async || {

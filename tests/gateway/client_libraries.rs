@@ -31,7 +31,8 @@ fn environment() -> PathBuf {
     target.join("clients")
 }
 
-/// Runs a script of `tests/clients` and returns the JSON that it prints. Node runs `.cjs` scripts, Python all others.
+/// Runs a script of `tests/clients` and returns the JSON that it prints. Node.js runs `.cjs` scripts, and
+/// Python runs all other scripts.
 fn run(script: &str, arguments: &[&str]) -> Value {
     let clients = environment();
     let program = if Path::new(script).extension() == Some("cjs".as_ref()) {

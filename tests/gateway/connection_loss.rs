@@ -1,8 +1,9 @@
 //! Tests with servers that end their connections to the gateway, once at every byte of a request and of its response.
 //!
 //! The retry policy is as permissive as possible. Even so, a POST without an idempotency key must never reach a server
-//! twice. The gateway retries it only if no server has read a byte of it. A GET must always get its response, because
-//! the other server is healthy.
+//! twice. The gateway retries it only if no server has read a byte of it. A GET must get its complete response,
+//! because only one of the two servers ends its connection. The exception is a loss during the response body: then the
+//! client can get an incomplete response.
 //!
 //! If a connection closes before the server reads anything, the gateway cannot always know whether the server received
 //! the request. In this case the tests also accept that the POST fails and no server has received it.
@@ -37,7 +38,8 @@ fn losses(connection: ConnectionKind, request_len: usize) -> Vec<Loss> {
 }
 
 /// Sends one request for each kind of connection and each [`Loss`], which is a way in which a server ends the
-/// connection. Calls `check` with both, the client's result, and how often a server received the request.
+/// connection. Calls `check` with the kind of connection, the loss, the client's result, and how often a server
+/// received the request.
 fn check_every_loss(
     method: &str,
     check: impl Fn(ConnectionKind, Loss, &ClientResult, usize) + Sync,

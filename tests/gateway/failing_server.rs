@@ -177,7 +177,7 @@ async fn without_retries_requests_fail_only_before_the_circuit_opens_and_as_prob
         "the circuit opened {openings} times instead of 2 to 4 times"
     );
     // About 20 requests fail before the outlier decision, at most 32 are in flight at that time, and at most four are
-    // probes. The limit of 100 is higher than this sum, because servers are chosen at random.
+    // probes. The sum is 56. The limit of 100 is higher, because servers are chosen at random.
     assert!(
         failed(&outcomes) <= 100,
         "{} requests failed",

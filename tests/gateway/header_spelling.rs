@@ -11,7 +11,8 @@ use crate::harness::{ClientRequest, Gateway};
 /// Names and values of header field lines of a request.
 type Lines = &'static [(&'static str, &'static [u8])];
 
-/// Another spelling of the header fields of a request, and the expected status of its response.
+/// Header fields that are spelled differently from those of the first request of a test, and the expected status of the
+/// response.
 struct Variant {
     lines: Lines,
     /// Expected status over HTTP/1.

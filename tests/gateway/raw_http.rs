@@ -1,8 +1,8 @@
 //! Client and upstream for tests that send and receive raw bytes on both sides of a gateway.
 //!
 //! The client sends arbitrary bytes. The upstream runs a script and records every byte that it receives. Both only find
-//! the end of a message and do not otherwise parse HTTP. The tests are about HTTP parsers that disagree, and a complete
-//! parser here would hide the difference.
+//! the end of a message and do not otherwise parse HTTP. The tests send messages that two HTTP parsers could read
+//! differently. A complete parser here could hide such a difference.
 //!
 //! The sockets of the client block and have timeouts, so a test fails instead of hanging.
 

@@ -64,7 +64,7 @@ async fn two_gateways_share_a_quota_and_report_when_redis_is_down() {
     wait_until_ready(gateway, "ready\n").await;
     let metrics = gateway.admin().get("/metrics").send().await.text();
     assert!(metrics.contains("tidegate_store_degraded{part=\"limits\"} 0\n"));
-    // The restarted Redis contains no data, so all rate limit buckets have all their tokens again.
+    // The restarted Redis contains no data, so the bucket has all four tokens again. This request takes one of them.
     let response = gateway.client().get("/").send().await;
     assert_eq!(response.header("ratelimit"), "\"device\";r=3;t=3600");
 }

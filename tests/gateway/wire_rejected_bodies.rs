@@ -71,7 +71,7 @@ fn the_body_of_a_rejected_request_is_never_read_as_a_request() {
     let upstream = RawUpstream::echoing_request_line();
     let gateway = rejecting(&upstream);
     for (path, status) in REJECTED {
-        // `/api/large` needs a larger body, because the gateway rejects it only with bodies above `max_body` (32 KiB).
+        // The gateway rejects a request for `/api/large` only if the body is larger than `max_body` (32 KiB).
         let counts: &[usize] = if status == 413 { &[1000] } else { &[1, 100] };
         for &count in counts {
             let body = SMUGGLED.repeat(count);

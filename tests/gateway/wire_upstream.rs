@@ -10,8 +10,8 @@ use crate::raw_http::{End, RawUpstream, TEST_TIMEOUT, WireGateway, eventually, o
 
 const GET: &str = "GET /api HTTP/1.1\r\nHost: a\r\n\r\n";
 
-/// Creates an upstream that sends `bytes` as the response on its first connection, and closes it if `close` is set. It
-/// serves all further connections correctly.
+/// Creates an upstream that sends `bytes` as the response on its first connection. If `close` is true, the upstream
+/// then closes its sending side of this connection. It serves all further connections correctly.
 fn responding_once(bytes: impl Into<Vec<u8>>, close: bool) -> RawUpstream {
     let bytes = bytes.into();
     RawUpstream::scripted(move |connection| {
@@ -149,8 +149,8 @@ fn a_body_that_upstream_truncates_never_looks_complete() {
     }
 }
 
-/// Request methods and valid responses. The test sends bytes that look like another response directly after each of
-/// them.
+/// Request methods and valid responses. Directly after each response, the upstream sends bytes that look like another
+/// response.
 const RESPONSES: [(&str, &str); 6] = [
     ("GET", "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ngood"),
     (

@@ -18,8 +18,8 @@ async fn extremes(policy: RetryPolicy) -> Vec<(f64, f64)> {
     extremes
 }
 
-/// Asserts that the shortest and the longest delay before each retry are within the range in `table`. The shortest
-/// delay must be within a hundredth of the range from its start, and the longest delay within a hundredth from its end.
+/// Asserts that the shortest and the longest delay before each retry are within the range in `table` and close to its
+/// ends. The shortest delay must be in the first hundredth of the range, and the longest delay in the last hundredth.
 fn assert_fills(extremes: &[(f64, f64)], table: &[(f64, f64)]) {
     assert_eq!(extremes.len(), table.len());
     for ((least, most), (from, to)) in extremes.iter().zip(table) {

@@ -1,5 +1,5 @@
-//! Tests that the preset `traffic-control` behaves as specified for it: retried failures, `Retry-After`, and the retries
-//! of many clients whose requests fail at the same time.
+//! Tests that the preset `traffic-control` behaves as its document specifies: retried failures, `Retry-After`, and the
+//! retries of many clients whose requests fail at the same time.
 
 use std::future::ready;
 use std::num::NonZeroU32;

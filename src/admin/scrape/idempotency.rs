@@ -89,8 +89,8 @@ impl Scrape {
         Ok(())
     }
 
-    /// Encodes the number and size of the idempotency records. If several gateways share the store, the metrics include
-    /// only the executions of this gateway.
+    /// Encodes the number of idempotency records, their size, and the number of evicted responses. If several gateways
+    /// share the store, only the number of records in progress is encoded, for the executions of this gateway.
     pub(super) fn encode_records(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let counts = self.records.counts();
         let mut records = encoder.encode_descriptor(

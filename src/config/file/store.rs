@@ -14,8 +14,8 @@ use super::super::scalar::{
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(in super::super) struct StoreSection {
-    /// Where data is stored: `memory` (lost when the process ends), `disk` (idempotency records survive a restart), or
-    /// `redis` (shared by several gateways).
+    /// Where data is stored: `memory` (lost when the process ends), `disk` (survives a restart), or `redis` (shared by
+    /// several gateways).
     #[schemars(extend("default" = "memory"))]
     pub(in super::super) backend: Option<Located<BackendWord>>,
     /// With `disk`: directory of the store. The gateway creates it if it does not exist.

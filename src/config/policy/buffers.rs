@@ -57,8 +57,8 @@ impl Bounds<'_> {
         let (key, bound, set) = if max_request > total {
             ("max_buffered", total, self.total)
         } else if max_request > per_client {
-            // If `max_buffered_per_client` is not set, its default depends on `max_buffered`. The note then
-            // points to `max_buffered`.
+            // If `max_buffered_per_client` is not set, its default depends on `max_buffered`. The error message then
+            // shows the line of `max_buffered`.
             let set = self.per_client.or(self.total);
             ("max_buffered_per_client", per_client, set)
         } else {

@@ -139,8 +139,8 @@ fn quota(section: &LimitSection, findings: &mut Findings) -> Option<Quota> {
     None
 }
 
-/// Returns the largest `burst` whose tokens refill within [`MAX_REFILL`] at this rate. `None` means that the refill of
-/// one token takes longer than [`MAX_REFILL`].
+/// Returns the largest `burst` with which an empty bucket becomes full within [`MAX_REFILL`] at this rate. A full
+/// bucket has `burst` + 1 tokens. `None` means that the refill of one token takes longer than [`MAX_REFILL`].
 fn largest_burst(rate: &Rate) -> Option<u128> {
     let interval = rate.period.as_nanos().div_ceil(rate.count.get().into());
     let tokens = MAX_REFILL.as_nanos() / interval;

@@ -1,6 +1,6 @@
 //! Checks that the addresses of all listeners can be bound at the same time.
 //!
-//! IPv4 and IPv6 addresses never conflict: also `0.0.0.0` and `[::]` can be bound on the same port.
+//! IPv4 and IPv6 addresses never conflict: even `0.0.0.0` and `[::]` can be bound on the same port.
 
 use std::net::SocketAddr;
 

@@ -280,8 +280,8 @@ impl<'a> Resolver<'a> {
         found
     }
 
-    /// Warns if every enforced rate limit has a header in its `key`. A client can then evade them: each new value of
-    /// the header has a new bucket, also if "client" is another part of the key.
+    /// Warns if every enforced rate limit has a header in its `key`. A client can then evade the rate limits: each new
+    /// value of the header has a new bucket, even if "client" is another part of the key.
     fn warn_if_evadable(&mut self, route: &RouteSection, limits: &[Arc<Limit>]) {
         let mut enforced = limits
             .iter()

@@ -43,7 +43,8 @@ impl FromStr for Label {
     }
 }
 
-/// Entry of `key` in `[limit.NAME]`: what the rate limit distinguishes.
+/// Entry of `key` in `[limit.NAME]`: a property of requests. Requests with different values of this property have
+/// different buckets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct KeyText(pub(in super::super) KeyPart);
 

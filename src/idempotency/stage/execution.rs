@@ -98,8 +98,9 @@ impl<S: Records> Execution<S> {
         let outcome = match read_body(response.body_mut(), rule.max_response, &mut charge).await {
             Ok(ReadBody::Whole(body)) => {
                 remove_trailer_header(response.headers_mut());
-                // A stored response has no `RateLimit` headers, because they would be outdated in a replay. A released
-                // response keeps them, because waiting requests get it immediately.
+                // A stored response has no `RateLimit` headers, because they would be outdated in a replay. A
+                // response that releases the key keeps these headers, because waiting requests get it immediately and
+                // it is never replayed later.
                 let exclude = |name: &HeaderName| {
                     rule.exclude_headers.contains(name)
                         || (!is_released && is_rate_limit_field(name))
@@ -201,7 +202,8 @@ impl<S: Records> Execution<S> {
             };
             count.inc();
             // The client gets its response even if this outcome could not be stored. The outcome of the key is then
-            // unknown. If the route has `on_unknown = "hold"`, this prevents a second execution.
+            // unknown. If the route has `on_unknown = "hold"`, retries with the key are rejected, so the request is not
+            // executed twice.
             if let Err(error) = ended {
                 store_failed(step, &error, metrics);
             }

@@ -19,7 +19,7 @@ pub(crate) struct KeyedRequest {
 }
 
 impl RouteKeys {
-    /// Inspects the head of a request for an idempotency key. Returns `None` if the rule does not apply to the method
+    /// Searches the head of a request for an idempotency key. Returns `None` if the rule does not apply to the method
     /// of the request. Also returns `None` if the head contains no key, the body cannot contain one, and the route does
     /// not require one.
     pub(crate) fn inspect<B>(

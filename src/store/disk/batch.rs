@@ -38,7 +38,7 @@ pub(super) struct Batch<'a> {
     changes: Changes<'a>,
     durability: Durability,
     totals: StoreTotals,
-    /// Number of idempotency keys of each scope that the batch changes, including these changes.
+    /// The scopes whose number of idempotency keys this batch changes, each with the number after the batch.
     scopes: HashMap<ScopeHash, u32>,
     /// Number of idempotency keys of each client, including the changes of this batch. If the batch fails, the writer
     /// thread counts the keys again.

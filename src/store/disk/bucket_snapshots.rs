@@ -244,7 +244,7 @@ mod tests {
         Clock::virtual_from(SystemTime::UNIX_EPOCH + HOUR * (400_000 + hours))
     }
 
-    /// Returns a rate limit of one request per hour with a burst of 3.
+    /// Returns a rate limit of one request per hour with a burst of 3. A full bucket has 4 tokens.
     fn limit() -> Limit {
         limit_with(Quota::new(NonZeroU32::MIN, HOUR, 3).unwrap())
     }
@@ -319,8 +319,8 @@ mod tests {
             }
         });
         with_buckets(&dir, 0, |buckets, clock| {
-            // With the daily quota, the 50 charged tokens take 72 min to refill. With the new quota, a complete bucket
-            // takes 1 min. So the restored bucket is empty.
+            // With the daily quota, a token takes 86.4 s to refill, so the restored bucket needs 72 min for 50 tokens.
+            // With the new quota, even an empty bucket refills in 1 min. So the restored bucket counts as empty.
             let token = per_minute.quota.interval();
             let rejected = charge(buckets, &per_minute, 1);
             let (wait, by) = (token, 0);

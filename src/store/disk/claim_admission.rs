@@ -15,7 +15,7 @@ pub(super) enum ClaimAdmission {
     /// The store was reopened and can fail again. After a claim is admitted, no other claim is admitted until the
     /// execution of this claim is recorded on disk or [`FIRST_EXECUTION_TIMEOUT`] has passed.
     One {
-        /// Number of the last claim that was granted before the store was reopened.
+        /// Number of the last claim that was won before the store was reopened.
         last_before: u64,
         /// Time at which the last claim was admitted. `None` if no claim was admitted since the store was reopened.
         admitted: Option<Instant>,
@@ -58,7 +58,7 @@ impl ClaimAdmission {
         }
     }
 
-    /// Reports that the execution of claim `number` is on disk. If the claim was granted after the store was reopened,
+    /// Reports that the outcome of claim `number` is on disk. If the claim was won after the store was reopened,
     /// the store admits all claims again.
     pub(super) fn execution_recorded(&mut self, number: u64) {
         if let Self::One { last_before, .. } = self

@@ -250,7 +250,8 @@ impl Engine {
         }
     }
 
-    /// Returns all stored claims. Their executions have not ended, or the process was killed.
+    /// Returns all stored claims. Each claim belongs to an execution in flight, or to an execution whose end was not
+    /// stored, for example because the process was killed.
     pub(super) fn stored_claims(&self) -> EngineResult<Vec<(RecordId, StoredClaim)>> {
         let claims = self.claims.iter();
         claims
@@ -267,8 +268,8 @@ impl Engine {
             .collect()
     }
 
-    /// Iterates over the expiry index, starting at the key `after` or at the beginning. The record that expires first
-    /// comes first.
+    /// Iterates over the expiry index. The record that expires first comes first. Starts at the key `after`, or at the
+    /// beginning if `after` is `None`.
     pub(super) fn expiries(
         &self,
         after: Option<ExpiryKey>,

@@ -1,9 +1,10 @@
 //! Handling of a failed storage engine by the writer thread.
 //!
-//! The writer thread closes a failed engine and reopens it after a backoff. Until the engine is open again, it rejects
-//! claims of idempotency keys that are not in memory. Completions wait, because they are outcomes of executed requests.
-//! After the reopening, they are recorded first. If the disk is full, they use the disk space of the deleted reserve
-//! file. Claims are admitted again when the reserve file exists again, at first one at a time ([`ClaimAdmission`]).
+//! The writer thread closes a failed engine and reopens it after a backoff. Until the engine is open again, the thread
+//! rejects claims, unless an execution with the same idempotency key is in flight. Completions are not rejected but
+//! wait, because they are outcomes of executed requests. After the reopening, they are recorded first. If the disk is
+//! full, they use the disk space of the deleted reserve file. Claims are admitted again when the reserve file exists
+//! again, at first one at a time ([`ClaimAdmission`]).
 
 use std::collections::HashSet;
 use std::io;

@@ -142,7 +142,7 @@ mod tests {
             assert_eq!(degraded(&tracker).as_deref(), Some("damaged"));
             assert_eq!(tracker.operation_failed(&full), FailureChange::Repeated);
             assert_eq!(degraded(&tracker).as_deref(), Some("full"));
-            // The error of a poisoned engine does not replace the reason of the write that failed.
+            // `POISONED` only states that an earlier write failed, so it does not replace the reason of that write.
             assert_eq!(
                 tracker.operation_failed(&StoreError::new(POISONED)),
                 FailureChange::Repeated

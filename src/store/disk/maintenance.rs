@@ -20,7 +20,8 @@ const CHUNK: usize = 1_000;
 /// Interval between two maintenance runs, unless a backlog of expired records exists.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// A compaction starts only if the records dropped since the last one have at least this size, in bytes.
+/// A compaction starts only if at least this many bytes of completed records were dropped or evicted since the last
+/// compaction.
 const COMPACT_BYTES: u64 = 32 << 20;
 
 /// Minimum time between two log messages about evicted responses, and between two about a damaged expiry index.
@@ -32,13 +33,13 @@ pub(super) struct Maintenance {
     /// The last expired record that was dropped. The expiry index has no entry before this record. `None` if no record
     /// was dropped since the engine was opened.
     swept: Option<ExpiryKey>,
-    /// The last record that was checked for eviction. No record before it in the expiry index has a response. `None` if
-    /// the next check starts at the beginning of the index.
+    /// The last record that was checked for eviction. The next check starts at this record. `None` if the next check
+    /// starts at the beginning of the expiry index.
     evicted: Option<ExpiryKey>,
     /// Whether the last run stopped at [`CHUNK`] records. The next run then starts without a pause, because more
     /// records can have expired.
     has_backlog: bool,
-    /// Size of the records that were dropped since the last compaction, in bytes.
+    /// Size of the completed records that were dropped or lost their response since the last compaction, in bytes.
     dropped: u64,
     /// Time of the last maintenance run. `None` makes the next run due immediately.
     last: Option<Instant>,
@@ -265,8 +266,8 @@ impl Writer {
         Ok(dropped)
     }
 
-    /// Evicts responses until the size of all records is at most `max_bytes`. The records that expire first lose their
-    /// response first.
+    /// Evicts responses until the size of all completed records is at most `max_bytes`. The records that expire first
+    /// lose their responses first.
     fn evict_responses(&mut self) -> Result<(), StoreError> {
         let mut ends = 0;
         // The loop reaches the end of the expiry index at most twice: once from the last position, and once from the
@@ -293,8 +294,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Evicts responses of up to [`CHUNK`] records after the last checked record. Returns the result of the scan, and
-    /// the new totals if a response was evicted.
+    /// Evicts responses of up to [`CHUNK`] records, starting at the last checked record. Returns the result of the
+    /// scan, and the new totals if a response was evicted.
     fn evict_chunk(
         &self,
         engine: &Engine,
@@ -360,8 +361,8 @@ impl Writer {
         }
     }
 
-    /// Starts a compaction in a background thread if the dropped records have a size of at least [`COMPACT_BYTES`], and
-    /// of at least a quarter of the size of the completed records.
+    /// Starts a compaction in a background thread if none is running and enough bytes were dropped since the last one:
+    /// at least [`COMPACT_BYTES`], and at least a quarter of the size of the completed records in the store.
     fn compact_if_worthwhile(&mut self) {
         let EngineState::Open(engine) = &self.state else {
             return;

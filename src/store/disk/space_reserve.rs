@@ -119,8 +119,8 @@ mod tests {
         reserve.hold(3 << 20, 1 << 20).unwrap();
         assert!(reserve.holds(3 << 20) && !reserve.holds(4 << 20));
         let file = dir.path().join("reserve");
-        // The file system can round the size of 3 MiB up. But the additional 1 MiB must be free again, so the file
-        // occupies less than 4 MiB.
+        // `hold` allocates 4 MiB to check that the additional 1 MiB is free, and then shortens the file to 3 MiB. The
+        // file system can round this size up, but the file must occupy less than 4 MiB.
         let allocated = fs::metadata(&file).unwrap().blocks() * 512;
         assert!((3 << 20..4 << 20).contains(&allocated), "{allocated}");
         reserve.hold(4 << 20, 0).unwrap();

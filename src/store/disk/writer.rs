@@ -75,7 +75,7 @@ pub(super) struct Writer {
     pub(super) reserve: Reserve,
     pub(super) admission: ClaimAdmission,
     pub(super) backoff: ReopenBackoff,
-    /// Number of the last granted claim. Claims are numbered from 1.
+    /// Number of the last claim that was won. Claims are numbered from 1.
     pub(super) last_claim: u64,
     /// Operation that has to wait until the current batch is committed or expired records are removed.
     postponed: Option<Op>,

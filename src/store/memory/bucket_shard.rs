@@ -192,8 +192,8 @@ mod tests {
             self.full_at(LIMIT, bucket).as_nanos()
         }
 
-        /// Returns whether the shard is consistent. The heap and the table must have the same buckets, each once. No
-        /// heap entry can be later than the time at which its bucket becomes full.
+        /// Returns whether the shard is consistent. The heap and the table must have the same buckets, each once. The
+        /// time in each heap entry must not be later than the time at which its bucket becomes full.
         fn is_consistent(&self) -> bool {
             let mut entries: Vec<_> = self.refills.iter().map(|entry| entry.0).collect();
             entries.sort_unstable_by_key(|&(_, bucket)| bucket);

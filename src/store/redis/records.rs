@@ -234,8 +234,8 @@ impl Records for RedisRecords {
         } else {
             // The requests of this process that wait for the outcome receive it without waiting for Redis.
             let unstored = match &outcome {
-                // The copy for Redis has no response, because Redis does not store it. Otherwise the response could
-                // stay in memory until the lease expires.
+                // The copy for Redis has no response, because Redis stores no response of a released claim. A copy with
+                // the response could occupy memory until the lease expires.
                 ExecutionOutcome::Released(_) => ExecutionOutcome::Released(None),
                 other => other.clone(),
             };

@@ -32,8 +32,8 @@ pub(crate) struct RedisSettings {
     pub limits_timeout: Duration,
     /// Timeout of one operation on an idempotency record.
     pub records_timeout: Duration,
-    /// How long a claim is valid unless its gateway renews it. The idempotency key of an expired claim becomes unknown.
-    /// The lease is longer than any execution that the timeouts of the upstreams allow.
+    /// How long a claim is valid unless its gateway renews it. The outcome of an expired claim is unknown. The lease is
+    /// longer than any execution that the timeouts of the upstreams allow.
     pub lease: Duration,
     /// Number of replicas that must have a claim before the request is sent upstream, and a record before the response
     /// is sent to the client. If this is `None`, the gateway does not wait for replicas.

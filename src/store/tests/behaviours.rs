@@ -369,7 +369,7 @@ pub(crate) async fn a_full_store_rejects_new_keys_until_some_expire(kind: StoreK
         ..StoreCapacity::default()
     };
     let fixture = RecordFixture::with_capacity(kind, capacity);
-    // Each idempotency key belongs to another client, so no client exceeds its share of the store.
+    // Each idempotency key belongs to a different client, so no client exceeds its share of the store.
     let of_client = |key: u16, scope| ClaimRequest {
         client: ClientHash(key.into()),
         ..in_scope(claim_request(key), key, scope)

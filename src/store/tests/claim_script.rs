@@ -222,7 +222,7 @@ impl<'a> ScriptComparison<'a> {
             {
                 let expiries = self.records.values().map(|record| record.expires);
                 let next = expiries.min().unwrap().since(claim_request.at);
-                // The wait can be shorter by up to 30 s, because real time passes on the server.
+                // `min_wait` can be up to 30 s shorter than `next`, because real time also passes on the server.
                 assert!(
                     min_wait <= next && min_wait + Duration::from_secs(30) >= next,
                     "{min_wait:?} instead of {next:?} for {:?}",
@@ -291,7 +291,7 @@ impl<'a> ScriptComparison<'a> {
             state,
             fingerprint: claim_request.fingerprint,
             lease_ends: None,
-            // The script stores the record even if the record of the claim has expired.
+            // The script stores the outcome even if the record that the claim wrote has expired.
             expires: now.after(TTL),
             claim,
         };

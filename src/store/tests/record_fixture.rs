@@ -89,7 +89,8 @@ impl RecordFixture {
     }
 
     /// Creates a store in which a client can have at most [`SHARE`] idempotency keys. In Redis, `max_keys_per_client`
-    /// is set. In the other stores, other clients already have 33 of 40 keys.
+    /// is set. In the other stores, other clients already have 33 of 40 keys, which is more than 80 %. A client that
+    /// has more than 4 keys (10 %) is then rejected, so it can reach 5 keys.
     pub(crate) async fn with_share(kind: StoreKind) -> Self {
         if kind.is_shared() {
             let server = Arc::new(StoreServer::start(kind));

@@ -9,7 +9,8 @@ use crate::store::redis::settings::{Nodes, RedisNode, RedisSettings};
 use super::record_fixture::StoreKind;
 use super::redis::{RedisCluster, RedisServer};
 
-/// Duration of a lease. It is longer than any test advances the clock. The tests of leases set their own duration.
+/// Duration of a lease. No test advances the clock by more than this duration. The tests of leases set their own
+/// duration.
 const LEASE: Duration = Duration::from_hours(1_000);
 
 /// A Redis server, or a cluster of three. Tests can advance its clock. The number counts the stores that were created

@@ -422,7 +422,8 @@ async fn a_record_written_on_another_connection_must_be_replicated_before_the_re
     eventually(async || gateway.claim(&claim_request(9)).await.map(drop)).await;
     let permit = win(&gateway, claim_request(1)).await;
     replica.freeze();
-    // WAIT on a new connection without a write would succeed. The gateway must not treat the record as replicated then.
+    // WAIT succeeds immediately on a new connection that has made no write. The gateway must not conclude from this
+    // that the record is replicated.
     close_connections(fleet.redis());
     let outcome = ExecutionOutcome::Completed(numbered_response(1));
     gateway.end(permit, outcome).await.unwrap_err();
@@ -539,8 +540,8 @@ async fn all_gateways_use_the_same_secret_also_after_redis_lost_its_data() {
         panic!("a single server was started");
     };
     redis.restart_empty();
-    // All gateways must take over one secret. The first gateway that connects stores its own, which can be the new
-    // gateway.
+    // After the restart, the first gateway that connects stores its secret in Redis. This can be any of the three
+    // gateways. The others must take over this secret.
     let third = open();
     let deadline = Instant::now() + EVENT_TIMEOUT;
     while secret(&first) != secret(&third) || secret(&second) != secret(&third) {

@@ -1,9 +1,10 @@
 //! Merges the `RateLimit` headers that an upstream sends with those of the gateway.
 //!
 //! The list members that the upstream sent are copied byte for byte, including unknown parameters. A header of the
-//! upstream is dropped if it does not parse. In draft 11 it must be a list of names with parameters, and in `legacy`
-//! and `x` a number. If the gateway appended its members to a malformed header, clients could not parse the gateway's
-//! members either.
+//! upstream is dropped if it does not parse. In the dialect `draft`, a header must be a list of names with parameters.
+//! In the dialects `legacy` and `x`, the limit header must start with a number, and the other two headers must be
+//! numbers. If one of these three headers does not parse, all three are dropped. If the gateway appended its members to
+//! a malformed header, clients could not parse the gateway's members either.
 //!
 //! The parsing time is linear in the size of the header, which is bounded by the maximum size of a response head. The
 //! parser copies only names that can equal a limit name of the gateway. So most members of a header with 10,000 members
@@ -180,8 +181,8 @@ impl UpstreamLimit {
         })
     }
 
-    /// Returns whether the rate limit of the upstream has fewer requests remaining than the rate limit of the gateway, or
-    /// has the same number remaining and resets later.
+    /// Returns whether the rate limit of the upstream has fewer requests remaining than the rate limit of the gateway,
+    /// or has the same number remaining and resets later.
     pub(super) fn is_tighter_than(&self, remaining: u64, reset: u64) -> bool {
         let tightness = (self.remaining, Reverse(self.reset.unwrap_or_default()));
         tightness < (remaining, Reverse(reset))

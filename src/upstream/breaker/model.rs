@@ -217,7 +217,8 @@ impl BreakerModel {
         failure == ServerFailure::Connect || self.settings.opens_on != OpensOn::Outliers
     }
 
-    /// Returns how many of the latest results are consecutive failures of the same kind.
+    /// Returns the number of consecutive failures of the same kind at the end of `results`. There are two kinds:
+    /// failures for which [`counts_alone`](Self::counts_alone) is true, and all other failures.
     fn consecutive_failures(&self) -> u32 {
         let kind = |(_, result): &(_, Option<ServerFailure>)| result.map(|f| self.counts_alone(f));
         let last = self.results.last().and_then(kind);
@@ -226,8 +227,8 @@ impl BreakerModel {
         u32::try_from(streak.count()).unwrap()
     }
 
-    /// Returns three numbers for the window: all results, all failures, and the failures that [count
-    /// alone](Self::counts_alone).
+    /// Returns three numbers for the window: all results, all failures, and the failures for which
+    /// [`counts_alone`](Self::counts_alone) is true.
     fn counts(&self, now: Moment) -> (u64, u64, u64) {
         let slot = |moment: Moment| moment.as_nanos() / (nanos(self.settings.window) / SLOTS);
         let within = |moment| slot(moment) + SLOTS > slot(now);

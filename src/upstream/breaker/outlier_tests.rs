@@ -73,8 +73,8 @@ fn a_server_at_the_ratio_is_an_outlier_if_the_others_are_below_half_of_it() {
         ([(16, 4), (16, 4)], true),
         ([(15, 5), (20, 0)], false),
         ([(10, 10), (20, 0)], false),
-        // A server is known to be healthy only after 20 requests, but known to fail after fewer requests. One failure
-        // of 4 requests is 25 %, which is half of `failure_ratio`. One failure of 5 requests is less.
+        // A server is known to be healthy only after 20 requests. It can be known to fail after fewer requests, if at
+        // least 25 % of them failed (half of `failure_ratio`). The ratio is 20 % for (4, 1), and 25 % for (3, 1).
         ([(20, 0), (19, 0)], true),
         ([(20, 0), (4, 1)], true),
         ([(20, 0), (3, 1)], false),

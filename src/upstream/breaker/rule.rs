@@ -8,7 +8,8 @@
 //! A server is an outlier if it fails while the other servers are healthy. A server fails if its failures reach
 //! `failure_ratio`, or if its last `min_requests` results are response failures. The second condition detects a server
 //! that starts to fail under load, where earlier successes outweigh the failures for half of the window. If a client
-//! makes two of five requests fail, 20 consecutive results are failures with a probability of 0.4^20, about 1e-8.
+//! makes two of five requests fail, 20 consecutive results (the default of `min_requests`) are failures with a
+//! probability of 0.4^20, about 1e-8.
 //!
 //! Another server is healthy if its failures are below half of `failure_ratio` and its last result is not a failure. If
 //! the second condition were missing, servers that start to fail at the same time would look healthy to each other. At

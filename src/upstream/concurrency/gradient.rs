@@ -117,14 +117,14 @@ impl Gradient {
         (self.limit * part).max(self.min) as u32
     }
 
-    /// Returns the bit mask that selects the sampled responses. The caller records a response if none of these bits is set
-    /// in the time at which the request ended, in nanoseconds.
+    /// Returns the bit mask that selects the sampled responses. The caller records a response if none of these bits is
+    /// set in the time at which the request ended, in nanoseconds.
     pub(super) fn sampling_mask(&self) -> u64 {
         self.sampling_mask
     }
 
     /// Records the result of a request that ended with `in_flight` requests in flight. Returns whether the round ended.
-    /// The caller must then read the limit and the sampling mask again.
+    /// If it ended, the caller must read the limit and the sampling mask again.
     pub(super) fn record(&mut self, sample: LoadSample, in_flight: u32, now: Moment) -> bool {
         if now < self.round.begin {
             return false;

@@ -16,7 +16,7 @@ fn now() -> Duration {
     SystemTime::UNIX_EPOCH.elapsed().unwrap()
 }
 
-/// Asserts that the clock that `read` returns is ahead of the real clock by `by`. The tolerance is 2 ms.
+/// Asserts that the time that `read` returns is ahead of the real time by the duration `by`. The tolerance is 2 ms.
 fn assert_ahead(by: Duration, read: impl Fn() -> Duration) {
     let before = now();
     let seen = read();

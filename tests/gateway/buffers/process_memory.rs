@@ -27,7 +27,8 @@ const STREAMS: usize = 250;
 /// allocator retains use these bytes.
 const SLACK: usize = 32 << 20;
 
-/// How long neither the responses nor the memory change before the test assumes that the gateway reads no more.
+/// If no response arrives and the memory does not change for this time, the test assumes that the gateway has stopped
+/// reading the uploads.
 const SETTLE_TIME: Duration = Duration::from_millis(500);
 
 /// Gateway process with small values of `max_buffered` and `max_buffered_per_client`.

@@ -36,7 +36,7 @@ async fn as_requested(received: Received) -> Reply {
 }
 
 /// Sends `times` concurrent requests and then six sequential ones for each target, all from one client. Meanwhile ten
-/// other clients send requests for `/`. Asserts that these all get 200.
+/// other clients send requests for `/`. Asserts that all requests for `/` get 200.
 async fn send_misuse(gateway: &Gateway, times: usize, targets: &[&str]) {
     let is_done = Arc::new(AtomicBool::new(false));
     let mut others = JoinSet::new();

@@ -22,7 +22,7 @@ async fn with_two_exhausted_limits_one_retry_succeeds() {
     let statuses = running.await.expect("the task does not panic");
     assert_eq!(statuses, json!([200, 200]));
     assert_eq!(upstream.count(), 2);
-    // One rejection is counted for one rate limit, so the counters of both rate limits add up to 1.
+    // The rejection is counted for only one of the two rate limits, so the sum of both counters is 1.
     let rejected = async |limit: &str| {
         let series = format!("refused_total{{limit=\"{limit}\"}}");
         gateway.metric(&series).await

@@ -209,8 +209,9 @@ fn peek_request(connection: &UpstreamConnection) -> Option<ReceivedRequest> {
     })
 }
 
-/// Ends the sending side of a connection in the way that `kind` states. Returns whether the caller must read until the
-/// gateway closes the connection. If the caller closed a socket with unread bytes, the kernel would send RST.
+/// Ends the sending side of a connection in the way that `kind` states. Returns false for a reset and true otherwise.
+/// If the result is true, the caller must read until the gateway closes the connection. If the caller closed the socket
+/// with unread bytes instead, the kernel would send RST.
 fn half_close(connection: &UpstreamConnection, kind: LossKind) -> bool {
     match kind {
         LossKind::Reset => connection.reset_on_close(),

@@ -46,7 +46,8 @@ impl Fixture {
         }
     }
 
-    /// Sends requests until each server has an idle connection to the gateway. Does nothing for fresh connections.
+    /// Sends requests until each server has an idle connection to the gateway. Does nothing if the test uses
+    /// [`ConnectionKind::Fresh`].
     fn warm_up(&self) {
         let has_no_idle = |waiting: &AtomicUsize| waiting.load(Ordering::SeqCst) == 0;
         while self.servers.connection_kind == ConnectionKind::Reused

@@ -35,7 +35,7 @@ fn check_recommends_a_limit_without_a_header() {
             "the output does not contain {part:?}:\n{printed}"
         );
     }
-    // A configuration with the recommended additional rate limit causes no warning.
+    // If the configuration has the rate limit that the warning recommends, there is no warning.
     let remedied = LIMITED.replace("[\"tenant\"]", "[\"tenant\", \"each\"]");
     let remedied = format!("{remedied}[limit.each]\nkey = \"client\"\nrate = \"1/m\"\n");
     assert_eq!(warnings(&remedied), "");

@@ -42,8 +42,8 @@ async fn a_drain_waits_for_keyed_executions_whose_clients_disconnect() {
         let gateway = Gateway::keyed("").upstream(&upstream).start();
         let mut random_delay = || Duration::from_millis(random.u64(0..50));
         let mut clients = Vec::new();
-        // This client is a complete HTTP/2 client, so it acknowledges the gateway's shutdown of the connection. The two
-        // clients below send fixed bytes and acknowledge nothing.
+        // This client is a complete HTTP/2 client, so it acknowledges the ping that the gateway sends with GOAWAY. The
+        // two clients below send fixed bytes and acknowledge nothing.
         let client = gateway.client().h2();
         let connection = client.keep_alive().await;
         for number in 0..STREAMS {

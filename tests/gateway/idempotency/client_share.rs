@@ -10,7 +10,7 @@ use crate::harness::{Client, ClientResponse, Gateway, GatewayBuilder};
 const MAX_KEYS: usize = 400;
 
 /// Number of idempotency keys that a single client can claim in an empty store: one more than 80 % of [`MAX_KEYS`].
-/// From this key on, the store is above 80 %, so the share of the client applies.
+/// After this claim, more than 80 % of the keys are in use, so the share of 40 keys applies and further claims fail.
 const CLAIMED: usize = 321;
 
 /// Whether requests have an `Authorization` header. `Invented`: each request has its own value, so each idempotency key

@@ -1,5 +1,5 @@
-//! Tests of the order of the stages (rate limits before idempotency), and of requests whose idempotency key is only
-//! forwarded.
+//! Tests of the order of the stages (rate limits before idempotency), and of requests whose idempotency key the gateway
+//! forwards but does not claim.
 
 use std::time::Duration;
 

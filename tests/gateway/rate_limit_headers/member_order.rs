@@ -94,8 +94,9 @@ async fn limits_with_the_same_wait_keep_route_order() {
     assert!(detail.contains("'b'"), "{detail}");
 }
 
-/// A rate limit with `on_exceed = "delay"` assigns each request a time slot and delays the request until then. It
-/// rejects the request if the slot is more than `max_delay` away.
+/// A rate limit with `on_exceed = "delay"` assigns each request a time slot and delays the request until this slot. It
+/// rejects the request if the slot is more than `max_delay` away. In this test, the slot is 2 h away and `max_delay` is
+/// 30 min, so the wait is 1.5 h (5,400 s).
 #[tokio::test]
 async fn the_wait_of_a_delaying_limit_is_the_time_until_its_slot_is_within_max_delay() {
     let delaying = "rate = \"1/2h\"\nburst = 0\non_exceed = \"delay\"\nmax_delay = \"30m\"";
@@ -107,7 +108,7 @@ async fn the_wait_of_a_delaying_limit_is_the_time_until_its_slot_is_within_max_d
     assert!((5_300..=5_400).contains(&wait), "{wait}");
     assert_eq!(response.json()["violated-policies"][1], "fast");
 
-    // This rate limit would only delay the request, because the slot is within `max_delay`. Its member is thus not
+    // This rate limit would only delay the request, because its slot is within `max_delay`. Its member is thus not
     // first in `RateLimit`.
     let delaying = "rate = \"1/2h\"\nburst = 0\non_exceed = \"delay\"\nmax_delay = \"3h\"";
     let limits = [("outflow", delaying), ("fast", "rate = \"1/h\"")];

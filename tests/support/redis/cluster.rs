@@ -60,7 +60,8 @@ impl RedisCluster {
             let reply = node.command(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch]);
             assert_eq!(reply, ok);
         }
-        // Each pair of nodes is introduced explicitly, because waiting for the gossip of the cluster would be slower.
+        // `CLUSTER MEET` connects each pair of nodes. If each node met only one other node, the nodes would find the
+        // rest by gossip, which is slower.
         for (index, node) in self.nodes.iter().enumerate() {
             for other in &self.nodes[..index] {
                 let port = other.port().to_string();

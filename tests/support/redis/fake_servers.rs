@@ -85,8 +85,9 @@ impl Listener {
                 }
                 served.push(std::thread::spawn(move || {
                     serve(&connection, nth);
-                    // The list of connections shares this socket, so dropping it here would not close the connection. A
-                    // shutdown error is ignored: it means that the client has already closed.
+                    // The list of connections shares this socket, so dropping the socket here would not close the
+                    // connection. A shutdown error is ignored: it means that the client has already closed the
+                    // connection.
                     let _ = connection.shutdown(Shutdown::Both);
                 }));
             }

@@ -217,7 +217,8 @@ impl RedisServer {
         command.arg("--dir").arg(self.directory.path());
         command.arg("--unixsocket").arg(self.socket());
         command.args(["--save", "", "--appendonly", "no"]);
-        // A delay of 0 s makes replication start immediately. A longer delay would only let more replicas join.
+        // A delay of 0 s makes replication start immediately. A longer delay is useful only if several replicas connect
+        // at the same time and share one transfer.
         command.args(["--repl-diskless-sync-delay", "0"]);
         command.args(&self.options.arguments);
         if let Some(time) = &self.options.time {

@@ -18,7 +18,7 @@ pub(crate) struct FakeTime {
 }
 
 impl FakeTime {
-    /// Creates a fake clock that shows the real time until [`advance`](Self::advance).
+    /// Creates a fake clock that shows the real time until the first call of [`advance`](Self::advance).
     pub(crate) fn new() -> Self {
         let time = Self {
             directory: tempfile::tempdir().expect("the directory is created"),

@@ -75,7 +75,7 @@ fn bad_request(error: &InvalidStep) -> Response {
     (StatusCode::BAD_REQUEST, Json(error)).into_response()
 }
 
-/// A step of the script that is not `STATUS` or `STATUS:SECONDS`.
+/// Error: a step of the script is neither `STATUS` nor `STATUS:SECONDS`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is not a valid step of the script: write a status from 200 to 599, with optional Retry-After seconds, such \

@@ -88,8 +88,8 @@ fn longest_execution(upstream: &Upstream) -> (Duration, &'static str) {
         ..
     } = upstream.timeouts;
     let attempts = upstream.retry.and_then(|retry| retry.deadline());
-    // One attempt can last `connect_timeout` for each server, because the next server is tried after a failed
-    // connection attempt.
+    // If the gateway cannot connect to a server, it tries the next server. So `connect_timeout` can pass once for each
+    // server before the request is sent.
     let servers = u32::try_from(upstream.servers.len()).unwrap_or(u32::MAX);
     let one_attempt = (
         connect.saturating_mul(servers) + first_byte,

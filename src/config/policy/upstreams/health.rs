@@ -23,8 +23,8 @@ pub(super) fn resolve(
     findings: &mut Findings,
 ) -> Option<HealthSettings> {
     let Some(table) = &section.health else {
-        // `max_ejected` without `health` is an error. After another error, it is not reported, because validation has
-        // possibly removed an invalid `health`.
+        // `max_ejected` without `health` is an error. This error is not reported if there are other errors, because
+        // validation has then possibly removed an invalid `health`.
         if let Some(part) = &section.max_ejected
             && !findings.has_errors()
         {

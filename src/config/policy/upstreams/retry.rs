@@ -1,7 +1,7 @@
 //! `[upstream.NAME.retry]`: converts the section to retry settings.
 //!
 //! A preset sets all values, and each configured key overrides one of them. Contradictions are errors. Settings that
-//! overload the upstream or prevent all retries are warnings. The values of a preset cause no warnings: for example,
+//! overload the upstream or prevent all retries cause warnings. The values of a preset cause no warnings: for example,
 //! a preset can omit jitter on purpose. Unlimited retries cannot be configured, because every retry policy has a
 //! maximum number of attempts and a deadline.
 
@@ -166,8 +166,8 @@ fn warn_about_backoff(section: &RetrySection, backoff: Backoff, findings: &mut F
     }
 }
 
-/// Warns if the first backoff is not shorter than the deadline. No request is then retried, or only requests whose
-/// backoff is shortened by jitter.
+/// Warns if the first backoff is not shorter than the deadline. A request is then retried only if jitter or
+/// `Retry-After` makes the wait shorter than the deadline.
 fn warn_if_no_retry_fits(section: &RetrySection, policy: &RetryPolicy, findings: &mut Findings) {
     let Some(deadline) = policy.deadline else {
         return;

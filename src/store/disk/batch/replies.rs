@@ -10,7 +10,7 @@ use crate::idempotency::{Claim, ExecutionOutcome, Permit, RecordId, StoreError};
 /// Replies that are sent after the commit of a batch.
 #[derive(Default)]
 pub(in super::super) struct PendingReplies {
-    /// Claims that the batch grants. Each caller receives its permit after the commit.
+    /// Claims that are won in this batch. Each caller receives its permit after the commit.
     pub(super) won: Vec<(Ack<Claim>, Permit)>,
     pub(super) ended: Vec<PendingEnd>,
     pub(super) freed: Vec<(RecordId, Ack<bool>)>,

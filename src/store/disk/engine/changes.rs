@@ -117,8 +117,8 @@ impl Changes<'_> {
         self.engine.wait_for_flush()?;
         self.batch.durability(mode).commit().map_err(engine_error)?;
         if durability == Durability::Disk {
-            // The workers are checked after the commit, because a background thread can have failed to sync a file that
-            // the batch needs.
+            // The background threads are checked after the commit, because one of them can have failed to sync a file
+            // that the batch needs.
             self.engine.check_workers()?;
         }
         Ok(totals)

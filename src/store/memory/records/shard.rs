@@ -34,7 +34,7 @@ struct StateCounts([u64; RecordState::ALL.len()]);
 
 /// The record of an idempotency key.
 enum MemoryRecord {
-    /// Boxed to keep the enum small: few executions are in flight at the same time, and ended records need less memory.
+    /// The execution is boxed, because it is larger than an ended record and most records are ended.
     InFlight(Box<InFlightExecution>),
     Ended(EndedRecord),
 }
@@ -60,7 +60,7 @@ pub(super) struct EndedRecord {
 /// Expired records that were dropped from the table.
 #[derive(Default)]
 pub(super) struct DroppedRecords {
-    /// The client of each dropped record, so that the caller can subtract its idempotency key.
+    /// The client of each dropped record. The caller subtracts one idempotency key from the count of this client.
     pub(super) clients: SmallVec<[ClientHash; 2]>,
     /// The claim number of each dropped record, which is the cache key of its response.
     pub(super) numbers: ClaimNumbers,
@@ -115,7 +115,7 @@ impl MemoryRecord {
 }
 
 impl RecordShard {
-    /// Returns the result of a claim if the idempotency key has a record that decides it. If the key can be claimed,
+    /// Returns the result of a claim if a record of the idempotency key decides the claim. If the key can be claimed,
     /// fails with the [`Availability`] of the key.
     pub(super) fn decide(
         &mut self,

@@ -136,7 +136,8 @@ fn max_debt(charge: &Charge<'_>) -> Duration {
 fn added_debt(charge: &Charge<'_>) -> Duration {
     let quota = charge.limit.quota;
     if charge.cost > quota.capacity() {
-        // No bucket can have this many tokens. The returned debt exceeds the maximum, so the script rejects the charge.
+        // A bucket never has enough tokens for this cost. The returned debt exceeds the maximum, so the script rejects
+        // the charge.
         return max_debt(charge) + Duration::from_secs(1);
     }
     quota.interval() * charge.cost.get()

@@ -77,8 +77,8 @@ impl LocalFallback {
         (ChargeResult { decision, exceeded }, after)
     }
 
-    /// Decides charges that are made all or none. If the decision admits, `states` become the states after the charges.
-    /// If a limit has `on_store_error = "open"` and no state, its reading is that of a full bucket.
+    /// Decides whether all `charges` are made or none. If the decision admits, `states` become the states after the
+    /// charges. If a limit has `on_store_error = "open"` and no state, its reading is that of a full bucket.
     fn decide(
         &self,
         charges: &[Charge<'_>],
@@ -146,8 +146,8 @@ impl LocalFallback {
         decision
     }
 
-    /// Returns the time at which `bucket` becomes full according to its unreported charges. Returns the start of the
-    /// clock if all charges are reported.
+    /// Returns the time at which `bucket` becomes full according to its unreported charges. Returns `Moment::default()`
+    /// if all charges are reported.
     pub(super) fn unreported(&self, bucket: BucketKey) -> Moment {
         let shard = self.shard(bucket).lock();
         shard.get(&bucket).copied().unwrap_or_default()

@@ -170,7 +170,7 @@ fn the_charge_script_and_decide_agree_on_every_request() {
             prop_assert_eq!(reply.admitted, expected.decision.is_admitted());
             prop_assert_eq!(&result, &expected);
 
-            // Redis must store a bucket until it is full, and at most 3 ms longer.
+            // A bucket in Redis must expire when it is full, or less than 3 ms later.
             for (charge, name) in all.iter().zip(&groups[0].names) {
                 let full_at = model.0[&charge.bucket];
                 let expiry = server.command(&["PEXPIRETIME", name]).int();

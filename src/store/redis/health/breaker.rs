@@ -3,8 +3,8 @@
 //! Each part has its own breaker, because timeouts and requirements differ. A Redis without free memory can still
 //! replay records. A Redis that replies in 100 ms is too slow for rate limits, but not for records. Requests only open
 //! a breaker. The [monitor](super::Monitor) closes it after a successful probe, so no request serves as a probe. This
-//! code is separate from the circuit breaker of upstream servers. That one has other rules (a failure ratio, half-open
-//! requests, retry times), and a store must not depend on `upstream`.
+//! code is separate from the circuit breaker of upstream servers. The upstream breaker has other rules (a failure
+//! ratio, half-open requests, retry times), and a store must not depend on `upstream`.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,10 +19,12 @@ use crate::store::{Health, Part};
 /// Number of consecutive failed calls that open the circuit breaker.
 const FAILURES: u32 = 3;
 
-/// A circuit breaker that opens again within this time after it closed has relapsed, so it stays open longer.
+/// A circuit breaker that opens again within this time after it closed has relapsed. After a relapse, it stays open for
+/// a minimum time.
 const RELAPSE_WINDOW: Duration = Duration::from_secs(10);
 
-/// Minimum time that the circuit breaker stays open after its first relapse. It doubles with each further relapse.
+/// Half of the minimum time that the circuit breaker stays open after its first relapse. The minimum time doubles with
+/// each further relapse.
 const MIN_OPEN: Duration = Duration::from_millis(50);
 
 /// The minimum open time doubles up to this maximum.
@@ -47,7 +49,7 @@ struct BreakerHistory {
     reason: Option<Arc<str>>,
     opened: Instant,
     closed: Option<Instant>,
-    /// Number of consecutive relapses: the breaker opened again soon after it closed.
+    /// Number of consecutive relapses. In a relapse, the breaker opens again within [`RELAPSE_WINDOW`] after it closed.
     relapses: u32,
 }
 
@@ -96,7 +98,7 @@ impl StoreBreaker {
         }
     }
 
-    /// Counts a failed call in the metrics. It cannot open the circuit breaker.
+    /// Counts a failed call in the metrics. The circuit breaker ignores this failure.
     pub(crate) fn count_failure(&self) {
         self.all_failures.fetch_add(1, Ordering::Relaxed);
     }
@@ -147,7 +149,8 @@ impl StoreBreaker {
         }
         self.consecutive_failures.store(0, Ordering::Relaxed);
         self.open.store(false, Ordering::Release);
-        // The recovery is logged only after a logged failure. At startup there can have been none.
+        // The recovery is logged only after a logged failure. At startup, the breaker is open although no failure was
+        // logged.
         if history.reason.take().is_some() {
             match self.part {
                 Part::Limits => tracing::info!(

@@ -162,7 +162,8 @@ impl ServerInfo {
             let mut command = redis::cmd("CONFIG");
             command.arg("GET").arg("appendfsync");
             let reply = with_timeout(within, connection.query_server(server, command)).await;
-            // An error counts as not synced, because the Redis user can lack the permission for CONFIG.
+            // An error is treated as a setting other than `always`. The probe does not fail, because the Redis user can
+            // lack the permission for CONFIG.
             info.syncs_always = reply.is_ok_and(contains_always);
         }
         Ok(info)

@@ -36,8 +36,8 @@ pub(super) enum ClaimReply {
     ClientFull,
 }
 
-/// The reply of the script that deletes an unknown record: whether the idempotency key was unknown, and the client in
-/// the record.
+/// The reply of the script that deletes a record whose outcome is unknown. It states whether the outcome was unknown,
+/// and the client in the record.
 #[derive(Debug)]
 pub(super) struct FreeReply {
     pub(super) was_unknown: bool,
@@ -169,7 +169,7 @@ pub(super) fn read_without_response(names: &RecordNames<'_>, id: RecordId) -> Ca
     READ.call(&[names.record(id)]).arg(0)
 }
 
-/// Creates the call that deletes the record of an unknown idempotency key.
+/// Creates the call that deletes the record of an idempotency key whose outcome is unknown.
 pub(super) fn free(names: &RecordNames<'_>, id: RecordId) -> Call {
     FREE.call(&[names.record(id), names.scope(id.scope)])
         .arg(&id.key.0)

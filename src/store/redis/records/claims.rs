@@ -31,7 +31,7 @@ pub(super) struct GatewayClaims {
     myself: Weak<GatewayClaims>,
     /// Random number that identifies this gateway process in the tokens of claims.
     gateway: u64,
-    /// Number for the next claim of this gateway. Each claim gets another number.
+    /// Number for the next claim of this gateway. Each claim gets its own number.
     next_number: AtomicU64,
     pub(super) in_flight: InFlightTable,
     pub(super) leases: Leases,
@@ -46,9 +46,9 @@ pub(super) struct PendingClaim<'a> {
     claims: &'a Arc<GatewayClaims>,
     id: RecordId,
     pub(super) number: u64,
-    /// Whether Redis can have stored the claim, so that a drop must cancel it.
+    /// Whether Redis can have stored the claim. If this is true, the drop cancels the claim.
     pub(super) is_open: bool,
-    /// The idempotency key, if the key count of its client can include it; otherwise `None`.
+    /// The idempotency key, if Redis has possibly added it to the key count of its client; otherwise `None`.
     pub(super) counted: Option<CountedKey>,
 }
 
@@ -182,7 +182,8 @@ impl GatewayClaims {
         }
     }
 
-    /// Ends a claim in Redis if the request was not executed or its outcome is unknown. Makes one attempt.
+    /// Makes one attempt to end a claim in Redis. The caller must ensure that the request was not executed or that its
+    /// outcome is unknown.
     pub(super) async fn end_in_redis(
         &self,
         redis: &RedisClient,
@@ -199,7 +200,8 @@ impl GatewayClaims {
         Ok(ended.map(|_| ())?)
     }
 
-    /// Ends a claim as [`end_in_redis`](Self::end_in_redis) does, but retries until the lease expires.
+    /// Ends a claim as [`end_in_redis`](Self::end_in_redis) does, but retries until an attempt succeeds or the lease
+    /// has expired.
     pub(super) async fn end_with_retries(&self, token: &ClaimToken, outcome: &ExecutionOutcome) {
         let mut backoff = EndBackoff::default();
         let end = async || self.end_in_redis(&self.background, token, outcome).await;
@@ -239,8 +241,8 @@ impl Drop for PendingClaim<'_> {
             while is_open {
                 let call = calls::release(&claims.names(), id, owner, true);
                 let released = claims.background.run::<bool>(&call).await;
-                // Retries stop when the lease of the claim has expired, because the idempotency key is unknown from
-                // then on.
+                // Retries stop when the lease of the claim has expired, because the outcome of the idempotency key is
+                // unknown from then on.
                 is_open = released.is_err() && claims.state().clock.now() < ends;
                 if is_open {
                     backoff.pause().await;

@@ -17,7 +17,7 @@ use super::claims::{GatewayClaims, PendingClaim};
 use super::names::RecordNames;
 use crate::idempotency::{ClaimRequest, ClientHash, RecordId};
 
-/// An idempotency key that the key count of its client can include.
+/// An idempotency key that Redis has possibly added to the key count of its client.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CountedKey {
     client: ClientHash,
@@ -38,8 +38,9 @@ enum CountReply {
 }
 
 impl GatewayClaims {
-    /// Adds the idempotency key of `request` to the key count of its client. If the client has `max_keys_per_client`
-    /// keys, returns the time until one of them expires, otherwise `None`.
+    /// Adds the idempotency key of `request` to the key count of its client. If the key is new and the client already
+    /// has `max_keys_per_client` keys, adds nothing and returns the time until one of them expires. Otherwise returns
+    /// `None`.
     pub(super) async fn admit(
         &self,
         redis: &RedisClient,

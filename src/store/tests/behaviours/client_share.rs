@@ -14,8 +14,8 @@ use crate::store::tests::record_fixture::{
 const CLIENT: ClientHash = ClientHash(1);
 const OTHER_CLIENT: ClientHash = ClientHash(2);
 
-/// Creates a claim of `client` for an idempotency key. Each key has its own scope, as if the client sent other invented
-/// credentials with each key.
+/// Creates a claim of `client` for an idempotency key. Each key has its own scope, as if the client invented new
+/// credentials for each key.
 fn request_of(client: ClientHash, key: u16) -> ClaimRequest {
     let scope = u8::try_from(key).unwrap();
     ClaimRequest {
@@ -239,7 +239,8 @@ pub(crate) async fn a_single_client_can_use_most_of_the_store(kind: StoreKind) {
         }
         other => panic!("{other:?}"),
     }
-    // The store has less than 80 % of its maximum number of idempotency keys, so the share of a client does not apply.
+    // Two of the 81 idempotency keys expire. The store then has less than 80 % of `max_keys`, so the share of a client
+    // no longer applies.
     fixture.advance(TTL.saturating_sub(Duration::from_millis(80)));
     fixture
         .run(request_of(CLIENT, 100), &numbered_response(100))

@@ -21,7 +21,7 @@ pub(crate) async fn a_burst_is_admitted_immediately_and_the_next_request_waits_f
         assert_eq!(decision.outcome, ADMITTED);
         assert_eq!(decision.readings[0].remaining, remaining);
     }
-    // The store can decide the second and third rejection by its cache. They must equal the first rejection.
+    // The store can take the second and third rejection from its cache. They must equal the first rejection.
     for _ in 0..3 {
         let decision = request(&gateway, &[&bucket]).await;
         let (wait, by) = rejection(decision.outcome);

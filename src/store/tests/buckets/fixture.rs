@@ -71,7 +71,7 @@ impl BucketFixture {
     }
 }
 
-/// Returns the value that another test uses, or starts a new value if no test uses one.
+/// Returns the server or cluster that other running tests use. If no running test uses one, starts one.
 fn shared<T>(known: &Mutex<Weak<T>>, start: impl FnOnce() -> T) -> Arc<T> {
     let mut known = known.lock();
     known.upgrade().unwrap_or_else(|| {

@@ -198,7 +198,8 @@ async fn a_rejection_by_two_limits_counts_what_another_gateway_charged_since() {
     assert!(wait > Duration::from_secs(50) && by == 1, "{wait:?}, {by}");
 }
 
-/// The bucket rejects a cost of 2, but another gateway can still charge a cost of 1.
+/// The bucket has one token left and rejects a cost of 2. Another gateway then takes this token, so the next rejection
+/// has a longer wait than the cached rejection.
 #[tokio::test]
 async fn a_rejection_of_a_larger_cost_counts_a_smaller_one_that_another_gateway_charged_since() {
     let server = RedisServer::start();

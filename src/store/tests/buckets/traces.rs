@@ -78,7 +78,7 @@ struct TraceAdmission {
     ended: Instant,
     gateway: usize,
     cost: u32,
-    /// Number of the period without faults in which Redis responded to both gateways; `None` during a fault.
+    /// Serial number of the period without faults in which the charge was made. `None` if it was made during a fault.
     calm: Option<u64>,
     /// Number of restarts of Redis before the request and before its response.
     restarts: (u32, u32),
@@ -133,7 +133,8 @@ impl Trace {
         }
     }
 
-    /// Returns the number of the current period without faults, or `None` if a call has failed since the period began.
+    /// Returns the serial number of the current period without faults. `None` during a fault, or if a call has failed
+    /// since the period began.
     fn calm(&self) -> Option<u64> {
         let failures = [0, 1].map(|index| self.gateways[index].health().0);
         (self.calm == Some(failures)).then_some(self.calms)
@@ -193,7 +194,8 @@ impl Trace {
         }
     }
 
-    /// Waits as long as a rejection requires, and sends the request again through either gateway. Checks property 3.
+    /// Checks property 3: waits as long as a rejection requires, and sends the request again. If both gateways use the
+    /// same quotas, a random gateway receives the request. Otherwise the gateway that rejected it receives it again.
     async fn wait_and_retry(&mut self, request: TraceRequest, wait: Duration) {
         let Some(calm) = self.calm() else { return };
         let other = 1 - request.gateway;

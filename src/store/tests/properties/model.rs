@@ -71,11 +71,11 @@ impl Credit {
     }
 }
 
-/// Returns whether every interval of time has at most `capacity` admitted tokens, plus one per `interval`.
+/// Returns whether every period has at most `capacity` admitted tokens, plus one token per refill interval.
 ///
 /// An admission consists of the time before it, the time after it, and its cost. The decision was made at an unknown
-/// time between the two. An interval begins at `from` and ends at `to`. The function subtracts the tokens of all
-/// admissions that began before `from` from the tokens of all that ended by `to`. The interval certainly has at least
+/// time between the two. A period begins at `from` and ends at `to`. The function subtracts the tokens of all
+/// admissions that began before `from` from the tokens of all that ended by `to`. The period certainly has at least
 /// this number of tokens. Both terms are sums over sorted times, so one pass finds the worst `from` for every `to`.
 pub(crate) fn keeps_quota(quota: Quota, admissions: &[(u64, u64, u32)]) -> bool {
     let mut began: Vec<_> = admissions.iter().map(|&(at, _, cost)| (at, cost)).collect();
@@ -86,9 +86,9 @@ pub(crate) fn keeps_quota(quota: Quota, admissions: &[(u64, u64, u32)]) -> bool 
     let mut began = began.into_iter().peekable();
     let mut tokens_begun = 0_i128;
     let mut tokens_ended = 0_i128;
-    // For each `from`, a value is computed: `from` minus the units of all admissions that began before `from`. This is
-    // the maximum of these values. If the interval with the maximum keeps the quota, all intervals that end at `to`
-    // keep it.
+    // For each `from`, a value is computed: `from` minus the units of all admissions that began before `from`.
+    // `worst_from` is the maximum of these values. If the period with the maximum keeps the quota, all periods that end
+    // at `to` keep the quota.
     let mut worst_from = i128::MIN;
     ended.into_iter().all(|(to, cost)| {
         while let Some((from, cost)) = began.next_if(|&(from, _)| from <= to) {
