@@ -39,8 +39,8 @@ impl Chain {
         Self::with(None, "", routes)
     }
 
-    /// Creates a chain whose upstream server waits for `gate` before each response. `server` contains additional lines
-    /// for `[server]` of the configuration.
+    /// Creates a pipeline whose upstream waits for `gate` before each response. The parameter `server` contains
+    /// additional lines for the section `[server]` of the configuration.
     fn with(gate: Option<Arc<Notify>>, server: &str, routes: &str) -> Self {
         let received = Arc::new(Mutex::new(Vec::new()));
         let host = {

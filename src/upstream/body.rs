@@ -32,7 +32,8 @@ struct Upload {
 enum UploadSource {
     /// The body is read from the client.
     Client(RequestBody),
-    /// The part that an earlier attempt has sent is read from a copy in memory, and the rest from the client.
+    /// The part of the body that an earlier attempt has sent is read from a copy in memory, and the rest from the
+    /// client.
     Replay(ReplayBody),
 }
 

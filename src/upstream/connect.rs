@@ -55,7 +55,7 @@ pub enum ConnectorError {
     },
     /// The host is not a valid server name for TLS.
     #[error(
-        "host '{host}' of the upstream is not a valid server name for TLS; use a DNS name or an IP address: {source}"
+        "host '{host}' of the upstream is not a valid server name for TLS ({source}); use a DNS name or an IP address"
     )]
     ServerName {
         /// Host of the server.

@@ -122,7 +122,7 @@ impl ForwardError {
         }
     }
 
-    /// Returns the error in the classification of the retry policy.
+    /// Returns the failure class that the retry policy uses for this error.
     pub(super) fn failure(&self) -> Failure {
         match self {
             Self::Connect(ConnectError::Io(error)) => {

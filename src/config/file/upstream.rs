@@ -43,7 +43,8 @@ pub(in super::super) struct UpstreamSection {
     pub(in super::super) ca_file: Option<Located<PathBuf>>,
     /// Active health checks of the servers. Default: off.
     pub(in super::super) health: Option<HealthTable>,
-    /// With `health`: maximum fraction of the servers that failed health checks can remove from load balancing.
+    /// With `health`: maximum fraction of the servers that can be removed from load balancing because of failed health
+    /// checks.
     #[schemars(range(min = 0, max = 1), extend("default" = 0.5))]
     pub(in super::super) max_ejected: Option<Located<f64>>,
     /// How long a recovered server takes to get its full share of the requests again. `0s` means immediately.

@@ -62,8 +62,8 @@ impl Writer {
             FailureChange::Started => tracing::error!(
                 %reason,
                 %path,
-                "idempotency store failed, rejecting requests whose idempotency key is not in memory until it is \
-                 reopened"
+                "idempotency store failed, requests whose idempotency key is not in memory are rejected until the \
+                 store is reopened"
             ),
             FailureChange::NewReason => {
                 tracing::warn!(%reason, %path, "idempotency store failed again for another reason");

@@ -86,7 +86,8 @@ impl HealthTracker {
         if !was_stalled && self.failure.lock().is_none() {
             tracing::error!(
                 reason = STALLED,
-                "idempotency store failed, rejecting requests whose idempotency key is not in memory until it responds"
+                "idempotency store failed, requests whose idempotency key is not in memory are rejected until the disk \
+                 responds"
             );
         }
         StoreError::known(STALLED)

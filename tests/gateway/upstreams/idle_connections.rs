@@ -43,8 +43,9 @@ fn idle_connections_close_before_the_announced_keep_alive_timeout() {
     eventually("all idle connections are closed", || {
         closed.load(Ordering::SeqCst) == BURST
     });
-    // The server announces 3 s. The connections expire one second earlier, after 2 s, and the gateway closes expired
-    // connections once a second, so all are closed after about 3 s. The limit of 10 s allows for a busy machine.
+    // The server announces a keep-alive timeout of 3 s. The connections expire one second earlier, after 2 s, and the
+    // gateway closes expired connections once a second, so all are closed after about 3 s. The limit of 10 s allows for
+    // a busy machine.
     let elapsed = idle.elapsed();
     assert!(elapsed < Duration::from_secs(10), "{elapsed:?}");
 }

@@ -106,8 +106,8 @@ impl LocalFallback {
             full_at.push(state);
         }
 
-        // The decision starts as an admission with the reading of a full bucket for each rate limit. The results for
-        // the charges are merged into it below.
+        // Initially, the decision admits the request, and its `readings` show a full bucket for each rate limit. The
+        // results of the charges are merged into the decision below.
         let mut decision = decide(&[], &mut [], now);
         let full = |charge: &Charge<'_>| charge.limit.quota.read(Moment::default(), now);
         decision.readings = charges.iter().map(full).collect();

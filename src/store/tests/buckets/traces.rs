@@ -91,7 +91,8 @@ struct Trace {
     /// For each client and rate limit, one bucket for each of the two quotas.
     buckets: [[[TestBucket; 2]; LIMITS]; CLIENTS],
     admissions: HashMap<(usize, usize, usize), Vec<TraceAdmission>>,
-    /// Number of failed calls of each gateway at the start of the period without faults; `None` during a fault.
+    /// Number of calls of each gateway that had failed when the current period without faults began; `None` during a
+    /// fault.
     calm: Option<[u64; 2]>,
     /// Number of periods without faults that the trace has had so far.
     calms: u64,

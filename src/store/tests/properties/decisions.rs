@@ -91,7 +91,7 @@ proptest! {
             Exceed::Reject => prop_assert!(delay.is_zero()),
             Exceed::Delay { max } => prop_assert!(delay <= max),
         }
-        // If the rate limit did not delay requests, it would admit the request at the end of the delay, and not
+        // The same rate limit with `Exceed::Reject` must admit the request at the time when the delay ends, and not
         // earlier.
         let strict = Limit { exceed: Exceed::Reject, ..limit };
         let charge = [super::charge(&strict, BUCKET, cost)];
