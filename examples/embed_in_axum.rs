@@ -22,8 +22,9 @@
 //! ratelimit: "device";r=2;t=1
 //! ```
 //!
-//! Expected output of the second line: 200, 200 and 429. The bucket has four tokens, and the first line took two of
-//! them, because a replay also takes a token. The last command gets a 200, because its route has no layers.
+//! Expected output of the second line: 200, 200 and 429. The bucket has four tokens (1 for the rate, 3 for the burst).
+//! The first line took two of them, because a replay also takes a token. The last command gets a 200, because its route
+//! has no layers.
 
 use std::error::Error;
 use std::net::SocketAddr;

@@ -90,8 +90,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
         let recommended = (name == "HTTP_RETRY_ATTEMPTS").then(|| "5".to_owned());
         environment::of_process(name).or(recommended)
     })?;
-    // The query is different in each run, so that the demo starts each scripted sequence of responses from its
-    // beginning.
+    // The demo stores the position in a scripted sequence of responses per path and query. Each run has a new query, so
+    // that it gets each sequence from the beginning.
     let run = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis();
 
     println!("Three 429s, then a 200");

@@ -1,4 +1,5 @@
-//! Data for the access log, which has one line per request with the log target `tidegate::access`.
+//! Data for the access log. The log target of the access log is `tidegate::access`, and each logged request has one
+//! line.
 //!
 //! The stages write data about a logged request into its [`AccessLogNotes`]. The gateway writes the log line when it
 //! has sent the last byte of the response, or when it knows that it cannot send that byte. A request that is not logged
@@ -34,7 +35,8 @@ pub(crate) struct AccessLogFields {
     /// How the gateway handled the idempotency key of the request. `None` if the request has no idempotency key, or if
     /// no variant of [`KeyUse`] applies.
     pub idempotency: Option<KeyUse>,
-    /// Problem type, or `preflight`, if the gateway itself generated the response; `None` for other responses.
+    /// Why the gateway itself generated the response: the problem type, or `preflight` for a CORS preflight. `None` if
+    /// the response is from the upstream or a replay.
     pub reason: Option<&'static str>,
 }
 

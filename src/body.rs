@@ -3,7 +3,7 @@
 //! `RequestBody` comes from the client, either complete or as a stream. [`ResponseBody`] goes to the client. The
 //! gateway generates it, replays it from an idempotency store, or streams it from the upstream. Types that only one
 //! stage uses are defined in that stage. `upstream` defines the body of an attempt and the copy for retries. `pipeline`
-//! defines the body that writes the access log line when it ends.
+//! defines a response body that writes the access log line when the body ends.
 
 mod request;
 mod response;

@@ -132,7 +132,7 @@ impl Caller {
         self.id
     }
 
-    /// Returns the full address of the client, also for IPv6.
+    /// Returns the complete address of the client. An IPv6 address is not reduced to its network.
     pub fn address(&self) -> IpAddr {
         self.address
     }

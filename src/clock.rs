@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 pub struct Moment(u64);
 
 impl Moment {
-    /// Returns the moment `nanos` nanoseconds after the creation of the clock.
+    /// Returns the moment that is `nanos` nanoseconds after the creation of the clock.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
@@ -33,8 +33,8 @@ impl Moment {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 
-    /// Returns the moment `wait` after this one. If the result exceeds the range of `Moment`, returns the largest
-    /// moment.
+    /// Returns the moment that is `wait` later than this one. If the result exceeds the range of `Moment`, returns the
+    /// largest moment.
     #[must_use]
     pub fn after(self, wait: Duration) -> Self {
         let nanos = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX);

@@ -67,7 +67,7 @@ use problem::Findings;
 /// Valid configuration in the form that the gateway uses: names are resolved, and defaults are set.
 #[derive(Debug)]
 pub struct Policy {
-    /// `[server]`: listeners, workers, timeouts, and maximum sizes and numbers.
+    /// `[server]`: listeners, workers, timeouts, size limits, and maximum numbers of connections and streams.
     pub(crate) server: ServerSettings,
     /// `[admin]`. `None` means that `admin.listen` is not set, so there is no admin listener.
     pub(crate) admin: Option<AdminSettings>,
@@ -213,8 +213,8 @@ pub fn parse(
     }
 }
 
-/// Returns the configuration of `tidegate serve --upstream URL`: all requests are forwarded to `url`, with the rate
-/// limit per client of `config/serve_upstream.toml`.
+/// Returns the configuration of `tidegate serve --upstream URL`. All requests are forwarded to `url`, and the file
+/// `config/serve_upstream.toml` sets the rate limit for each client.
 pub fn policy_for_upstream(
     url: &str,
     env: &Environment,

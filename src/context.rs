@@ -1,8 +1,8 @@
-//! Data about a request that several stages use: its client, its connection, and whether it was sent to a server.
+//! Data that several stages use about a request: its client, its connection, and whether it was sent to a server.
 //!
-//! [`RequestContext`] is a plain struct instead of `http::Extensions`. So a stage cannot be called without it, and the
-//! compiler checks that it is complete. It contains no configuration, because the pipeline passes each stage its part
-//! of the route's settings. [`Arrival`] exists only in the gateway, not in an embedding application.
+//! [`RequestContext`] is a plain struct instead of `http::Extensions`. So the compiler checks that each stage receives
+//! a context, and that the context is complete. The context contains no configuration, because the pipeline passes each
+//! stage its part of the route's settings. [`Arrival`] exists only in the gateway, not in an embedding application.
 
 use std::net::IpAddr;
 use std::sync::Arc;

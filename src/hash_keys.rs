@@ -1,10 +1,11 @@
 //! Secret keys of the hashes that identify idempotency records, buckets of rate limits, and clients.
 //!
 //! Records and buckets are stored under keyed hashes, not under the values from requests. So the store contains no
-//! credentials. A client cannot use the bucket of another client, or place all of its own buckets in one shard of the
-//! store. A memory store or disk store has one secret for its lifetime. In a Redis store, the secret is stored in
-//! Redis, so that all gateways of a fleet compute the same hashes. A gateway reads the secret when it first connects to
-//! Redis. It reads the secret again if Redis was emptied and another gateway has written a new secret.
+//! credentials. A client does not know the secret, so it cannot choose values whose hash is that of another client's
+//! bucket, or values whose buckets are all in one shard of the store. A memory store or disk store has one secret for
+//! its lifetime. In a Redis store, the secret is stored in Redis, so that all gateways of a fleet compute the same
+//! hashes. A gateway reads the secret when it first connects to Redis. It reads the secret again if Redis was emptied
+//! and another gateway has written a new secret.
 //!
 //! The input of a hash is a list of parts. Each part is preceded by its length, so two different lists never result in
 //! the same input.
@@ -93,8 +94,8 @@ impl Secret {
         Seed::from_halves((all >> 64) as u64, all as u64)
     }
 
-    /// Returns a hash of 128 bits of the parts that `fill` adds. Among a billion hashes, the probability of any
-    /// collision is below 10⁻²⁰.
+    /// Returns the 128-bit hash of the parts that `fill` adds. Among a billion hashes, the probability of any collision
+    /// is below 10⁻²⁰.
     pub(crate) fn hash(&self, subject: Subject, fill: impl FnOnce(&mut HashInput)) -> [u8; 16] {
         let hash = self.hash_if(subject, |parts| {
             fill(parts);
@@ -168,8 +169,8 @@ impl NameHasher {
         self.0.write(bytes);
     }
 
-    /// Adds the value of a header that has one field line. The number of field lines, which is 1, is added too.
-    /// Earlier versions also hashed headers with several field lines, and the hash must be the same as theirs.
+    /// Adds the value of a header that has one field line. The number of field lines, which is always 1, is added too.
+    /// The reason is that earlier versions added this number, and the hash must be the same as in these versions.
     pub(crate) fn header(&mut self, value: &[u8]) {
         self.tag(4);
         self.length(1);
@@ -191,7 +192,7 @@ pub(crate) struct HashInput {
     short: [u8; SHORT],
     /// Number of bytes of `short` that are in use.
     filled: usize,
-    /// The complete input if it has more than [`SHORT`] bytes. It is empty if the input is shorter.
+    /// The complete input if it has more than [`SHORT`] bytes. Otherwise this field is empty.
     long: Vec<u8>,
 }
 

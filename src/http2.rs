@@ -256,9 +256,9 @@ async fn exchange<Responding, B>(
     };
     let (parts, body) = response.into_parts();
     // After a response with a status other than 2xx, the stream lingers: the gateway reads and discards the rest of the
-    // request body before it resets the stream. If the reset followed immediately, curl 7.88 would sometimes report
-    // error 92 or continue to wait. After a complete 2xx response, curl continues its upload and ignores a later reset,
-    // so the stream does not linger.
+    // request body before it resets the stream (see `linger`). A 2xx response is different: after it, curl 7.88
+    // continues its upload and does not read a later reset. So the gateway resets the stream immediately after a 2xx
+    // response. Even then, curl sometimes reports error 92 or continues to wait.
     let lingers = !parts.status.is_success();
     let mut body = Box::pin(body);
     let (write, flow) = (timeouts.write, &state.flow);

@@ -1,5 +1,5 @@
-//! Idempotency keys: within its time to live (TTL), each key leads to at most one execution of its request. Retries get
-//! a replay of the response.
+//! Idempotency keys: the upstream executes at most one request with the same key within the time to live (TTL) of the
+//! key. Retries get a replay of the response.
 //!
 //! A client that did not receive a response sends the request again with the same `Idempotency-Key`. The client then
 //! gets the response to the first request, and the upstream executes the request only once.
@@ -11,8 +11,8 @@
 //!
 //! The gateway never guesses the outcome of a request. If a request was provably not sent, the gateway releases its
 //! idempotency key. If a request was sent and its response was lost, the outcome is *unknown* until the record expires
-//! or an operator frees the key. In this state, the gateway rejects retries by default, because an error is better than
-//! a second execution.
+//! or an operator frees the key. While the outcome is unknown, the gateway rejects retries by default, because an error
+//! is better than a second execution.
 
 pub(crate) mod body_key;
 pub(crate) mod claim;

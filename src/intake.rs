@@ -89,9 +89,10 @@ pub(crate) fn check<B>(
     Ok(host)
 }
 
-/// The four headers to check. They are collected in one pass over all headers, because four lookups would be slower. A
-/// lookup takes as long as a pass over eight headers, and most requests have fewer than sixteen headers. So the pass
-/// usually takes less time than two lookups.
+/// Data about the headers `Host`, `Content-Length`, `Expect` and `Connection`, which [`check`] needs. The data is
+/// collected in one pass over all headers, because four lookups would be slower. A lookup takes as long as a pass over
+/// eight headers, and most requests have fewer than sixteen headers. So the pass usually takes less time than two
+/// lookups.
 #[derive(Default)]
 struct CheckedHeaders<'a> {
     host: SingleHeader<'a>,
@@ -189,9 +190,9 @@ fn check_host(target: &Uri, header: &SingleHeader<'_>) -> Result<HeaderValue, He
     }
 }
 
-/// Whether `host` is a host name or an IP address with an optional port. RFC 3986 also allows other characters and
-/// percent escapes in a host name. They are rejected here, because real names do not contain them and a server that
-/// decodes them would see another host.
+/// Whether `host` is a host name or an IP address, in both cases with or without a port. RFC 3986 also allows other
+/// characters and percent escapes in a host name. They are rejected here, because real names do not contain them and a
+/// server that decodes them would see another host.
 fn is_plain_host(host: &[u8]) -> bool {
     if let Some(bracketed) = host.strip_prefix(b"[") {
         let Some(end) = bracketed.iter().position(|&byte| byte == b']') else {

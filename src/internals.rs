@@ -33,8 +33,8 @@ pub fn records(shared: &Shared) -> &RecordStore {
     &shared.records
 }
 
-/// Returns the id of the idempotency record of `key`, for a client without credentials at `address`. Panics if `key` is
-/// not a valid idempotency key.
+/// Returns the id of the idempotency record of `key`, for a client that has the IP address `address` and sends no
+/// credentials. Panics if `key` is not a valid idempotency key.
 pub fn record_id(shared: &Shared, key: &str, address: IpAddr) -> RecordId {
     let key = IdempotencyKey::parse(key.as_bytes()).expect("the key is valid");
     let secret = &shared.hash_keys.keys().secret;
@@ -52,7 +52,7 @@ pub fn buffered_bytes(shared: &Shared) -> usize {
     shared.buffers.in_use()
 }
 
-/// Returns the number of responses that all workers together sent incompletely.
+/// Returns the number of responses whose last byte was not written to the client's socket, over all workers.
 pub fn truncated_responses(shared: &Shared) -> u64 {
     let workers = shared.metrics.iter();
     workers.map(|metrics| metrics.truncated.get()).sum()

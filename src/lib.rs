@@ -26,8 +26,8 @@
 //! A module imports only from layers below its own. The test in `src/tests/module_layers.rs` lists and enforces the
 //! layers.
 
-// The lint is allowed without the feature `internals`, because items that only benches and tests use are then not
-// reachable from outside the crate. `make lint` checks builds with and without the feature.
+// If the feature `internals` is disabled, items that only benches and tests use are not reachable from outside the
+// crate. So the lint is allowed in such builds. `make lint` checks builds with and without the feature.
 #![cfg_attr(not(feature = "internals"), allow(unreachable_pub))]
 
 // The bottom layer imports nothing from the crate.

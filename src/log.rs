@@ -24,7 +24,8 @@ const QUEUE_LINES: usize = 65_536;
 
 /// The log filter if `RUST_LOG` is not set. The storage engine of the disk store (`fjall`, `lsm_tree`) logs warnings
 /// and errors. Its batch and journal modules log nothing, because on a full disk they would log every failed write. The
-/// gateway itself logs such a failure once. The Redis client logs nothing for the same reason.
+/// Redis client logs nothing, because it would log every failure of Redis. Instead, the gateway itself logs once that
+/// the store has failed.
 const DEFAULT_FILTER: &str = "info,fjall=warn,fjall::batch=off,fjall::journal=off,fjall::journal::batch_reader=warn,\
                      lsm_tree=warn,redis=off";
 

@@ -21,7 +21,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
 
-/// Socket cookie in a netlink query that matches every socket (`INET_DIAG_NOCOOKIE`).
+/// Value for the socket cookie in a netlink query if the query must match sockets with any cookie
+/// (`INET_DIAG_NOCOOKIE`).
 const ANY_COOKIE: [u8; 8] = [0xff; 8];
 
 /// Maximum total size of the slices that [`FlattenWrites`] copies into one buffer, in bytes. The buffer is on the
@@ -73,8 +74,8 @@ fn log_failure(outcome: io::Result<()>) {
 }
 
 impl<IO: ClientSocket> ClientSocket for TlsStream<IO> {
-    // The reset is needed on TLS as well. Only a client that requires `close_notify` would detect a truncated response
-    // without the reset.
+    // The reset is needed on TLS as well. If a truncated response ended with a FIN, only a client that requires
+    // `close_notify` would detect the truncation.
     fn reset_on_close(&self) {
         self.get_ref().0.reset_on_close();
     }

@@ -1,8 +1,8 @@
 //! Normalises request paths, so that all equivalent spellings of a path match the same route.
 //!
-//! A path has many equivalent spellings. If a route did not recognise one of them, a client could use it to bypass the
-//! limits of the route. So the path of a request is normalised once. Routes match the normalised path, and the upstream
-//! receives it. Normalisation has three steps:
+//! A path has many equivalent spellings. If a route did not match one of these spellings, a client could bypass the
+//! limits of the route with this spelling. So the path of a request is normalised once. Routes match the normalised
+//! path, and the upstream receives it. Normalisation has three steps:
 //!
 //! 1. Escapes of unreserved characters are decoded (`%41` → `A`).
 //! 2. Dot segments are removed (RFC 3986, section 5.2.4).

@@ -8,8 +8,8 @@
 //!
 //! `enter` checks the head of the request, identifies the client and finds the route. The stages are plain functions
 //! that take a `RequestContext`. A stage that rejects a request returns a `Problem`, which the pipeline renders as a
-//! response. The request has a reference to the compiled `RouteRule` of its route, from which each stage receives its
-//! part. So a request is completed with the configuration that it started with.
+//! response. Each request keeps a reference to the compiled `RouteRule` of its route, and each stage receives its part
+//! of this rule. So a request is completed with the configuration that it started with.
 
 mod access_log;
 mod open_store;
@@ -293,8 +293,8 @@ impl Pipeline {
         })))
     }
 
-    /// Forwards a request to the upstream, at most once if it has an idempotency key. The idempotency stage directly
-    /// precedes the upstream stage, so it stores only responses from the upstream.
+    /// Forwards a request to the upstream. A request with an idempotency key passes the idempotency stage first. This
+    /// stage directly precedes the upstream stage, so that it stores only responses from the upstream.
     fn execute<'a>(
         &'a self,
         routed: &'a Arc<Routed>,
@@ -322,7 +322,7 @@ impl Pipeline {
         }
     }
 
-    /// Renders a problem as a response, and notes its type for the access log.
+    /// Renders a problem as a response, and notes the type of the problem for the access log.
     fn reject(
         &self,
         problem: Problem,

@@ -29,8 +29,8 @@ const HELD: &str = " The request may have been executed, so the gateway does not
 /// Usual number of headers in the response to a rejected request, including headers that later stages add.
 pub(crate) const HEADER_CAPACITY: usize = 12;
 
-/// Reason why the gateway rejects a request. The fields are boxed, because each `Result` that contains a problem is
-/// moved often.
+/// Reason why the gateway rejects a request. The fields are boxed to keep a `Result` that contains a problem small,
+/// because functions often move such a `Result`.
 #[derive(Clone, Debug)]
 pub struct Problem(Box<ProblemFields>);
 
@@ -84,13 +84,13 @@ pub enum RetryAfterForm {
 /// Timeout of an upstream. Each phase of a request has its own setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeoutPhase {
-    /// `connect_timeout`: how long it can take to establish a connection, including TLS.
+    /// `connect_timeout`: maximum time to establish a connection, including the TLS handshake.
     Connect,
-    /// `first_byte_timeout`: how long it can take from the last byte of the request to the head of the response.
+    /// `first_byte_timeout`: maximum time from the last byte of the request to the head of the response.
     FirstByte,
-    /// `idle_timeout`: how long the pause between two parts of a body can be, in either direction.
+    /// `idle_timeout`: maximum time between two parts of a request or response body.
     Idle,
-    /// `timeout`: how long the request can take in total, including all attempts.
+    /// `timeout`: maximum time from the start of the first attempt to the end of the response.
     Total,
 }
 

@@ -10,7 +10,7 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 /// Header that contains the request id, in requests to the upstream and in responses to the client.
 pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Maximum length of a request id from a client, in bytes. A longer id is replaced.
+/// Maximum length of a request id from a client, in bytes. The gateway replaces a longer id by a random one.
 const MAX_LENGTH: usize = 128;
 
 /// Id of one request, for headers and logs.

@@ -30,8 +30,8 @@
 //! # Ok::<_, Box<dyn Error>>(())
 //! ```
 //!
-//! [`ErrorResponse::check`] converts a response with a status of 400 or above into an error with its `Retry-After`. A
-//! program can also use its own error type, which must implement [`RetryableError`].
+//! [`ErrorResponse::check`] converts a response with a status of 400 or above into an error. The error contains the
+//! `Retry-After` of the response. A program can also use its own error type, which must implement [`RetryableError`].
 
 mod backoff;
 mod classify;

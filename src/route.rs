@@ -1,10 +1,11 @@
 //! Finds the route of a request: the first route in the configuration whose methods and patterns match.
 //!
-//! [`Matcher`] is generic over the value of a route. It does not try the routes one after the other. Otherwise the last
-//! of a thousand routes would take a thousand times as long as the first. Instead, all patterns that a method can match
-//! are compiled into one automaton, in which earlier patterns have priority. The automaton reads a path once,
-//! regardless of the number of routes. The priority has a cost: a match is reported only when all earlier patterns have
-//! failed. For example, if `/api/.+/x` precedes `/api/`, the matcher has to read the complete path.
+//! [`Matcher`] is generic over the value of a route. It does not try the routes one after the other, because finding
+//! the last of a thousand routes would then take a thousand times as long as finding the first. Instead, each method
+//! has an automaton. It contains the patterns of all routes that match this method, and earlier patterns have priority.
+//! The automaton reads a path once, regardless of the number of routes. The priority has a cost: a match is reported
+//! only when all earlier patterns have failed. For example, if `/api/.+/x` precedes `/api/`, the matcher has to read
+//! the complete path.
 //!
 //! A `RegexSet` would report *all* patterns that match. A `RegexSet` is slower, because it cannot drop later patterns
 //! early. A radix tree would be faster for literal prefixes, but cannot contain regular expressions.

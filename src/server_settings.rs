@@ -1,7 +1,7 @@
 //! Settings of `[server]`: listeners, workers, timeouts and limits.
 //!
-//! `config` creates these settings. They are in their own module, because `http1`, `http2` and the request pipeline
-//! read them. These modules must not depend on `config` or `gateway`.
+//! `config` creates these settings. They are not defined in `config`, because `http1`, `http2` and the request pipeline
+//! read them and must not depend on `config` or `gateway`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -49,7 +49,7 @@ pub(crate) struct ClientTimeouts {
     pub body: Duration,
     /// How long an idle connection waits for the next request (`idle_timeout`).
     pub idle: Duration,
-    /// How long the gateway waits until the client receives more bytes of the response (`write_timeout`).
+    /// How long the gateway waits for the client to receive more bytes of the response (`write_timeout`).
     pub write: Duration,
 }
 
@@ -78,8 +78,8 @@ pub(crate) struct ServerLimits {
     pub body_bytes: u64,
     /// Maximum number of concurrent HTTP/2 streams of a connection (`h2_max_streams`).
     pub h2_streams: u32,
-    /// Maximum number of HTTP/2 streams of a connection that the client has reset before the gateway has served them
-    /// (`h2_max_resets`). The gateway closes the connection if the client exceeds it.
+    /// How many HTTP/2 streams of one connection the client can reset before the gateway has served them
+    /// (`h2_max_resets`). If the client resets more streams, the gateway closes the connection.
     pub h2_resets: usize,
 }
 

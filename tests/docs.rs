@@ -283,8 +283,8 @@ fn run(document: &str) {
     }
 }
 
-/// Returns a free port whose digits do not contain a port number of the documents. Otherwise these digits would be
-/// replaced too when the next port number is replaced.
+/// Returns a free port. Its digits do not contain any port number of the documents, because the replacement of that
+/// port number would then also change the digits of the free port.
 fn free_port() -> String {
     loop {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");

@@ -20,8 +20,8 @@ use crate::table::{median, print_result, range};
 const FEW: u32 = 1_000;
 const MANY: u32 = 1_000_000;
 
-/// Number of addresses in 10.0.0.0/8. The clients are spread over this network, so that both loads have addresses of
-/// similar length as text.
+/// Number of addresses in 10.0.0.0/8. The clients are spread over this network, so that the text lengths of the client
+/// addresses are similar with a thousand and with a million clients.
 const ADDRESSES: u32 = 1 << 24;
 
 /// Number of connections that send the first request of each client.

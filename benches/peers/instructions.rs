@@ -68,8 +68,8 @@ impl Case {
     }
 }
 
-/// Measures Tidegate and prints the instructions per request. If `INSTRUCTIONS_BASE` is set, also measures that binary
-/// and prints the difference.
+/// Measures Tidegate and prints the instructions per request. If `INSTRUCTIONS_BASE` contains the path of another
+/// gateway binary, also measures this binary and prints the difference.
 pub(crate) fn measure(setup: &Setup) -> BenchResult<()> {
     let base = std::env::var_os("INSTRUCTIONS_BASE")
         .map(copy_of(setup))
@@ -99,7 +99,8 @@ pub(crate) fn measure(setup: &Setup) -> BenchResult<()> {
     Ok(())
 }
 
-/// Returns a function that copies a gateway binary, so that a build cannot replace it between two runs.
+/// Returns a function that copies a gateway binary and returns the path of the copy. A build can replace the original
+/// between two runs, but not the copy.
 fn copy_of(setup: &Setup) -> impl Fn(OsString) -> BenchResult<std::path::PathBuf> {
     let copy = setup.path().join("base");
     move |binary| {

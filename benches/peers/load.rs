@@ -1,4 +1,4 @@
-//! Loads a gateway with wrk and measures its CPU time and memory.
+//! Loads a gateway with wrk and measures the CPU time and memory of the gateway.
 
 use std::env;
 use std::ffi::OsStr;
@@ -88,8 +88,8 @@ impl Sample {
     }
 }
 
-/// Measures a gateway after a warm-up. A response without the expected status of `workload` becomes a fault of the
-/// sample.
+/// Measures a gateway after a warm-up. Responses whose status differs from the status of `workload` are reported in
+/// `faults` of the sample.
 pub(crate) fn measure(
     setup: &Setup,
     running: &Running,

@@ -16,16 +16,18 @@ use crate::process::Process;
 /// Maximum time from the start of a program until it listens, and maximum time that a response can take.
 const START: Duration = Duration::from_secs(10);
 
-/// Body of all responses of the upstream. It has 100 bytes and one opening brace.
+/// Body of all responses of the upstream. It has 100 bytes. It contains exactly one opening brace, because `clients.rs`
+/// counts responses by their opening braces.
 const RESPONSE: &str = r#"{"id":"5f2d7c1e9b3a4e60","name":"kitchen","state":"online","seen":"2026-11-16T10:24:36Z","rev":1042}"#;
 
 /// The running upstream, the Tidegate binary, and the directory for files.
 pub(crate) struct Setup {
-    // This field is first, so that the upstream ends before its directory is deleted.
+    // Fields are dropped in the order of declaration. This field is first, so that the upstream ends before the
+    // directory is deleted.
     _upstream: Process,
     /// Address on which the upstream listens.
     pub(crate) upstream: SocketAddr,
-    /// Copy of the Tidegate binary. It is a copy, so that a build cannot replace it during the measurement.
+    /// Copy of the Tidegate binary. A build can replace the original during the measurement, but not the copy.
     pub(crate) tidegate: PathBuf,
     directory: TempDir,
 }
@@ -59,7 +61,7 @@ impl Setup {
         self.directory.path()
     }
 
-    /// Writes a file in the directory and returns its path.
+    /// Writes a file in the directory and returns the path of the file.
     pub(crate) fn file(&self, name: &str, text: &str) -> BenchResult<PathBuf> {
         let path = self.path().join(name);
         fs::write(&path, text)?;
@@ -102,7 +104,7 @@ pub(crate) fn nginx(
     Process::start(&mut command, &directory.join(format!("{name}.log")))
 }
 
-/// Returns an address on the loopback interface whose port is free.
+/// Returns a loopback address with a free port.
 pub(crate) fn free_address() -> BenchResult<SocketAddr> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?)
 }

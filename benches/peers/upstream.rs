@@ -106,7 +106,8 @@ impl Variant {
     }
 }
 
-/// Returns the configuration of a gateway. Its two upstream servers are the same server under two names.
+/// Returns the configuration of a gateway. The gateway has two upstream servers, which are the same server under two
+/// names.
 fn config(listen: SocketAddr, upstream: SocketAddr, settings: &str) -> String {
     format!(
         r#"

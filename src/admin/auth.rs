@@ -1,11 +1,11 @@
 //! Access control for all admin endpoints except the probes `/livez` and `/readyz`.
 //!
 //! If `[admin] token` is set, a request must contain the token in `Authorization`. `Host` and `Origin` are then not
-//! checked, because a web page does not know the token.
+//! checked, because these checks protect against web pages, and a web page does not know the token.
 //!
 //! If no token is set, only a listener on a loopback address accepts requests, and a request must have a loopback
-//! `Host` and no `Origin`. So a web page cannot use the operator's browser to read or change admin data, neither
-//! directly nor by DNS rebinding.
+//! `Host` and no `Origin`. So a web page cannot use the operator's browser to read or change admin data, either
+//! directly or by DNS rebinding.
 
 use axum::http::HeaderMap;
 use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};

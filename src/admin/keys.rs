@@ -23,8 +23,8 @@ use super::listener::AdminState;
 use super::problem::AdminProblem;
 use crate::idempotency::{self, KeyHash, RecordInfo, Records as _};
 
-/// Maximum number of records of an idempotency key in one response, and of scopes in one problem document. A common
-/// key, such as `1`, can have a record in thousands of scopes.
+/// Maximum number of records in one response, and maximum number of scopes in one problem document. The numbers need a
+/// maximum, because a common idempotency key, such as `1`, can have a record in each of thousands of scopes.
 const MAX_SHOWN: usize = 100;
 
 /// Maximum number of records of an idempotency key that a lookup reads. Further records are not counted.

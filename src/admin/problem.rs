@@ -1,8 +1,9 @@
 //! Error responses of the admin listener, as problem documents (RFC 9457).
 //!
-//! [`crate::respond`] does not render these documents. Its output formats, retry headers and CORS headers are for API
-//! clients. The type of a problem is defined by the gateway, or it is `about:blank` if the status code alone describes
-//! the problem (RFC 9457, section 4.2.1). The `error` member has the same form as in responses to API clients.
+//! [`crate::respond`] does not render these documents, because its output formats, retry headers and CORS headers are
+//! only for API clients. The type of a problem is defined by the gateway, or it is `about:blank` if the status code
+//! alone describes the problem (RFC 9457, section 4.2.1). The `error` member has the same form as in responses to API
+//! clients.
 
 use axum::Json;
 use axum::http::header::CONTENT_TYPE;
@@ -96,8 +97,8 @@ impl AdminProblem {
         }
     }
 
-    /// Creates the problem of a key that must not be freed, with status 409. Only a record in state `unknown` can be
-    /// deleted.
+    /// Creates the problem of a request to delete a record whose state is not `unknown`, with status 409. `state` is
+    /// the state of the record.
     pub(super) fn not_unknown(state: RecordState) -> Self {
         let state_text = match state {
             RecordState::InProgress => "in progress",

@@ -47,7 +47,7 @@ struct ServerView {
     server: String,
     weight: u32,
     in_flight: u32,
-    /// Whether failed health checks have ejected the server, so that it receives no requests.
+    /// Whether the server is ejected because of failed health checks. An ejected server receives no requests.
     ejected: bool,
     circuit: CircuitView,
 }

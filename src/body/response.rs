@@ -16,7 +16,7 @@ use crate::problem::TimeoutPhase;
 /// Body of a response to a client.
 pub struct ResponseBody {
     /// Bytes that are sent before the stream. They are the complete body, or the part of a stream that the gateway had
-    /// read when it found the body too large to store. The second entry is empty if the first is.
+    /// read when it found the body too large to store. If the first entry is empty, the second is also empty.
     held: [Bytes; 2],
     /// Remaining body after `held`; `None` if there is none. The stream is boxed to keep the response small, because
     /// each stage moves the response.

@@ -151,8 +151,9 @@ fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
     if let Some(dropped) = dropped(&sent, &headers, names) {
         line("dropped", dropped);
     }
-    // A request with two lines of a header in the key of a rate limit is rejected. This check is omitted for a CORS
-    // preflight request that the gateway responds to itself, because no rate limit applies to such a request.
+    // A request is rejected if it repeats a header that is in an idempotency scope or in the key of a rate limit. This
+    // check is omitted for a CORS preflight request that the gateway responds to itself, because neither rate limits
+    // nor idempotency keys apply to such a request.
     let is_counted = preflight.is_none() || policy.respond.cors.is_none();
     let check = || route.counted.check(&mut headers, &caller, Some(&host));
     if let Some(Err(error)) = is_counted.then(check) {
@@ -204,8 +205,8 @@ fn rejected(problem: &Problem) -> String {
     format!("{}, {}", problem.status.as_u16(), problem.detail)
 }
 
-/// Describes the request headers that the gateway does not forward, with the reason. Returns `None` if the
-/// gateway forwards all headers.
+/// Describes which request headers the gateway does not forward, and why. Returns `None` if the gateway forwards all
+/// headers.
 fn dropped(sent: &HeaderMap, left: &HeaderMap, names: &HeaderNames) -> Option<String> {
     let dropped: Vec<_> = sent
         .keys()

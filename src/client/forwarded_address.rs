@@ -2,8 +2,8 @@
 //!
 //! `X-Forwarded-For` has no standard, so the parser accepts only the forms that proxies write. It rejects `unknown`,
 //! `_hidden`, host names, quotes and IPv6 zone ids. A zone id names a network interface of the machine that wrote the
-//! header, so it has no meaning for the gateway. An address is not accepted without its zone id either, because two
-//! clients can have the same address with different zone ids.
+//! header, so it has no meaning for the gateway. The parser could ignore the zone id and accept the address. It does
+//! not, because two clients can have the same address with different zone ids.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -110,8 +110,8 @@ pub(super) struct ServerSection {
     /// Maximum number of open HTTP/2 streams on a client connection.
     #[schemars(range(min = 1), extend("default" = 128))]
     pub(super) h2_max_streams: Option<Located<u32>>,
-    /// Maximum number of HTTP/2 streams on a connection that the client has reset and the gateway has not yet
-    /// processed. Above this number, the gateway closes the connection.
+    /// Maximum number of HTTP/2 streams per connection that the client has reset and the gateway has not yet processed.
+    /// Above this number, the gateway closes the connection.
     #[schemars(range(min = 1), extend("default" = 64))]
     pub(super) h2_max_resets: Option<Located<usize>>,
 }

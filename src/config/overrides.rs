@@ -203,8 +203,8 @@ impl<'i> EnvOverride<'i, '_> {
         );
     }
 
-    /// Redacts the value of a variable with an unknown name in problem reports. The name can be misspelt, and the value
-    /// can be a secret.
+    /// Redacts the value of this variable, so that no problem report shows it. This function is called if the name of
+    /// the variable is unknown: the name can be misspelt, and the value can be a secret.
     fn redact_value(&mut self) {
         let span = self.start..self.start + self.value.len();
         self.findings.sources.redact(&span);
@@ -231,7 +231,8 @@ fn name_of<'a>(item: &'a TomlNode<'_>) -> Option<&'a str> {
     item.get_ref().get("name")?.get_ref().as_str()
 }
 
-/// Converts a name to lower case, with `_` for characters that cannot be part of the name of an environment variable.
+/// Converts a name to lower case, and replaces dashes, dots and spaces with `_`, because the name of an environment
+/// variable cannot contain them.
 fn normalise_name(name: &str) -> String {
     name.to_lowercase().replace(['-', '.', ' '], "_")
 }

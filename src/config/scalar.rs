@@ -37,7 +37,7 @@ pub(super) use upstream::{
 
 pub(super) use name::{BackendWord, KeyText, Label, LimitName};
 
-/// Error about the text of a value that does not match its type.
+/// Error: the text of a configuration value cannot be parsed as the type of this value.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{title}; {help}")]
 pub(super) struct ValueError {
@@ -67,7 +67,7 @@ macro_rules! scalars {
             }
         }
 
-        /// Names of all types in the table, which [`check`] can check.
+        /// Names of all types in the table. These are the values of `format` that [`check`] knows.
         #[cfg(test)]
         pub(super) const FORMATS: &[&str] = &[$(stringify!($name)),+];
 

@@ -24,7 +24,7 @@ use super::validate;
 const SECRET: &[(&str, &str)] = &[("admin", "token"), ("store", "password")];
 
 /// Redacts the secrets in the source texts of a TOML tree. Call this function before `${VARIABLE}` references are
-/// replaced, because the replaced values would not match the source texts.
+/// replaced, because afterwards the values in the tree differ from the source texts.
 pub(super) fn redact(table: &DeTable<'_>, schema: &Value, findings: &mut Findings) {
     let mut spans = Vec::new();
     let mut search = Search {
@@ -153,7 +153,8 @@ fn password_in_url(url: &str) -> Option<Range<usize>> {
         let colon = url[start..at].find(':').map(|colon| start + colon + 1);
         return Some(colon.unwrap_or(start)..at).filter(|secret| !secret.is_empty());
     }
-    // A port that is not a number is treated as a password, because the host can be missing: `redis://user:password`.
+    // Text after the colon that is not a port number is treated as a password, because the host can be missing, as in
+    // `redis://user:password`.
     let start = scheme?;
     let authority = url[start..].split(['/', '?', '#']).next()?;
     let port = authority.find(':')? + 1;
@@ -161,7 +162,7 @@ fn password_in_url(url: &str) -> Option<Range<usize>> {
     (!is_port && !authority.starts_with('[')).then_some(start + port..url.len())
 }
 
-/// Returns those parts of the range `within` of a text that are not `${VARIABLE}` references.
+/// Returns those parts of `text` that are in the range `within` and are not `${VARIABLE}` references.
 fn without_variables(text: &str, within: Range<usize>) -> Vec<Range<usize>> {
     // If the text contains `$${` (a literal `${`), the whole range is returned. The search below would mistake the
     // literal for a reference.

@@ -88,7 +88,7 @@ impl SourceMap {
         }
     }
 
-    /// Overwrites the text at a span with asterisks, so that no problem on this line shows the secret.
+    /// Overwrites the secret at a span with asterisks, so that no problem on the same line shows it.
     pub(super) fn redact(&mut self, span: &Span) {
         let index = self.index_of(span);
         let source = &mut self.sources[index];

@@ -66,7 +66,8 @@ pub(super) fn accepts_type(schema: &Value, found: &str) -> bool {
     types(schema).into_iter().any(matches)
 }
 
-/// Reports a configuration key that the schema does not define. `table` is the path of its section, or empty.
+/// Reports a configuration key that the schema does not define. `table` is the path of the table that contains the key.
+/// It is empty at the top level.
 pub(super) fn unknown_key(
     findings: &mut Findings,
     span: &Span,

@@ -1,8 +1,8 @@
 //! Signal from a worker to its connections that a drain has started.
 //!
 //! A connection checks the signal on every poll, so the check must be cheap: it loads one flag that only this worker's
-//! thread reads. A cancellation token is not used, because it would take a lock that all workers share, once per
-//! request. When the drain starts, the signal wakes idle connections through their wakers.
+//! thread reads. A cancellation token is not used, because with a token each request would take a lock that all workers
+//! share. When the drain starts, the signal wakes idle connections through their wakers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

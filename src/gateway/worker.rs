@@ -19,8 +19,9 @@ use crate::http1::FlushBatch;
 use crate::pipeline::Pipeline;
 use crate::upstream::health::HealthChecks;
 
-/// Delay before the next accept after a failed one. The usual cause is `RLIMIT_NOFILE`. Without a delay, the accept
-/// loop would use all CPU time of the worker until a connection closes.
+/// Delay before the next accept after a failed one. The usual cause of a failed accept is that the limit
+/// `RLIMIT_NOFILE` on open files is reached. Without a delay, the accept loop would use all CPU time of the worker
+/// until a connection closes.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Period of the timer in [`keep_timer_armed`]. The period is long enough to cost almost nothing, and shorter than the
@@ -101,9 +102,9 @@ impl Worker {
     }
 }
 
-/// Keeps one timer running that expires before the timers of requests. When a new timer becomes the next to expire, the
-/// runtime wakes itself through a file descriptor, which costs a system call. Without this timer, almost every request
-/// would cause such a call.
+/// Keeps one short timer running, so that the timer of a request is almost never the next to expire. When a new timer
+/// becomes the next to expire, the runtime wakes itself through a file descriptor, which costs a system call. If the
+/// short timer did not run, almost every request would cause such a call.
 async fn keep_timer_armed() {
     loop {
         tokio::time::sleep(TICK).await;
@@ -111,7 +112,7 @@ async fn keep_timer_armed() {
 }
 
 /// Accepts and serves connections until the drain starts. Then serves the connections that wait in the kernel's accept
-/// queue, and closes the listener.
+/// queue, and closes the listener. If no permit is free when the drain starts, the queued connections are not served.
 async fn accept(socket: TcpListener, context: Arc<WorkerContext>, permits: Arc<Semaphore>) {
     let listener = match tokio::net::TcpListener::from_std(socket) {
         Ok(listener) => listener,

@@ -45,12 +45,12 @@ pub(super) struct Connection<IO> {
     linger: Linger,
     /// The request body that is not completely received. `None` if no body is outstanding.
     pending: Option<PendingBody>,
-    /// When the current wait for bytes of the client started. `None` if the connection does not wait.
+    /// When the current wait for bytes from the client started. `None` if the connection does not wait.
     waiting_since: Option<Instant>,
     /// Whether the connection waits for the rest of a head, and not for the start of the next request.
     waits_for_head: bool,
-    /// Whether the connection has already received a request, so that `idle_timeout` applies while it waits for the
-    /// next one.
+    /// Whether the connection has already received a request. If so, `idle_timeout` applies while the connection waits
+    /// for the next request.
     is_reused: bool,
     state: ReadState,
     /// Whether the connection closes after the current response.
@@ -129,8 +129,9 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         Poll::Ready(Ok(received))
     }
 
-    /// Waits until the timeout of the next head expires or `stops` returns true. Returns a violation if the client has
-    /// sent only a part of the head, and `None` if it has sent nothing.
+    /// Waits until the timeout of the next head expires. Then returns a violation if the client has sent only a part of
+    /// the head, and `None` if the client has sent nothing. Also returns `None` if the client has sent nothing and
+    /// `stops` returns true.
     fn poll_head_timeout(
         &mut self,
         cx: &mut Context<'_>,
@@ -305,8 +306,8 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
             && (!pending.sender.is_dropped() || pending.decoder.remaining().is_none_or(is_small))
     }
 
-    /// Closes the connection. If the client can still be sending, the connection first lingers, so that the client
-    /// receives the response.
+    /// Closes the connection. If the client can still be sending, the connection first stays open for a short time (see
+    /// [`Linger`]), so that the client receives the response.
     pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.state == ReadState::Closed {
             let shut = Pin::new(&mut self.io).poll_shutdown(cx);
@@ -392,7 +393,7 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         Ok(true)
     }
 
-    /// Ends the request body for the service, and updates the state of the read side.
+    /// Reports the end of the request body, or its error, to the service. Also updates the state of the read side.
     fn end_body(&mut self, end: Result<(), Http1BodyError>) {
         match end {
             Ok(()) => {}

@@ -101,7 +101,7 @@ pub(crate) struct SocketState {
 }
 
 impl SocketState {
-    /// Whether the last write had to wait because the socket's send buffer is full.
+    /// Whether the last write could not continue because the send buffer of the socket was full.
     pub(crate) fn is_blocked(&self) -> bool {
         self.is_blocked.load(Ordering::Relaxed)
     }

@@ -50,8 +50,8 @@ enum ResponseFraming {
     Length(u64),
     /// The response has `Transfer-Encoding: chunked`. Only trailers with these names are sent after the last chunk.
     Chunked { trailers: TrailerNames },
-    /// The body ends when the gateway closes the connection. This framing is used for a body of unknown length to an
-    /// HTTP/1.0 client, which does not understand chunks.
+    /// The body ends when the gateway closes the connection. This framing is used if the length of the body is unknown
+    /// and the client uses HTTP/1.0, which has no chunks.
     Close,
 }
 
@@ -66,7 +66,7 @@ pub(super) enum Sent {
 }
 
 /// Header fields that must not be sent as trailers (RFC 9110, section 6.5.1). They affect framing, routing,
-/// authentication or processing. A recipient that merges trailers into the headers would act on them.
+/// authentication or processing. A recipient that merges trailers into the headers would act on such a field.
 pub(crate) const FORBIDDEN_TRAILERS: [HeaderName; 16] = [
     AUTHORIZATION,
     CACHE_CONTROL,

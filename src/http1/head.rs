@@ -52,7 +52,7 @@ pub struct Head {
     pub framing: Framing,
     /// Whether the client waits for `100 Continue` before it sends the body.
     pub expects_continue: bool,
-    /// Whether the client accepts trailers, because the request has `TE: trailers`.
+    /// Whether the request has `TE: trailers`, which means that the client accepts trailers.
     pub accepts_trailers: bool,
     /// Whether the connection stays open for another request, according to the HTTP version and the `Connection` header
     /// of this request.
@@ -223,8 +223,8 @@ fn request_line(bytes: &[u8]) -> Result<(RequestLine, usize), ParseError> {
     Ok((line, next))
 }
 
-/// Checks that the part of the request line from `start` to `end` is not empty, and that a space follows. Returns
-/// `otherwise` if another character follows.
+/// Checks that the part of the request line from `start` to `end` is not empty, and that a space follows. Returns the
+/// violation `otherwise` if neither a space nor a line end follows.
 fn expect_space(
     bytes: &[u8],
     start: usize,

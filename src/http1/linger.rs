@@ -22,7 +22,7 @@ use super::timers::Timer;
 const TIME: Duration = Duration::from_secs(2);
 
 /// Maximum number of discarded bytes. On Linux the send buffer of a connection grows to 4 MiB and the receive buffer to
-/// 6 MiB. The maximum is larger, so all bytes in both buffers can be discarded.
+/// 6 MiB. The maximum is larger than their sum of 10 MiB, so all bytes in both buffers can be discarded.
 const BYTES: usize = 16 << 20;
 
 /// Size of the buffer for one read of discarded bytes.
@@ -51,8 +51,8 @@ impl Default for Linger {
 
 impl Linger {
     /// Closes the write side, then reads and discards bytes until the client closes its side. `expected` tells whether
-    /// the client can still be sending. If it is false, only bytes that have already arrived are read, so the close is
-    /// immediate.
+    /// the client can still be sending. If `expected` is false, only bytes that have already arrived are read, so the
+    /// close is immediate.
     pub(super) fn poll<IO: AsyncRead + AsyncWrite + Unpin>(
         &mut self,
         io: &mut IO,

@@ -2,8 +2,8 @@
 //!
 //! The first bytes of a request are read into a buffer that all connections of a thread share. They are then copied to
 //! a buffer of exactly their size. Usually these bytes are the complete request. So an idle connection has no buffer,
-//! and an active connection has no unused capacity. The rest of a large head or body is read into a buffer of the
-//! connection, which is released when it is empty. The first bytes of a connection are read by
+//! and an active connection has no unused capacity. The rest of a large head or body is read into a separate buffer for
+//! the connection. This buffer is released when it is empty. The first bytes of a connection are read by
 //! [`detect`](fn@super::detect) instead.
 
 use std::cell::RefCell;
@@ -50,7 +50,7 @@ pub(super) struct Reader {
     limits: HeadLimits,
     /// Received bytes that are not parsed or decoded yet.
     buffer: BytesMut,
-    /// Whether to parse the buffer before the next read, because it can contain a complete head.
+    /// Whether the buffer can contain a complete head. If so, the buffer is parsed before the next read.
     unparsed: bool,
     /// Size of the next read, in bytes, between [`MIN_READ`] and [`MAX_READ`].
     read_size: usize,
@@ -273,7 +273,8 @@ impl Reader {
         }
     }
 
-    /// Reads the first bytes of a request through the buffer that the thread shares. Returns the number of bytes.
+    /// Reads the first bytes of a request into the buffer that all connections of the thread share, and copies them to
+    /// the buffer of this connection. Returns the number of bytes.
     fn poll_first<IO: AsyncRead + Unpin>(
         &mut self,
         io: &mut IO,
@@ -296,7 +297,7 @@ impl Reader {
         self.buffer.reserve(self.read_size);
         let capacity = self.buffer.capacity() - self.buffer.len();
         let Poll::Ready(count) = poll_read_buf(Pin::new(io), cx, &mut self.buffer)? else {
-            // An empty buffer is released, so that a connection uses no memory for it while it waits for the client.
+            // An empty buffer is released, so that it uses no memory while the connection waits for the client.
             if self.buffer.is_empty() {
                 self.buffer = BytesMut::new();
             }

@@ -141,8 +141,8 @@ struct Exchange {
 }
 
 impl Exchange {
-    /// Creates the request for the service and the state of its exchange. `connection` receives the rest of the request
-    /// body.
+    /// Creates the request for the service and the state of its exchange. Passes the state of an incomplete request
+    /// body to `connection`, which receives the rest. Returns `None` if `received` is `None`.
     fn start<IO>(
         received: Option<Result<Message, Violation>>,
         connection: &mut Connection<IO>,

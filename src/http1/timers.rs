@@ -1,9 +1,10 @@
 //! Timer and write timeout of a connection, and the cached `Date` header.
 //!
 //! A connection has one timer for all its timeouts. Every request moves the deadline, and resetting a tokio timer costs
-//! more than reading a clock. So the timer is not reset when the deadline moves to a later time. The timer is reset
-//! only when it fires before the deadline, or when the new deadline is earlier. A single timer suffices, because one
-//! task polls all deadlines of a connection.
+//! more than reading a clock. So the timer is not reset when the deadline moves to a later time. Instead, the timer
+//! fires before the deadline and is then reset to the deadline. If the new deadline is before the time at which the
+//! timer would fire, the timer is reset immediately. A single timer suffices, because one task polls all deadlines of a
+//! connection.
 
 use std::cell::RefCell;
 use std::io;
@@ -117,7 +118,7 @@ impl WriteTimeout {
     }
 }
 
-/// A formatted HTTP date. It is valid until the current second ends.
+/// A formatted HTTP date. It is valid until the end of the second in which it was formatted.
 struct CachedDate {
     value: HeaderValue,
     until: Instant,

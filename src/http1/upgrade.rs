@@ -41,7 +41,8 @@ struct UpgradeSlot(Arc<Mutex<Option<Upgrade>>>);
 /// Sender with which the server passes the connection to the [`Upgrade`] of a request.
 pub(super) type UpgradeSender = oneshot::Sender<Tunnel>;
 
-/// Adds an [`Upgrade`] to the extensions of a request. Returns the sender that later passes the connection to it.
+/// Adds an [`Upgrade`] to the extensions of a request. Returns the sender that later passes the connection to this
+/// [`Upgrade`].
 pub(super) fn offer<B>(request: &mut Request<B>) -> UpgradeSender {
     let (sender, upgrade) = oneshot::channel();
     let slot = UpgradeSlot(Arc::new(Mutex::new(Some(Upgrade(upgrade)))));
@@ -50,7 +51,7 @@ pub(super) fn offer<B>(request: &mut Request<B>) -> UpgradeSender {
 }
 
 /// Takes the [`Upgrade`] out of a request, for a service that responds with `101 Switching Protocols`. Returns `None`
-/// if the request has no `Upgrade` header, or the value was already taken.
+/// if the request has no `Upgrade` header, or if the [`Upgrade`] was already taken.
 pub(crate) fn on<B>(request: &mut Request<B>) -> Option<Upgrade> {
     let UpgradeSlot(upgrade) = request.extensions_mut().remove()?;
     upgrade.lock().take()

@@ -1,4 +1,5 @@
-//! Violations of the HTTP/1 syntax or of a limit in a request, and the response status for each violation.
+//! Rules that a request can violate (HTTP/1 syntax, size limits and timeouts), and the response status for each of
+//! them.
 //!
 //! Each rule has its own variant, so that the response and the log name the violated rule. The text does not contain
 //! the invalid bytes, because the gateway must not send bytes of the client back.

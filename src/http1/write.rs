@@ -199,8 +199,8 @@ mod tests {
 
     use super::*;
 
-    /// Sends the bytes that `fill` adds through a connection that buffers at most `narrow` bytes. Returns the received
-    /// bytes.
+    /// Calls `fill` to fill a write buffer. Then sends the buffer over a connection that holds at most `narrow` bytes
+    /// in transit. Returns the received bytes.
     fn send(narrow: usize, fill: impl FnOnce(&mut WriteBuffer)) -> Vec<u8> {
         let runtime = tokio::runtime::Builder::new_current_thread().build();
         runtime.unwrap().block_on(async {

@@ -22,15 +22,15 @@ use super::linger::Unread;
 /// The body of an HTTP/2 request, which the service reads. Trailers are dropped.
 #[derive(Debug)]
 pub(crate) struct Http2Body {
-    /// The stream that the body arrives on. `None` only while the body is dropped.
+    /// The stream on which the body arrives. `None` only in the destructor, after it has taken the stream.
     stream: Option<RecvStream>,
-    /// Sender for the stream, which is used if the service drops the body before its end.
+    /// Sender that passes the stream to [`Unread`] if the service drops the body before its end.
     unread: Option<oneshot::Sender<RecvStream>>,
     /// Number of bytes that are still to be received. `None` if the request has no `Content-Length`.
     declared: Option<u64>,
     /// The last part of a body with `Content-Length`. It is withheld from the service until the stream ends.
     last: Option<Bytes>,
-    /// How long the service waits for the next data of the client (`body_timeout`).
+    /// How long the service waits for further data from the client (`body_timeout`).
     timeout: Duration,
     /// Timer for `timeout`. `Some` only while the service waits for the body.
     stalled: Option<Pin<Box<Sleep>>>,

@@ -1,10 +1,11 @@
 //! Determines why a stream has no send capacity: because its client is slow, or because other streams are served first.
 //!
-//! `h2` grants the connection's flow-control window to the waiting streams roughly in turn. Suppose that n
-//! streams wait, and one of them gets no capacity although `h2` has granted capacity to streams at least 2n times. Then
-//! `h2` has skipped this stream, because the window of the stream is exhausted. So the stream waits for its client. If
-//! `h2` has granted capacity at least once, but fewer than 2n times, the stream waits because other streams are served
-//! first.
+//! `h2` grants the connection's flow-control window to the waiting streams roughly in turn. Suppose that n streams
+//! wait, and one of them has received no capacity. The grants of capacity to other streams are counted from the time at
+//! which this stream started to wait. If there were at least 2n grants, `h2` has skipped this stream, because the
+//! window of the stream is exhausted. So the stream waits for its client. If there was at least one grant, but fewer
+//! than 2n, the stream waits because other streams are served first. If there was no grant, the client accepts no data
+//! on any stream.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -80,8 +81,7 @@ mod tests {
     fn a_stream_is_behind_others_until_twice_as_many_grants_are_made_as_streams_wait() {
         let flow = FlowControl::new(Arc::default());
         let (stream, _second, third) = (flow.wait(), flow.wait(), flow.wait());
-        // `h2` has granted no capacity to any stream, so the client accepts no data on any of them. No other stream is
-        // served first.
+        // `h2` has granted no capacity to any stream, so no other stream is served first. The client is slow.
         assert!(!stream.is_behind_others());
         for _ in 0..5 {
             flow.grant();

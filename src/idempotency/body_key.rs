@@ -246,7 +246,8 @@ mod tests {
         }
     }
 
-    /// Recursion of 100,000 levels would overflow the 2 MiB stack of a test thread.
+    /// Checks that nested members are skipped without recursion: recursion of 100,000 levels would overflow the 2 MiB
+    /// stack of the test thread.
     #[test]
     fn other_members_can_be_nested_100_000_levels_deep() {
         let depth = 100_000;

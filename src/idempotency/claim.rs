@@ -59,7 +59,7 @@ pub enum Claim {
     Tombstone,
     /// The claim is rejected: the idempotency key is new, and its scope already has `max_keys_per_scope` keys.
     ScopeFull {
-        /// Minimum time until a key of the scope expires.
+        /// Lower bound of the time until the next key of the scope expires.
         min_wait: Duration,
     },
     /// The claim is rejected: the idempotency key is new, and its client already uses its share of the keys in the
@@ -67,7 +67,7 @@ pub enum Claim {
     ClientFull {
         /// Maximum number of idempotency keys per client.
         limit: u64,
-        /// Minimum time until a key of the client expires.
+        /// Lower bound of the time until the next key of the client expires.
         min_wait: Duration,
     },
     /// The claim is rejected: the idempotency key is new, and the store has `max_keys` keys or Redis is out of memory.

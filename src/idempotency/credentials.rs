@@ -75,8 +75,8 @@ const IGNORED_COOKIES: [&str; 45] = [
     "_dd_s",
 ];
 
-/// Adds the credentials of a request that are not part of the scope of `rule` to the hash input `parts`. Returns
-/// whether there is at least one such credential.
+/// Adds to the hash input `parts` the credentials of a request, except those that are part of the scope of `rule`.
+/// Returns whether at least one credential was added.
 pub(super) fn add_unscoped(parts: &mut HashInput, rule: &KeyRule, headers: &HeaderMap) -> bool {
     let has_scoped_authorization = match &rule.scope {
         Scope::Credential => true,
@@ -216,8 +216,8 @@ pub(crate) fn cookie_values<'a>(
 }
 
 /// Returns whether a cookie is in [`IGNORED_COOKIES`] and can be left out of the fingerprint. A cookie is not ignored
-/// if its name contains a credential word. A cookie is not ignored either if its value could contain further cookies,
-/// because some servers accept commas or white space as separators.
+/// if its name contains a credential word. A cookie is not ignored either if its value contains a comma, a quote or
+/// white space. Some servers accept these characters as separators, so the value could contain further cookies.
 fn is_ignored(cookie: &[u8], value: &[u8]) -> bool {
     let is_listed = IGNORED_COOKIES
         .iter()
@@ -232,8 +232,8 @@ fn is_ignored(cookie: &[u8], value: &[u8]) -> bool {
 /// Authentication schemes with the syntax `ID:SIGNATURE`: AWS Signature Version 2 and similar schemes.
 const ID_AND_SIGNATURE: [&str; 5] = ["AWS", "GOOG1", "OSS", "SharedKey", "SharedKeyLite"];
 
-/// Identity in an `Authorization` value that is signed separately for each request. It stays the same in a retry. The
-/// gateway does not verify the signature.
+/// Identity in an `Authorization` value that is signed separately for each request. The identity is the same in a
+/// retry, although the signature differs. The gateway does not verify the signature.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct SignedIdentity<'a> {
     scheme: &'static str,
@@ -334,8 +334,8 @@ fn param<'a>(params: &'a [u8], wanted: &str) -> Option<&'a [u8]> {
             (&quoted[..end], after)
         } else {
             let end = memchr::memchr(b',', value).unwrap_or(value.len());
-            // The value ends at the first comma. If the value contains a quote, it is rejected, because a server could
-            // treat the comma as a part of a quoted string.
+            // The value ends at the first comma. A value that starts with a single quote or contains a double quote is
+            // rejected, because a server could treat the comma as a part of a quoted string.
             if value.starts_with(b"'") || value[..end].contains(&b'"') {
                 return None;
             }

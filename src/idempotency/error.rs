@@ -51,14 +51,14 @@ pub enum IdempotencyError {
     KeysExhausted {
         /// Maximum number of idempotency keys per scope: `max_keys_per_scope`.
         limit: NonZeroU32,
-        /// Minimum time until a key of the scope expires.
+        /// Lower bound of the time until the next key of the scope expires.
         min_wait: Duration,
     },
     /// The client already uses its share of the idempotency keys in the store.
     ClientKeysExhausted {
         /// Maximum number of idempotency keys per client.
         limit: u64,
-        /// Minimum time until a key of the client expires.
+        /// Lower bound of the time until the next key of the client expires.
         min_wait: Duration,
     },
     /// The idempotency store has no capacity for another key.

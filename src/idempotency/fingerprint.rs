@@ -103,7 +103,7 @@ impl Fingerprint {
     }
 }
 
-/// Returns the host of a request without its port, or an empty slice if there is none.
+/// Returns the host of a request, without the port. Returns an empty slice if the request has no host.
 fn host<B>(request: &Request<B>) -> &[u8] {
     if let Some(authority) = request.uri().authority() {
         return authority.host().as_bytes();

@@ -9,7 +9,7 @@ use super::claim::RecordView;
 use super::{ClaimToken, ExecutionOutcome};
 use crate::clock::Moment;
 
-/// Execution of a request that this process has claimed and not yet ended.
+/// Execution in this process that has not ended yet. Its request has claimed an idempotency key.
 #[derive(Debug)]
 pub(crate) struct InFlightExecution {
     /// Claim under which the request is executed.
@@ -30,7 +30,7 @@ pub(crate) struct Waiters(watch::Sender<Option<ExecutionOutcome>>);
 pub struct Waiter(watch::Receiver<Option<ExecutionOutcome>>);
 
 impl InFlightExecution {
-    /// Creates an execution that was claimed at `since` and has no waiters.
+    /// Creates an execution without waiters. Its request claimed the idempotency key at `since`.
     pub(crate) fn new(token: ClaimToken, since: Moment) -> Self {
         Self {
             token,

@@ -1,4 +1,5 @@
-//! Permit of a request with an idempotency key, which exists from the claim on the key to the end of the execution.
+//! Permit to execute a request with an idempotency key. The permit exists from the claim on the key to the end of the
+//! execution.
 //!
 //! The idempotency stage returns the permit to the idempotency store with the outcome of the execution. If the permit
 //! is dropped instead, by a panic or a runtime that shuts down, the store ends the claim. The key is released if the

@@ -125,7 +125,7 @@ impl StoredResponse {
     }
 }
 
-/// Removes the header `Trailer`, which announces trailers, because trailers are not stored.
+/// Removes the header `Trailer`, because the trailers that it announces are not stored.
 pub(super) fn remove_trailer_header(headers: &mut HeaderMap) {
     headers.remove(TRAILER);
 }

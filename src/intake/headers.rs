@@ -9,8 +9,8 @@
 //! The header names in the configuration are collected when the configuration is loaded. So most requests need only one
 //! pass over their headers.
 //!
-//! The gateway and the upstream can still read different values if the upstream trims or decodes a header value further
-//! than HTTP does. An example is an upstream that removes a no-break space.
+//! The gateway and the upstream can still read different values if the upstream trims or decodes a header value more
+//! than the HTTP standard specifies. An example is an upstream that removes a no-break space.
 
 use std::borrow::Cow;
 use std::net::Ipv6Addr;
@@ -139,8 +139,8 @@ impl HeaderNames {
         }
     }
 
-    /// Joins the `Cookie` lines and removes the headers that `Connection` lists. If `connection` is false, `Connection`
-    /// lists no header and is not read.
+    /// Joins the `Cookie` lines and removes the headers that `Connection` lists. The caller passes `connection = false`
+    /// if it knows that `Connection` lists no header. Then `Connection` is not read.
     pub(crate) fn normalise(&self, headers: &mut HeaderMap, connection: bool) {
         if is_repeated(headers, &COOKIE) {
             join_cookies(headers);
@@ -150,9 +150,9 @@ impl HeaderNames {
         }
     }
 
-    /// Whether an upstream can mistake this name for a protected header, or for a header that the configuration reads.
-    /// CGI maps `X_Forwarded_For` and `X-Forwarded-For` to the same variable. Some servers treat all characters that
-    /// are not letters or digits as equal.
+    /// Whether an upstream can confuse this name with a protected header, or with a header that a route reads. CGI maps
+    /// `X_Forwarded_For` and `X-Forwarded-For` to the same variable. Some servers treat all characters that are not
+    /// letters or digits as equal.
     pub(crate) fn is_lookalike(&self, name: &HeaderName) -> bool {
         if is_regular(name) && !self.has_odd_names {
             return false;
@@ -166,8 +166,9 @@ impl HeaderNames {
 }
 
 impl CountedHeaders {
-    /// First replaces or removes those counted headers that the gateway does not forward as the client sent them. Then
-    /// returns an error if the request repeats a counted header. `host` is the host of the request.
+    /// Prepares the headers in `names` for the rate limits and the idempotency scope of the route. First replaces or
+    /// removes those that the gateway does not forward as the client sent them. Then returns an error if the request
+    /// has several lines of a header in `names`. `host` is the host of the request.
     pub(crate) fn check(
         &self,
         headers: &mut HeaderMap,
@@ -304,7 +305,8 @@ fn join_cookies(headers: &mut HeaderMap) {
     );
 }
 
-/// Returns the protected or hop-by-hop header for which a server can mistake `name`, or `None` if there is none.
+/// Returns the protected or hop-by-hop header that a server can confuse with `name`. Returns `None` if there is no such
+/// header.
 pub(crate) fn protected_lookalike(name: &HeaderName) -> Option<&'static HeaderName> {
     let mut significant = PROTECTED.iter().chain(&HOP_BY_HOP);
     significant.find(|other| is_lookalike_of(name, other))
@@ -323,8 +325,8 @@ fn is_lookalike_of(name: &HeaderName, other: &HeaderName) -> bool {
     name.len() == other.len() && name != other && name.bytes().map(fold).eq(other.bytes().map(fold))
 }
 
-/// Table that contains letters, digits and `-`. A table lookup is fast, which matters because every octet of every
-/// forwarded header name is checked.
+/// Table that is indexed by an octet. An entry is true if the octet is a letter, a digit or `-`. A table is used for
+/// speed, because every octet of every forwarded header name is checked.
 static REGULAR: [bool; 256] = {
     let mut table = [false; 256];
     let mut octet = 0_u8;

@@ -44,7 +44,7 @@ impl Http2Metrics {
         LingeringStream(&self.lingering)
     }
 
-    /// Counts a lingering stream that the gateway resets for this reason.
+    /// Counts a lingering stream that the gateway resets. `reason` is the reason for the reset.
     pub(crate) fn reset_early(&self, reason: EarlyReset) {
         self.early_resets[reason as usize].inc();
     }

@@ -135,14 +135,14 @@ impl UpstreamMetrics {
         self.failures[failure as usize].inc();
     }
 
-    /// Counts a failed request that was not retried, by the reason `why`.
+    /// Counts a failed request that was not retried. `why` is the reason.
     pub(crate) fn retry_refused(&self, why: RetryRefusal) {
         self.retry_refusals[why as usize].inc();
     }
 }
 
 impl InFlight {
-    /// Ends the request and counts it as failed, because its response is incomplete.
+    /// Counts the request as failed and no longer as in flight. `failure` is the reason why its response is incomplete.
     pub(crate) fn failed(self, failure: UpstreamFailure) {
         self.upstream.failed(failure);
     }

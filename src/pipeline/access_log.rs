@@ -1,7 +1,8 @@
 //! Updates the metrics of requests and writes their access log lines.
 //!
 //! The recorder increments the request metrics when a response begins. It writes the access log line when the response
-//! ends. Only then does it know the size, the duration, and whether the client's socket accepted the last byte.
+//! ends, because the line contains the size and the duration of the response, and whether the client's socket accepted
+//! its last byte.
 
 use std::fmt;
 use std::net::IpAddr;

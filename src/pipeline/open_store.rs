@@ -2,7 +2,7 @@
 //!
 //! If a store on disk cannot be opened, the gateway does not start, because without the idempotency records it could
 //! execute requests twice. If Redis cannot be reached, the gateway starts and connects later. If Redis can be reached
-//! but its settings can lose records, for example by an eviction policy, the gateway does not start.
+//! but could lose records because of its settings (for example an eviction policy), the gateway does not start.
 
 use std::path::Path;
 use std::sync::Arc;

@@ -71,7 +71,7 @@ impl Failure {
         use io::ErrorKind as Kind;
 
         match error.kind() {
-            // `WouldBlock` is a timeout, because a blocking socket with a timeout reports it that way.
+            // A blocking socket reports `WouldBlock` when its timeout expires.
             Kind::TimedOut | Kind::WouldBlock => Some(Self::TimedOut),
             Kind::ConnectionRefused | Kind::HostUnreachable | Kind::NetworkUnreachable => {
                 Some(Self::Refused)

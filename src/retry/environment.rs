@@ -42,8 +42,8 @@ pub struct BadVariable {
 
 impl Settings {
     /// Returns the settings of [`Preset::AuthorizationApi`] with the values of `HTTP_RETRY_ATTEMPTS` (default: 3) and
-    /// `HTTP_TIMEOUT` (default: no timeout). `lookup` returns the value of the variable with the given name, for
-    /// example [`of_process`].
+    /// `HTTP_TIMEOUT` (default: no timeout). `lookup` is a function, such as [`of_process`], that returns the value of
+    /// the variable with the given name.
     ///
     /// ```
     /// use tidegate::retry::environment::Settings;
@@ -63,8 +63,8 @@ impl Settings {
         Ok(Self { policy, timeout })
     }
 
-    /// Returns the settings of [`Preset::Sender`] with the value of `MAX_RETRIES` (default: 3). `lookup` returns the
-    /// value of the variable with the given name, for example [`of_process`].
+    /// Returns the settings of [`Preset::Sender`] with the value of `MAX_RETRIES` (default: 3). `lookup` is a function,
+    /// such as [`of_process`], that returns the value of the variable with the given name.
     pub fn sender(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, BadVariable> {
         let mut policy = Preset::Sender.policy();
         if let Some(retries) = number(&lookup, MAX_RETRIES, "an integer of at least 0")? {

@@ -52,7 +52,7 @@ pub struct GaveUp<E> {
 pub enum Last<E> {
     /// The future of the attempt returned this error.
     Failed(E),
-    /// The attempt exceeded the timeout of the [`Retrying`](super::Retrying), which is this long.
+    /// The attempt exceeded the timeout of the [`Retrying`](super::Retrying). The value is this timeout.
     TimedOut(Duration),
 }
 

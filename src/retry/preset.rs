@@ -29,7 +29,7 @@ pub enum Preset {
     AuthorizationApi,
     /// `sender`: delays of 1, 2 and 4 s without jitter, four attempts. It ignores `Retry-After`.
     Sender,
-    /// `interactive`: delays of 0.1 to 3 s plus up to 20 %, three attempts, for requests whose users wait.
+    /// `interactive`: delays of 0.1 to 3 s plus up to 20 %, three attempts, for requests for which a user waits.
     Interactive,
     /// `standard`: delays of 1 to 30 s plus up to 30 %, five attempts, for most clients.
     Standard,

@@ -3,8 +3,8 @@
 //! The patterns are compiled to one alternation with leftmost-first semantics: if several branches match, the earliest
 //! wins. The search is anchored, so all matches start at the same byte. If an earlier and a later pattern match, the
 //! earlier pattern wins, even if its match is longer than that of the later pattern. So the search has to continue
-//! until no better match is possible. If the search stopped at the first match end, it would return the pattern with
-//! the shortest match.
+//! until no better match is possible. If the search stopped where the first match ends, it would return the pattern
+//! with the shortest match.
 //!
 //! If the complete DFA is small enough, its table is built in advance. A search then reads one table entry per byte. It
 //! needs no cache, lock or allocation, and no path can make it slower.

@@ -13,7 +13,8 @@
 use super::RouteMatch;
 use super::path_set::PathSet;
 
-/// Maximum number of pairs of DFA states that are compared for one route with all earlier routes.
+/// Maximum number of pairs of DFA states that are compared to find out whether an earlier route shadows one route. The
+/// maximum applies to the comparisons with all earlier routes together.
 const EFFORT: usize = 5_000;
 
 /// Unreachable route, and the earlier route that shadows it.

@@ -20,11 +20,11 @@
 //! with the number in the engine. The table lists of fjall are verified before fjall reads them.
 //!
 //! When a write fails (for example on a full disk), the writer thread closes the engine and reopens it after a backoff
-//! ([`engine_failure`]). Until then, a request with an idempotency key succeeds only if memory has a response or an
-//! execution in flight for its key. All other requests with an idempotency key are rejected. Responses of executions in
-//! flight wait until the engine is open again. If the disk is full, they are written to reserved disk space
-//! ([`space_reserve`]). If a response waits longer than [`OPERATION_TIMEOUT`], its client receives the error "outcome
-//! unknown". A later retry receives the response once it is stored.
+//! ([`engine_failure`]). While the engine is closed, a request with an idempotency key succeeds only if memory has a
+//! response or an execution in flight for its key. All other requests with an idempotency key are rejected. Responses
+//! of executions in flight wait until the engine is open again. If the disk is full, they are written to reserved
+//! disk space ([`space_reserve`]). If a response waits longer than [`OPERATION_TIMEOUT`], its client receives the error
+//! "outcome unknown". A later retry receives the response once it is stored.
 
 mod admin_lookup;
 mod batch;

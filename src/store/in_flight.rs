@@ -87,8 +87,8 @@ impl InFlightTable {
                 (ClaimDecision::InFlight, InFlightEntry::Running(execution)) => {
                     Claim::InFlight(execution.join())
                 }
-                // A lost execution rejects the claim even with `on_unknown = "release"`, because the store could not
-                // store a new claim.
+                // If the execution is lost, the claim is rejected even with `on_unknown = "release"`, because the
+                // failed store could not store a new claim.
                 (decision, _) => decision.rejection(),
             },
         )
@@ -137,8 +137,8 @@ impl InFlightTable {
         matches!(self.shard(id).get(&id), Some(InFlightEntry::Running(_)))
     }
 
-    /// Removes all lost executions except those in `claimed`. The store still has a claim for each id in `claimed`, so
-    /// their outcomes are still unknown.
+    /// Removes all lost executions except those in `claimed`. The store still has the claims of the executions in
+    /// `claimed`, so the outcomes of these executions are still unknown.
     pub(in crate::store) fn clear_lost(&self, claimed: &HashSet<RecordId>) {
         for shard in &self.shards {
             shard.lock().retain(|id, entry| {

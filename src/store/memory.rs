@@ -5,10 +5,10 @@
 //! charge to a bucket never has an earlier time.
 //!
 //! *Bounded memory*: `max_clients` is divided among the shards. A shard evicts only full buckets, because a full bucket
-//! and an absent one have the same state. If a shard has no full bucket to evict, no bucket is created. The request
-//! is charged to one of the [`OVERFLOW_BUCKETS`] shared buckets of the rate limit instead. The keyed hash of the
-//! missing bucket selects the shared bucket. If the bucket is created later, it starts with the state of the shared
-//! bucket.
+//! and an absent one have the same state. If a shard has its maximum number of buckets and none of them is full, no
+//! bucket is created. The request is charged to one of the [`OVERFLOW_BUCKETS`] shared buckets of the rate limit
+//! instead. The keyed hash of the missing bucket selects the shared bucket. If the missing bucket is created later, it
+//! starts with the state of the shared bucket.
 //!
 //! A concurrent map such as dashmap is not sufficient, because it locks one entry at a time. It can neither charge two
 //! buckets atomically, nor update the table and the eviction order under one lock.
@@ -105,8 +105,8 @@ impl MemoryBuckets {
         }
     }
 
-    /// Returns the time at which `bucket` becomes full, and whether the bucket is tracked. If it is not tracked,
-    /// returns the time at which its shared bucket becomes full.
+    /// Returns the time at which `bucket` becomes full, and whether the bucket is tracked. If it is not tracked, its
+    /// charges go to a shared bucket, and the returned time is that of the shared bucket.
     pub(in crate::store) fn full_at(&self, limit: LimitId, bucket: BucketKey) -> (Moment, bool) {
         let shard = self.lock(bucket);
         (shard.full_at(limit, bucket), shard.tracks(bucket))

@@ -100,8 +100,8 @@ impl Redis {
         clock: Clock,
     ) -> Result<Self, RedisOpenError> {
         let nodes = settings.nodes.to_string();
-        // The endpoint is created before the runtime. If its creation failed after that of the runtime, this function
-        // would return and drop the runtime. Dropping a runtime panics if the caller runs inside another runtime.
+        // The endpoint is created before the runtime. In the opposite order, an error of `Endpoint::new` would drop the
+        // runtime. Dropping a runtime panics if the caller runs inside another runtime.
         let endpoint = Endpoint::new(&settings)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -140,7 +140,7 @@ impl Redis {
         }
     }
 
-    /// Returns the source of the keys for keyed hashes. They are derived from the secret of the fleet.
+    /// Returns the source of the keys for keyed hashes. These keys are derived from the secret of the fleet.
     pub(crate) fn hash_keys(&self) -> HashKeySource {
         self.0.state.hash_keys()
     }

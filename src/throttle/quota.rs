@@ -62,7 +62,7 @@ pub enum QuotaError {
 /// State of a bucket at one point in time, as `RateLimit` headers report it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BucketReading {
-    /// Number of complete tokens in the bucket, which is the number of requests that it can still admit.
+    /// Number of complete tokens in the bucket: it can still admit this many requests of one token each.
     pub remaining: u32,
     /// How long until the next token is added; zero if the bucket is full. If `rejects` is `true`, how long until the
     /// bucket would admit the request.

@@ -167,8 +167,8 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Returns the timer of the delay before all servers are tried again. Fails with `unavailable` if `unsent_error` is
-    /// `None`, and with `unsent_error` if no retry is allowed.
+    /// Returns the timer of the delay before all servers are tried again. If `unsent_error` is `None`, returns
+    /// `unavailable` as the error. If no retry is allowed, returns `unsent_error`.
     fn wait_for_servers(
         &mut self,
         unsent_error: Option<ForwardError>,

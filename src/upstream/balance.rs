@@ -28,10 +28,11 @@ pub(super) struct ChosenServer {
     pub(super) permit: BreakerPermit,
 }
 
-/// Error of an upstream whose circuit breakers are all open.
+/// Error if no server can be chosen. Each server either has a circuit breaker that admits no attempt, or was already
+/// tried before a failover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NoServer {
-    /// How long until the first circuit breaker admits a probe. `None` if the time is unknown.
+    /// How long until at least one circuit breaker admits a probe. `None` if the time is unknown.
     pub(super) wait: Option<Duration>,
 }
 

@@ -77,7 +77,8 @@ impl UpstreamBody {
         Self::tracked(UploadSource::Client(body))
     }
 
-    /// Creates a body that starts with the part that an earlier attempt has sent. Also returns its progress.
+    /// Creates a body that starts with the part that an earlier attempt has sent. Also returns the progress of the new
+    /// body.
     pub(super) fn replaying(body: ReplayBody) -> (Self, Option<Arc<UploadProgress>>) {
         Self::tracked(UploadSource::Replay(body))
     }

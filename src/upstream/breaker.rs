@@ -38,8 +38,7 @@ use super::settings::BreakerSettings;
 use super::sliding_window::SlidingWindow;
 use crate::clock::Moment;
 
-/// Index of the number of successes in `Breaker::results`. [`window_index`] returns the indexes of the numbers of
-/// failures.
+/// Index at which `Breaker::results` counts successes. [`window_index`] returns the indexes for failures.
 const SUCCEEDED: usize = 0;
 
 /// Circuit breaker of one server, shared by all workers.
@@ -138,8 +137,8 @@ impl Breaker {
             .map_or_else(|| self.begin_probe(now), Err)
     }
 
-    /// Returns how long until the breaker admits a probe. `None` if an attempt is admitted now, while a probe is in
-    /// flight, or while an operator keeps the circuit open.
+    /// Returns how long until the breaker admits a probe. `None` in three cases: the breaker admits an attempt now, a
+    /// probe is in flight, or an operator keeps the circuit open.
     pub(crate) fn wait(&self, now: Moment) -> Option<Duration> {
         self.not_admitted(now)?.wait
     }
@@ -160,7 +159,7 @@ impl Breaker {
         self.state.is_outlier()
     }
 
-    /// Returns when the circuit last closed after it had been open. `None` if it has never been open and closed again.
+    /// Returns when the circuit last closed after it had been open. `None` if this has never happened.
     pub(crate) fn recovered_at(&self) -> Option<Moment> {
         self.state.recovered()
     }
@@ -287,7 +286,7 @@ impl Breaker {
     }
 
     /// Whether the server is healthy, for the decision whether another server is an outlier. An outlier is not healthy.
-    /// `None` if the server has too few results, or if its circuit is open or half-open for another reason.
+    /// `None` if the server has too few results, or if it is not an outlier and its circuit is open or half-open.
     fn is_healthy(&self, now: Moment) -> Option<bool> {
         let packed = self.state.read();
         if packed.phase() != Phase::Closed {
@@ -308,7 +307,7 @@ impl Breaker {
 
     /// Returns why the breaker does not admit an attempt, or `None` if it does. The phase and the end of the open time
     /// are read separately. If the phase changes in between, the end of the open time can be that of a later open
-    /// phase, which is an equally valid result.
+    /// phase. The result is then correct for this later phase.
     fn not_admitted(&self, now: Moment) -> Option<NotAdmitted> {
         match self.state.read().phase() {
             Phase::Open => match self.state.until() {
@@ -397,7 +396,7 @@ impl History {
     }
 }
 
-/// Returns the index of the number of failures of this kind in `Breaker::results`. Index 0 is [`SUCCEEDED`].
+/// Returns the index at which `Breaker::results` counts failures of this kind. Index 0 is [`SUCCEEDED`].
 fn window_index(failure: ServerFailure) -> usize {
     match failure {
         ServerFailure::Connect => 1,

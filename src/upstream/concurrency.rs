@@ -101,8 +101,9 @@ impl Concurrency {
         }
     }
 
-    /// Records the result of a request that ended with `in_flight` requests in flight. At high rates, only a sample of
-    /// the responses is recorded. If another worker has locked the gradient, the result is not recorded.
+    /// Records the result of a request. `in_flight` is the number of requests in flight just before the request ended.
+    /// At high rates, only a sample of the responses is recorded. If another worker has locked the gradient, the result
+    /// is not recorded.
     fn record(&self, sample: LoadSample, in_flight: u32, now: Moment) {
         // The low bits of the time select the sample. They are random enough, so no random number generator is needed.
         let is_skipped = now.as_nanos() & self.sampling_mask.load(Ordering::Relaxed) != 0;

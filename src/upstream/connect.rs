@@ -1,4 +1,4 @@
-//! Opens connections to a server: TCP, then TLS if the URL of the server is `https`, then HTTP/1.1.
+//! Opens connections to a server: TCP, then TLS if the URL of the server starts with `https`, then HTTP/1.1.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -35,7 +35,7 @@ pub(crate) enum ForwardError {
     /// The circuit breakers of all servers are open.
     #[error("request not sent, because the circuit breakers of all upstream servers are open")]
     CircuitOpen {
-        /// How long until the first circuit breaker admits a probe. `None` if the time is unknown.
+        /// How long until at least one circuit breaker admits a probe. `None` if the time is unknown.
         wait: Option<Duration>,
     },
     /// The upstream is at its concurrency limit.
@@ -53,7 +53,7 @@ pub(crate) enum ForwardError {
     /// The response violates HTTP, so the gateway does not forward it.
     #[error("response of the upstream server is not valid HTTP: {0}")]
     InvalidResponse(Box<dyn std::error::Error + Send + Sync>),
-    /// A timeout expired after the server may have received the request.
+    /// A timeout expired before a response arrived. The server may have received the request.
     #[error(transparent)]
     TimedOut(#[from] TimeoutError),
     /// The request body is larger than this maximum, in bytes.

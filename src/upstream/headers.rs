@@ -1,4 +1,5 @@
-//! Converts the headers of requests for the server and of responses for the client.
+//! Converts the headers of a client's request before the server receives it, and the headers of a server's response
+//! before the client receives it.
 //!
 //! Hop-by-hop headers are removed in both directions. The gateway writes the headers about the origin of a request,
 //! such as `X-Forwarded-For`. It uses received values of these headers only if the peer is trusted.
@@ -35,7 +36,7 @@ pub(crate) struct RequestOrigin<'a> {
     pub request_id: &'a RequestId,
 }
 
-/// Number of header lines that the gateway adds to a request. The header map reserves space for them at once.
+/// Number of header lines that the gateway adds to a request. The header map reserves space for all of them together.
 const ADDED: usize = 6;
 
 /// Converts the headers of a client's request for the server. `upgrade` is true if the request switches protocols.

@@ -30,8 +30,8 @@ const MAX_IDLE: usize = 256;
 /// How long a connection stays idle before the gateway closes it. Most servers close idle connections later than that.
 const MAX_IDLE_TIME: Duration = Duration::from_secs(30);
 
-/// The gateway closes an idle connection this much earlier than the server does. If both closed the connection at the
-/// same time, the gateway could send a request while the server closes the connection.
+/// The gateway closes an idle connection this much earlier than the server does. Otherwise the gateway could send a
+/// request at the moment when the server closes the connection.
 const KEEP_ALIVE_MARGIN: Duration = Duration::from_secs(1);
 
 /// Time between two searches for expired connections, which are then closed.

@@ -95,8 +95,8 @@ impl RelayedBody {
         self.began.elapsed() >= CLIENT_PAUSE && !self.stalled.as_ref().is_some_and(waited)
     }
 
-    /// Becomes ready when `idle_timeout` or the deadline expires. The first call of each wait for the server starts the
-    /// timer.
+    /// Becomes ready when `idle_timeout` or the deadline expires. The first call during each wait for the server starts
+    /// the timer.
     fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let (_, stalled) = self.stalled.get_or_insert_with(|| {
             let now = Instant::now();

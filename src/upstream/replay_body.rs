@@ -23,7 +23,7 @@ use crate::buffers::BufferCharge;
 const PART: usize = 64 * 1024;
 
 /// Copy of the part of a request body that was forwarded so far, and the source of the rest. All attempts of a request
-/// share it.
+/// share this buffer.
 #[derive(Clone, Debug)]
 pub(super) struct ReplayBuffer(Arc<Mutex<ReplayState>>);
 

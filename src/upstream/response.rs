@@ -107,7 +107,7 @@ fn is_canonical(value: &[u8]) -> bool {
 }
 
 /// Returns the length if all list members of all `Content-Length` lines are equal (RFC 9110, section 8.6). `None` if
-/// they differ or are invalid.
+/// they differ, if one of them is invalid, or if there is no such line.
 fn content_length(headers: &HeaderMap) -> Option<u64> {
     let mut length = None;
     for line in headers.get_all(CONTENT_LENGTH) {

@@ -25,18 +25,18 @@ pub(crate) struct RetrySettings {
 /// Settings of the retry budget.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct BudgetSettings {
-    /// Maximum ratio of retries to requests in the window, in addition to `floor`.
+    /// Maximum ratio of retries to requests in the window. `floor` allows further retries.
     pub ratio: f64,
     /// Length of the sliding window in which requests and retries are counted.
     pub window: Duration,
-    /// Number of retries per second that are allowed in addition to `ratio`.
+    /// Number of retries per second that are allowed in addition to the retries that `ratio` allows.
     pub floor: u32,
 }
 
 /// Settings of the circuit breaker of each server, from the configuration section `[upstream.NAME.breaker]`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct BreakerSettings {
-    /// Which failures open the circuit: none, those of a server that fails more often than the others, or all.
+    /// Which failures of the server open its circuit.
     pub opens_on: OpensOn,
     /// The circuit opens after this many consecutive failures.
     pub consecutive_failures: NonZeroU32,
@@ -121,10 +121,10 @@ pub(crate) struct HealthSettings {
     pub path: PathAndQuery,
     /// Time from the start of one check of a server to the start of the next.
     pub interval: Duration,
-    /// Maximum time from the start of a check to the head of the response, including the connection. A later response
-    /// is a failed check.
+    /// Maximum time from the start of a check, which opens a connection, to the head of the response. If the response
+    /// arrives later, the check has failed.
     pub timeout: Duration,
-    /// Maximum fraction of the servers that health checks eject, from 0 to 1. Further unhealthy servers stay in use.
+    /// Health checks eject at most this fraction of the servers, from 0 to 1. Further unhealthy servers stay in use.
     pub max_ejected: f64,
 }
 

@@ -91,12 +91,12 @@ impl ServerState {
         self.server.authority.as_str()
     }
 
-    /// Adds one to the requests in flight of `worker`.
+    /// Adds one to the number of requests that `worker` has in flight to the server.
     pub(super) fn begin_request(&self, worker: usize) {
         self.in_flight[worker].0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Subtracts one from the requests in flight of `worker`.
+    /// Subtracts one from the number of requests that `worker` has in flight to the server.
     pub(super) fn end_request(&self, worker: usize) {
         self.in_flight[worker].0.fetch_sub(1, Ordering::Relaxed);
     }

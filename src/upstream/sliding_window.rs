@@ -45,7 +45,7 @@ struct WindowShard<const KINDS: usize>([[SlotCount; KINDS]; RING]);
 struct SlotCount(AtomicU64);
 
 impl<const KINDS: usize> SlidingWindow<KINDS> {
-    /// Creates empty counters for a window of this length and this many workers.
+    /// Creates counters without events. `window` is the length of the window, and `workers` the number of workers.
     pub(crate) fn new(window: Duration, workers: usize) -> Self {
         let window = u64::try_from(window.as_nanos()).unwrap_or(u64::MAX);
         let shard = || {

@@ -4,7 +4,8 @@
 //! resets the connection because of the unread bytes, and the next write of the gateway fails. The response has arrived
 //! by then, and Linux keeps received bytes readable after a reset. hyper, however, ends a connection at the first
 //! failed write and drops the response. This type therefore withholds the error of a write. The write stays pending
-//! until a read reports the end of the stream or an error, which happens without delay on a dead socket.
+//! until a read reports the end of the stream or an error. After a reset, the read does not have to wait for this
+//! report.
 //!
 //! This type wraps the TCP socket and not the TLS stream, because only the socket distinguishes a reset from an orderly
 //! close. Bytes that the server had not transmitted before the reset are lost, because the kernel of the server
@@ -23,7 +24,7 @@ pub(super) struct Socket {
     stream: TcpStream,
     write_error: Option<io::Error>,
     read_ended: bool,
-    /// The task with a failed write, to wake when `read_ended` becomes true.
+    /// Waker of the task whose write failed. The task is woken when `read_ended` becomes true.
     writer: Option<Waker>,
 }
 
@@ -53,8 +54,8 @@ impl Socket {
         }
     }
 
-    /// If an earlier write failed, returns the same error for another write, or stays pending if the read side has not
-    /// ended. Makes no system call. Returns `None` if no write has failed.
+    /// Returns the result of a write after an earlier write failed: the same error, or `Pending` while the read side
+    /// has not ended. Makes no system call. Returns `None` if no write has failed.
     fn poll_failed(&mut self, cx: &mut Context<'_>) -> Option<Poll<io::Result<usize>>> {
         let error = repeated(self.write_error.as_ref()?);
         Some(self.written(cx, Err(error)))
@@ -160,7 +161,7 @@ mod tests {
         (Socket::new(client.unwrap()), server)
     }
 
-    /// Writes until a write stays pending, which shows that it failed.
+    /// Writes until a write stays pending. Only a failed write stays pending, because the socket withholds its error.
     async fn write_until_pending(socket: &mut Socket) {
         let stalled = Duration::from_millis(100);
         while let Ok(written) = timeout(stalled, socket.write(&[0; 100])).await {

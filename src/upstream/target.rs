@@ -64,7 +64,7 @@ enum LoadSignal {
 /// Why no attempt to send a request can begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unavailable {
-    /// The circuit breakers of all servers are open.
+    /// Each server either has a circuit breaker that admits no attempt, or was already tried before a failover.
     NoServer(NoServer),
     /// The upstream is at its concurrency limit.
     Overloaded,

@@ -14,8 +14,8 @@ use super::Timeouts;
 use super::body::{UploadProgress, UploadStage};
 use crate::problem::TimeoutPhase;
 
-/// If the client neither reads nor sends for this long, a server that closes its connection has not failed. The circuit
-/// breaker then counts no failure.
+/// If the client neither reads nor sends for this long, the server possibly closes the connection for this reason. The
+/// circuit breaker then does not count the closed connection as a failure of the server.
 pub(super) const CLIENT_PAUSE: Duration = Duration::from_secs(1);
 
 /// The timeouts of one request, over all of its attempts.
@@ -28,7 +28,7 @@ pub(crate) struct RequestTimeouts {
     head: Option<Duration>,
 }
 
-/// Error of a request to an upstream whose timeout expired.
+/// Error of a request that failed because one of its timeouts expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("upstream did not respond in time: {} timeout expired {waited:?} after the start of the request", phase.name())]
 pub(crate) struct TimeoutError {
@@ -37,7 +37,7 @@ pub(crate) struct TimeoutError {
     /// How long the request had taken in total when the timeout expired.
     pub waited: Duration,
     /// Whether the circuit breaker counts the timeout as a failure of the server. The total timeout can also expire
-    /// because of a slow client or earlier servers.
+    /// because the client is slow, or because earlier attempts at other servers took too long.
     pub is_server_fault: bool,
 }
 

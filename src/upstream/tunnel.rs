@@ -1,4 +1,5 @@
-//! Tunnel after a 101 response, such as a WebSocket: copies bytes in both directions until both sides have closed.
+//! Tunnel between client and server after a 101 response, for example for the WebSocket protocol. It copies bytes in
+//! both directions until both sides have closed.
 
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
@@ -18,7 +19,8 @@ pub(super) fn open(
     (lease, in_flight, guard): (Lease, InFlight, AttemptGuard),
 ) {
     let permit = connection.permit();
-    // The task is spawned in the connection's task set, so that a drain waits for the tunnel within the grace period.
+    // The task is spawned in the connection's task set, so that a drain waits for the end of the tunnel, but no longer
+    // than the grace period.
     connection.tasks.spawn(async move {
         let _held = (permit, in_flight, guard);
         let (mut client, upstream) = match tokio::join!(client, upstream) {

@@ -103,8 +103,8 @@ async fn crash_at(failpoint: &str, duplicates: Duplicates, expected: StateOnDisk
     if expected == StateOnDisk::Claim {
         assert!(is_unknown(&first), "{failpoint}: {first:?}");
         assert!(is_unknown(&second), "{failpoint}: {second:?}");
-        // At the failpoint `after-claim`, the request is not sent yet. At all later failpoints, it is
-        // sent, but the upstream has possibly not received it yet.
+        // At the failpoint `after-claim`, the gateway has not sent the request to the upstream yet. At all later
+        // failpoints it has sent the request, but the upstream has possibly not received it yet.
         let is_sent = failpoint != "after-claim";
         if is_sent {
             eventually("the request arrives", || executions.count_of("one") == 1).await;

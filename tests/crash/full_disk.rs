@@ -267,7 +267,8 @@ async fn an_execution_in_flight_when_the_disk_fills_up_records_its_response_in_t
     assert_all_replayed(&process.client(), &["caught".into()], executions).await;
 }
 
-/// The store itself fills the disk, so the first failing write can be one of a background thread of the storage engine.
+/// The store itself fills the disk, so the write that fails first can come from a background thread of the storage
+/// engine.
 #[tokio::test]
 async fn no_response_is_lost_when_responses_fill_the_disk() {
     let mut fixture = start();
@@ -295,8 +296,8 @@ async fn no_response_is_lost_when_responses_fill_the_disk() {
     assert_eq!(executions.repeated(), [] as [String; 0]);
 }
 
-/// The file system is remounted between two gateway processes, because this is impossible while files are open for
-/// writing.
+/// The test remounts the file system as read-only after it has killed the first gateway, because a file system cannot
+/// become read-only while files are open for writing.
 #[tokio::test]
 async fn a_gateway_with_a_read_only_store_exits_with_a_remedy() {
     let mut fixture = start();

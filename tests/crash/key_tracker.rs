@@ -69,7 +69,8 @@ impl KeyTracker {
         }
     }
 
-    /// Records a complete response to a request with the idempotency key `key`, and checks it against `before`.
+    /// Records a complete response to a request with the idempotency key `key`, and checks it against `before`,
+    /// the state of the key before the request.
     pub(crate) fn receive(
         &mut self,
         key: &str,

@@ -30,13 +30,13 @@ const CLIENTS: usize = 48;
 /// Maximum time under load before the gateway is killed, in milliseconds.
 const MAX_LOAD_MILLIS: u64 = 300;
 
-/// Maximum time between the start of a gateway and its kill, in rounds that kill it while it starts, in milliseconds.
+/// If a round kills the gateway while it starts: maximum time between its start and the kill, in milliseconds.
 const MAX_START_MILLIS: u64 = 40;
 
 /// Number of idempotency keys of earlier rounds that are sent again in each round.
 const SAMPLE: usize = 300;
 
-/// Maximum time until a response. It is much longer than the gateway lets a duplicate request wait for the first
+/// Maximum time until a response. It is much longer than the time for which a duplicate request waits for the first
 /// execution.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 

@@ -2,7 +2,7 @@
 //!
 //! Clients continuously send requests with new idempotency keys. At random times, the disk fills up, or writes and
 //! syncs fail. Each time, the gateway closes and reopens the store. Every executed request receives its response,
-//! except for at most one per reopening. After a restart of the gateway, a retry with each key is replayed or receives
+//! except for at most one per reopening. After a restart of the gateway, a retry with each key receives a replay or
 //! "outcome unknown", and no request is executed again.
 
 use std::fs::{self, OpenOptions};
@@ -358,7 +358,7 @@ async fn a_store_that_cannot_be_reopened_logs_no_line_per_request_or_attempt() {
     assert_eq!(lines.len(), 2, "{} lines: {lines:#?}", lines.len());
 }
 
-/// Path of a file of the storage engine. fjall changes the file only when it writes a memtable of the keyspace to a
+/// Path of a file of the storage engine. The engine changes this file only when it writes records from memory to a
 /// table file.
 const MANIFEST: &str = "records/keyspaces/1/current";
 
@@ -389,8 +389,8 @@ async fn after_a_failed_sync_the_files_are_rewritten_before_a_request_is_acknowl
     );
     assert!(!is_old(), "the files were not rewritten");
 
-    // The next process does not rewrite the files when it starts, because the store has worked since it was reopened.
-    // The sync of its first claim fails, and it is killed while it cannot reopen the store.
+    // The second process does not rewrite the files when it starts, because the store has worked since it was reopened.
+    // In the second process, the sync of the first claim fails. The process is killed while it cannot reopen the store.
     kill(&mut process);
     make_old();
     let failing = [("FAILPOINTS", "store-sync=1*off->return;store-reopen=return")];
@@ -407,8 +407,8 @@ async fn after_a_failed_sync_the_files_are_rewritten_before_a_request_is_acknowl
     let replayed = post_work(&client, "first").await;
     assert_eq!(replayed.header("idempotent-replayed"), "true");
     assert_eq!(ResponseDigest::of(&replayed), executions.digest("first"));
-    // The outcome is unknown, because the claim was written but not synced. Only the killed process knew that the
-    // request was not executed.
+    // The third process finds the claim, because the second one wrote it, although the sync failed. Only the second
+    // process knew that the request was not executed, so the outcome is unknown now.
     assert!(is_unknown(&post_work(&client, "second").await));
     assert_eq!(
         (executions.count_of("first"), executions.count_of("second")),

@@ -28,7 +28,7 @@ async fn alternate(gateways: [&Gateway; 2]) -> Vec<LimitResponse> {
     let mut responses = Vec::new();
     let mut wait = 0;
     for number in 0..12 {
-        // This request is the first one of a pair. It is admitted after the wait.
+        // The first request of each pair is sent after a wait, so it is admitted.
         if number > 5 && number % 2 == 0 {
             tokio::time::sleep(Duration::from_secs(wait)).await;
         }

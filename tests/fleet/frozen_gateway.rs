@@ -13,7 +13,7 @@ use crate::upstream_api::{Api, ApiResponse, Withheld};
 /// Duration of the lease of a claim.
 const LEASE: Duration = Duration::from_secs(2);
 
-/// Maximum time until another gateway detects that a lease has expired.
+/// Maximum time between the expiry of a lease and its detection by another gateway.
 const DETECTION: Duration = Duration::from_secs(2);
 
 /// Configures gateways with short leases. No timeout for the body of an upstream response is set, because it would

@@ -93,7 +93,7 @@ async fn records_of_a_later_format_are_not_used_until_they_are_deleted() {
     let gateway = setup.start();
     gateway.execute("old").await;
     redis.command(&["SET", "tidegate:{fleet}:format", "3"]);
-    // Both the running gateway and a new gateway must detect the other format.
+    // Both the running gateway and a new gateway must detect that Redis contains records of another format.
     eventually("the format is checked again", async || {
         gateway.readiness().await != "ready\n"
     })

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::task::AbortOnDropHandle;
 
-/// A TCP proxy that forwards requests immediately and replies with a delay. It runs until it is dropped.
+/// A TCP proxy that delays the replies of the server, but not the requests. It runs until it is dropped.
 pub(crate) struct SlowProxy {
     address: SocketAddr,
     millis: Arc<AtomicU64>,

@@ -68,7 +68,8 @@ impl Api {
         }
     }
 
-    /// Withholds only `withheld` from now on. Sends the parts that were withheld before.
+    /// Withholds only the part `withheld` of each response from now on. Sends all other parts that were withheld
+    /// before.
     pub(crate) fn hold(&self, withheld: Withheld) {
         self.withheld.send_replace(withheld);
     }

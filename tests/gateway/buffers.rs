@@ -45,7 +45,8 @@ async fn unfinished(client: &Client, key: &str) -> TcpStream {
 /// Waits until the gateway has buffered the bodies of this many [`unfinished`] uploads.
 async fn wait_for_uploads(gateway: &Gateway, uploads: usize) {
     let deadline = Instant::now() + TEST_TIMEOUT;
-    // The buffer of an upload can already have its declared length, which is one byte more than was sent.
+    // The buffer of an upload has at least the bytes that were sent. It can also already have the full size of
+    // `Content-Length`, which is one byte more.
     let wanted = uploads * SENT..=uploads * (SENT + 1);
     loop {
         let held = internals::buffered_bytes(gateway.shared());

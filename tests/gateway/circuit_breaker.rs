@@ -216,7 +216,7 @@ async fn every_failed_probe_doubles_the_open_time() {
     }
 }
 
-/// Starts a gateway and makes a request for `/fails` open its circuit. Returns when the circuit is half-open.
+/// Starts a gateway and opens its circuit by a failing request for `/fails`. Returns when the circuit is half-open.
 async fn half_open_gateway(upstream: &Upstream) -> Gateway {
     let breaker = "breaker = { consecutive_failures = 1, open = \"200ms\" }";
     let gateway = Gateway::with_servers(1, breaker)

@@ -1,4 +1,5 @@
-//! Tests that a request whose client disconnects before the response is counted and logged with the status 499.
+//! Tests that the gateway counts and logs the status 499 for a request if the client disconnects before it gets the
+//! response.
 
 use std::time::{Duration, Instant};
 

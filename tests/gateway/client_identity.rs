@@ -153,7 +153,7 @@ async fn a_chain_that_is_too_long_is_rejected() {
     let status = response(gateway.client(), &longer).await.status;
     assert!([400, 431].contains(&status), "unexpected status {status}");
     assert_eq!(upstream.count(), 0);
-    // The gateway ignores the `X-Forwarded-For` of an untrusted peer, so its length has no effect.
+    // The gateway ignores the `X-Forwarded-For` of an untrusted peer, so a value that is too long has no effect.
     let untrusted = gateway.client().from("127.0.0.9");
     assert_eq!(response(untrusted, &long).await.status, 200);
     assert_eq!(upstream.last().header("x-forwarded-for"), "127.0.0.9");

@@ -258,7 +258,7 @@ fn explain_shows_the_effect_of_a_key_and_never_a_secret() {
     assert!(explain("GET", &[]).contains("only POST and PATCH"));
 }
 
-/// Writes a configuration file whose only route has the settings `idempotency`, and returns its path.
+/// Writes a configuration file whose only route has the settings `idempotency`. Returns the path of the file.
 fn keyed_config(directory: &TempDir, idempotency: &str) -> String {
     let path = directory.path().join("keyed.toml");
     let config = format!(

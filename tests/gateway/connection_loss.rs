@@ -30,8 +30,8 @@ fn losses(connection: ConnectionKind, request_len: usize) -> Vec<Loss> {
     let losses = points.flat_map(|point| {
         [LossKind::Close, LossKind::Reset, LossKind::Stall].map(|kind| Loss { point, kind })
     });
-    // Stalls while the request is read are left out: the whole request fits into socket buffers. For the gateway, a
-    // server that stops reading it looks like one that does not respond.
+    // Stalls during the request are left out. The whole request fits into socket buffers, so the gateway cannot
+    // distinguish such a stall from a stall before the response.
     losses
         .filter(|loss| loss.kind != LossKind::Stall || matches!(loss.point, LossPoint::Response(_)))
         .collect()

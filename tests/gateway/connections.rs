@@ -43,8 +43,8 @@ async fn a_connection_stays_usable_after_every_kind_of_response() {
                 (response.status, &response.json()["body"]),
                 (200, &body.into())
             );
-            // The gateway discards the bodies of these requests. It must not take a body for the next request, although
-            // the body looks like one.
+            // The gateway discards the bodies of these requests. It must not parse a body as the next request, although
+            // the body looks like a request.
             for (path, expected) in [("/limited", 429), ("/nowhere", 404), ("/open/%00", 400)] {
                 let request = client.post(path).body("POST /open HTTP/1.1\r\n\r\n");
                 assert_eq!(connection.send(request).await.status, expected, "{path}");

@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use crate::harness::{Gateway, Upstream, eventually};
 
-/// How much earlier than calculated a delayed request can arrive, because timers can fire early. Late timers cannot
-/// fail these tests.
+/// Maximum time by which a delayed request can arrive earlier than calculated. Timers can fire this much too early.
+/// Late timers cannot make these tests fail.
 const TOLERANCE: Duration = Duration::from_millis(20);
 
 #[tokio::test]

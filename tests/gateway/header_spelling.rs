@@ -30,8 +30,8 @@ const fn both(lines: Lines, status: u16) -> Variant {
     }
 }
 
-/// Creates a variant with white space around a value. HTTP/1 removes the white space, so the status is `trimmed`. Over
-/// HTTP/2 the request is malformed, so the status is 400.
+/// Creates a variant with white space around a value. The gateway removes the white space over HTTP/1, so the
+/// expected status is `trimmed`. Over HTTP/2 the request is malformed, so the expected status is 400.
 const fn padded(lines: Lines, trimmed: u16) -> Variant {
     Variant {
         lines,

@@ -1,7 +1,7 @@
 //! Tests of upstream retries: which requests the gateway retries, and which it never retries.
 //!
 //! In most of these tests, the backoff is a few milliseconds, the retry budget allows all retries, and the circuit
-//! breaker is off. The servers fail on purpose and must still get the retries.
+//! breaker is off. If it were on, it would open because of the failing servers, and they would get no retries.
 
 mod bodies;
 mod conditions;

@@ -118,8 +118,8 @@ async fn the_shipped_configuration_limits_exactly_the_client_endpoints() {
             request.header("X-Forwarded-For", &device).send()
         };
         let mut admitted = 0;
-        // More than four admitted requests are correct, because another token can be refilled during the loop on a slow
-        // machine.
+        // The bucket has four tokens. On a slow machine, more tokens are refilled during the loop, so more than four
+        // requests can be admitted.
         while send(endpoint).await.status == 200 {
             admitted += 1;
             assert!(admitted < 30, "{endpoint} is not limited");
@@ -167,7 +167,8 @@ async fn a_rejected_request_takes_no_token_from_any_limit() {
         assert_eq!(rejected.status, 429);
         assert!(rejected.header("ratelimit").contains(", \"wide\";r=3;"));
     }
-    // The ten rejections took no token of `wide`, so three of its four tokens are left.
+    // The admitted request took one of the four tokens of `wide`. The ten rejected requests took none, so three tokens
+    // are left.
     for expected in [200, 200, 200, 429] {
         assert_eq!(client.get("/wide").send().await.status, expected);
     }

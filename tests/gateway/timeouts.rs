@@ -1,4 +1,4 @@
-//! Tests of upstream timeouts: the problem document and the metric name the timeout that expired.
+//! Tests of upstream timeouts: both the problem document and a metric show which timeout expired.
 
 use std::time::{Duration, Instant};
 

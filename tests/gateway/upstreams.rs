@@ -193,8 +193,8 @@ async fn a_request_to_an_unreachable_server_fails_over() {
         .upstream(&upstream)
         .start();
     for _ in 0..6 {
-        // The gateway also sends a request with a body to the other server, because no part of it was sent to the
-        // unreachable server.
+        // If the gateway chooses the unreachable server first, it then sends the request to the other server. This is
+        // safe even for a POST with a body, because no part of the request was sent to the unreachable server.
         let response = gateway.client().post("/").body("paid once").send().await;
         assert_eq!(response.status, 200);
         assert_eq!(response.json()["body"], "paid once");

@@ -321,8 +321,8 @@ fn an_hpack_bomb_is_rejected() {
     upstream.assert_received_nothing(&gateway);
 }
 
-/// Sends `begin` and then the frames that `flood` returns, at most `most` times. Returns whether the gateway ended the
-/// connection.
+/// Sends `begin`. Then calls `flood` up to `most` times, and sends the frames that each call returns. Returns whether
+/// the gateway ended the connection.
 fn ends_connection(
     gateway: &WireGateway,
     begin: &[u8],

@@ -20,8 +20,8 @@ impl WireFixture {
         Self { upstream, gateway }
     }
 
-    /// Asserts that the gateway rejects `invalid` with `status`, closes the connection and forwards no part of it.
-    /// Sends it as the first request on a connection, and as the second one after a valid request.
+    /// Asserts that the gateway rejects the request `invalid` with `status`, forwards no part of this request, and
+    /// closes the connection. Sends `invalid` first on a new connection, and then on another one after a valid request.
     #[track_caller]
     fn assert_rejected_and_closed(&self, status: u16, invalid: impl AsRef<[u8]>) {
         let invalid = invalid.as_ref();

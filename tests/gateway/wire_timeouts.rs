@@ -21,7 +21,8 @@ const SHORT_TIMEOUTS: &str = r#"
     write_timeout = "300ms"
 "#;
 
-/// Minimum time until a timeout of 300 ms expires, with a tolerance of 50 ms for the start of the measurement.
+/// Minimum time that a test measures until a timeout of 300 ms expires. The tolerance is 50 ms, because the timeout can
+/// start before the measurement.
 const EARLIEST: Duration = Duration::from_millis(250);
 
 #[test]

@@ -30,8 +30,8 @@ fn responding_once(bytes: impl Into<Vec<u8>>, close: bool) -> RawUpstream {
     })
 }
 
-/// Asserts that the client gets a 502 for the first response of `upstream`. The gateway must send the next request on
-/// another connection.
+/// Asserts that the client gets a 502 instead of the first response of `upstream`. The gateway must send the next
+/// request on another upstream connection.
 #[track_caller]
 fn assert_bad_gateway(shown: &str, upstream: &RawUpstream) {
     let gateway = WireGateway::forwarding_to(upstream);

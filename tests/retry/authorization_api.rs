@@ -10,7 +10,7 @@ use tidegate::retry::{Backoff, GiveUp, Jitter, Preset, RetryPolicy, Retrying};
 
 use super::Api;
 
-/// Returns the policy of the preset with the `HTTP_RETRY_ATTEMPTS=5` that its document recommends.
+/// Returns the policy of the preset if `HTTP_RETRY_ATTEMPTS` is 5, as the document of the preset recommends.
 fn five_attempts() -> RetryPolicy {
     let lookup = |name: &str| (name == "HTTP_RETRY_ATTEMPTS").then(|| "5".to_owned());
     Settings::authorization_api(lookup).unwrap().policy

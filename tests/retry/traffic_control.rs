@@ -150,9 +150,10 @@ async fn jitter_spreads_the_retries_of_a_thousand_clients_that_failed_together()
     );
     println!("peak of 1,000 clients that failed together, in calls per 100 ms");
     println!("{:<28}{none:>6}", "no jitter");
-    // The last column is the required reduction of the peak, as a fraction of the peak without jitter. It depends on
-    // the range of the first delay. For example, if the delay varies by 0.5 s, at least a fifth of the calls are in one
-    // interval of 0.1 s, so the reduction is at most 0.8.
+    // The last column is the required reduction of the peak, as a fraction of the peak without jitter. The possible
+    // reduction depends on the range of the first delay. For example, if this range is 0.5 s wide, some interval of
+    // 0.1 s contains at least a fifth of the calls, so a reduction by more than 0.8 is impossible. The required
+    // reduction is less than the possible one.
     let policies = [
         ("full", policy_with(Jitter::Full), 0.80),
         ("decorrelated", policy_with(Jitter::Decorrelated), 0.80),

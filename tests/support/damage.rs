@@ -11,7 +11,7 @@ use std::path::Path;
 pub(crate) enum Damage {
     /// Inverts one bit of the byte at this offset.
     Flip(u64),
-    /// Overwrites 4 KiB from this offset with zeros, or less if the file ends before.
+    /// Overwrites 4 KiB from this offset with zeros, or fewer bytes if the file ends earlier.
     Hole(u64),
     /// Truncates the file to this length.
     Cut(u64),

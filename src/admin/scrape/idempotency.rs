@@ -90,7 +90,8 @@ impl Scrape {
     }
 
     /// Encodes the number of idempotency records, their size, and the number of evicted responses. If several gateways
-    /// share the store, only the number of records in progress is encoded, for the executions of this gateway.
+    /// share the store, only the number of records in progress is encoded, and this number counts only the executions
+    /// of this gateway.
     pub(super) fn encode_records(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let counts = self.records.counts();
         let mut records = encoder.encode_descriptor(

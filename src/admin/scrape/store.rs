@@ -1,4 +1,4 @@
-//! Exports metrics of the health of the store. Only stores that can fail export them.
+//! Exports metrics of the health of the store. They are exported only if the store can fail.
 
 use std::fmt;
 

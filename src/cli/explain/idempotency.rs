@@ -136,8 +136,8 @@ fn owner(rule: &KeyRule, headers: &HeaderMap) -> String {
     }
 }
 
-/// Describes what a duplicate request gets: while the first request is in flight, after its response, and after a lost
-/// response.
+/// Describes what a duplicate request gets: while the first request is in flight, after its response, and if its
+/// response was lost.
 fn duplicate(rule: &KeyRule) -> String {
     let in_flight = match rule.in_flight {
         InFlightPolicy::Wait(most) => format!(

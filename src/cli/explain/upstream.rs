@@ -36,8 +36,8 @@ pub(super) fn retry(
     let bound = policy.deadline.map(format_duration);
     let bound = bound.map_or_else(String::new, |deadline| format!(" within {deadline}"));
     let (base, cap) = (policy.backoff.base, policy.backoff.cap);
-    // The output shows the deadline as the maximum backoff if `cap` is above it, because the `cap` of a preset can be
-    // unlimited.
+    // If `cap` is above the deadline, the output shows the deadline as the maximum backoff. The reason is that the
+    // `cap` of a preset can be unlimited.
     let longest = policy
         .deadline
         .map_or(cap, |deadline| cap.min(deadline.max(base)));

@@ -125,7 +125,7 @@ pub(in super::super) enum OnServerErrorWord {
     Release,
 }
 
-/// What happens to the next request with an idempotency key if the outcome of the first request is unknown.
+/// What happens to the next request with the same idempotency key if the outcome of the first request is unknown.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub(in super::super) enum OnUnknownWord {

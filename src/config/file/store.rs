@@ -50,7 +50,7 @@ pub(in super::super) struct StoreSection {
     #[schemars(range(min = 1))]
     pub(in super::super) wait_replicas: Option<Located<u32>>,
     /// With `redis`: maximum number of stored idempotency keys of one client, over all its credentials. At this number,
-    /// requests of the client with new keys get 429. Default: no maximum.
+    /// a request with a new key from this client gets 429. Default: no maximum.
     #[schemars(range(min = 1))]
     pub(in super::super) max_keys_per_client: Option<Located<u32>>,
     /// Maximum number of rate limit buckets that the gateway tracks, over all rate limits.

@@ -47,7 +47,8 @@ pub(super) fn resolve(section: &StoreSection, findings: &mut Findings) -> StoreS
     }
 }
 
-/// Returns the maximum total size of the stored responses in bytes. The gateway sets no maximum on Redis.
+/// Returns the maximum total size of the stored responses in bytes. The gateway sets no maximum on Redis, so the result
+/// for Redis is `u64::MAX`.
 pub(super) fn max_response_bytes(store: &StoreSettings) -> u64 {
     match store.backend {
         Backend::Memory | Backend::Disk { .. } => store.capacity.max_bytes,

@@ -134,8 +134,8 @@ fn timeouts(section: &UpstreamSection, deadline: Option<Duration>) -> Timeouts {
     }
 }
 
-/// Warns if `first_byte_timeout` is not shorter than `deadline`. When `first_byte_timeout` expires, the deadline has
-/// then already passed, so no other attempt follows.
+/// Warns if `first_byte_timeout` is not shorter than `deadline`. With such values, the deadline has already passed when
+/// `first_byte_timeout` expires, so no other attempt follows.
 fn warn_about_timeouts(
     section: &UpstreamSection,
     deadline: Option<Duration>,

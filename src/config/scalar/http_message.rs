@@ -61,7 +61,7 @@ impl FromStr for HeaderText {
     }
 }
 
-/// Name of a request header that is part of the key of a rate limit or of an idempotency scope.
+/// Name of a request header that is part of an idempotency scope or of the key of a rate limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct CountedHeader(pub(in super::super) HeaderName);
 

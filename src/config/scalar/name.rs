@@ -67,7 +67,7 @@ impl FromStr for KeyText {
     }
 }
 
-/// `backend` of `[store]`.
+/// Value of `backend` in `[store]`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum BackendWord {
     /// Memory of the process.

@@ -10,14 +10,15 @@ use crate::store::redis::settings::Password;
 
 pub(in super::super) use url::RedisUrl;
 
-/// Maximum of `limits_timeout` and `records_timeout`. Requests wait this long if Redis does not respond.
+/// Largest allowed value of `limits_timeout` and of `records_timeout`. If Redis does not respond, a request waits until
+/// the configured timeout expires.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Minimum of `lease`. A shorter lease could expire before the gateway has renewed it.
+/// Smallest allowed value of `lease`. A shorter lease could expire before the gateway has renewed it.
 const SHORTEST_LEASE: Duration = Duration::from_secs(1);
 
-/// Maximum of `lease`. After a crash of a gateway, the idempotency keys of its requests in flight stay claimed for this
-/// time.
+/// Largest allowed value of `lease`. After a crash of a gateway, the idempotency keys of its requests in flight stay
+/// claimed until the lease expires.
 pub(in super::super) const LONGEST_LEASE: Duration = Duration::from_hours(1);
 
 /// Prefix of all Redis keys. Characters with a meaning in hash tags or in the patterns of `SCAN` and `KEYS` are not
@@ -65,7 +66,7 @@ impl FromStr for UserText {
     }
 }
 
-/// Password of a Redis user, which is not empty.
+/// Password of a Redis user. The password is not empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct PasswordText(pub(in super::super) Password);
 

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::{allowed_words, types};
 
-/// Returns the name of a type for users. `type_name` is its JSON Schema name.
+/// Returns the name of a type as error messages show it. `type_name` is the name of the type in JSON Schema.
 pub(super) fn describe_type(type_name: &str) -> &'static str {
     match type_name {
         "string" => "a string",

@@ -66,8 +66,9 @@ fn first_below<const FLOOR: u8>(bytes: &[u8], from: usize) -> usize {
         .map_or(bytes.len(), |length| tail + length)
 }
 
-/// Treats `word` as eight octets, and sets the top bit of every octet that is less than `floor` or equal to DEL. The
-/// subtraction can borrow from higher octets and also set their top bits, so only the lowest set bit is valid.
+/// Treats `word` as eight octets. In the result, the top bit of an octet is set if this octet of `word` is less than
+/// `floor` or equal to DEL. The subtraction can borrow from higher octets and also set their top bits, so only the
+/// lowest set bit is valid.
 fn lanes_below(word: u64, floor: u8) -> u64 {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
     const TOPS: u64 = u64::from_ne_bytes([0x80; 8]);

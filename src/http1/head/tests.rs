@@ -402,7 +402,8 @@ fn heads() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// Checks that the crate `httparse` finds the same method, target and headers in every head that this parser accepts.
+/// If the gateway's parser accepts the head in `bytes`, checks that the crate `httparse` finds the same method, target
+/// and headers in it.
 fn agrees_with_httparse(bytes: &[u8]) -> Result<(), TestCaseError> {
     let mut lines = Vec::new();
     let Ok(Some(head)) = super::parse(bytes, LIMITS, &mut lines) else {

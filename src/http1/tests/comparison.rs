@@ -1,5 +1,5 @@
-//! Compares this parser with the less strict parser of hyper. Hyper must read the same body from every request that
-//! this parser accepts.
+//! Compares the gateway's HTTP/1 parser with the less strict parser of hyper. Hyper must read the same body from every
+//! request that the gateway accepts.
 
 use super::*;
 
@@ -53,8 +53,8 @@ async fn read_by_hyper(stream: &[u8]) -> Vec<Bytes> {
     all
 }
 
-/// Returns the bodies of the requests that this parser reads from `stream`, and the violation that ended reading, if
-/// any.
+/// Returns the bodies of the requests that the gateway's parser reads from `stream`, and the violation that ended
+/// reading, if any.
 async fn read_here(stream: &[u8]) -> (Vec<Bytes>, Option<Violation>) {
     let (gateway, mut client) = duplex(64 * 1024);
     let (events, mut seen) = tokio::sync::mpsc::unbounded_channel();
@@ -117,7 +117,7 @@ proptest! {
         let ((here, violation), there) =
             runtime.block_on(async { (read_here(&stream).await, read_by_hyper(&stream).await) });
         prop_assert!(there.starts_with(&here), "{here:?} is not {there:?}");
-        // If this parser reports no violation, it must read as many requests as hyper.
+        // If the gateway's parser reports no violation, it must read as many requests as hyper.
         prop_assert!(violation.is_some() || here.len() == there.len(), "{here:?}, {there:?}");
     }
 }

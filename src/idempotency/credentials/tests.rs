@@ -182,7 +182,7 @@ fn cookies_of_load_balancers_and_analytics_are_ignored() {
         "_g",
         "awsalb",
         "",
-        // These are session cookies of users of AWS Application Load Balancer and NetScaler.
+        // AWS load balancers and NetScaler set these cookies for the login sessions of users.
         "AWSELBAuthSessionCookie-0",
         "AWSALBAuthNonce",
         "NSC_AAAC",
@@ -201,7 +201,8 @@ fn cookies_of_load_balancers_and_analytics_are_ignored() {
     for name in ["_ga_Session", "_pk_SESSION", "_pk_token", "_hjAuth"] {
         assert!(!is_ignored(name.as_bytes(), b"1"), "{name}");
     }
-    // Cookies with these values are not ignored, because some servers parse such a value as two cookies.
+    // Cookies with these values are not ignored, because some servers accept a comma, a quote or white space as a
+    // separator between cookies.
     for value in ["1, sid=a", "1 sid=a", "1\tsid=a", "\"1\""] {
         assert!(!is_ignored(b"_ga", value.as_bytes()), "{value}");
     }

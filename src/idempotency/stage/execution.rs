@@ -201,9 +201,9 @@ impl<S: Records> Execution<S> {
                 (&metrics.released, "release")
             };
             count.inc();
-            // The client gets its response even if this outcome could not be stored. The outcome of the key is then
-            // unknown. If the route has `on_unknown = "hold"`, retries with the key are rejected, so the request is not
-            // executed twice.
+            // The outcome here is `Released` or `Unknown`. The client gets its response even if the outcome could not
+            // be stored. In the store, the outcome of the key is then unknown. If the route has `on_unknown = "hold"`,
+            // retries with the key are rejected, so the request is not executed twice.
             if let Err(error) = ended {
                 store_failed(step, &error, metrics);
             }

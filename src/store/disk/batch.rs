@@ -252,8 +252,8 @@ impl<'a> Batch<'a> {
             self.totals.remove(RecordState::Unknown, weight);
             self.clients.remove(record.client);
             self.clients.add(token.request.client);
-            // `self.end` overwrites the old record. It overwrites the old index entry only if the new record expires at
-            // the same time, so any other old entry is removed here.
+            // `self.end` overwrites the old record. It overwrites the old entry of the expiry index only if the old and
+            // the new record expire at the same time. Otherwise the old entry is removed here.
             if expires != self.now.after(token.request.settings.ttl) {
                 self.changes.remove_expiry(ExpiryKey { expires, id });
             }
@@ -264,8 +264,8 @@ impl<'a> Batch<'a> {
         self.end(end, Durability::Disk);
     }
 
-    /// Returns the record of an execution and its size in bytes, or `None` if its claim is still stored. Fails if
-    /// neither a record nor a claim is stored.
+    /// Returns the record of an execution and the size of the record in bytes. Returns `None` if the claim of the
+    /// execution is still stored. Fails if neither a record nor a claim is stored.
     fn stored_end(&self, token: &ClaimToken) -> Result<Option<(DiskRecord, u64)>, StoreError> {
         let id = token.request.id;
         if self.engine.is_claimed(id)? {

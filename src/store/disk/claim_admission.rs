@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use crate::idempotency::StoreError;
 
-/// How long a reopened store waits for the end of an admitted execution before it admits another one. If there were no
-/// timeout, one slow upstream would block the requests with idempotency keys of all routes.
+/// How long a reopened store waits for the end of an admitted execution before it admits another claim. If there were
+/// no timeout, one slow upstream would block the claims of all routes.
 const FIRST_EXECUTION_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Which claims of idempotency keys the store admits.

@@ -103,8 +103,8 @@ impl Engine {
         // fjall treats a damaged journal as a truncated one. If the newest journal is damaged, the number of batches is
         // too low, which the caller detects. If an older journal is damaged, later batches exist and the number is
         // right. Therefore all records are counted if there are several journals. fjall deletes a journal after it has
-        // read it, so a later attempt to open the database can find only one journal. The marker file makes such an
-        // attempt count the records too.
+        // read it. So if opening fails, the next attempt can find a single journal although there were several. The
+        // marker file makes this attempt count the records too.
         let marker = path.with_extension("doubt");
         let needs_count = used && (marker.exists() || journals(path)? > 1);
         if needs_count {
@@ -214,11 +214,12 @@ impl Engine {
         self.db.persist(PersistMode::Buffer).map_err(engine_error)
     }
 
-    /// Waits until fjall has written enough memtables to table files that a commit does not block.
+    /// Waits until each keyspace has at most [`MAX_SEALED`] sealed memtables, so that the next commit does not block.
     ///
     /// In fjall, a commit blocks without a timeout while a keyspace has 4 sealed memtables, even if the thread that
     /// writes them has failed. A commit also blocks while level 0 of a keyspace has 30 runs. This function does not
-    /// treat that as a failure, because level 0 grows during a compaction of the complete keyspace.
+    /// check the number of runs, because it also grows during a compaction of the complete keyspace, which is not a
+    /// failure.
     fn wait_for_flush(&self) -> EngineResult<()> {
         let keyspaces = [
             &self.records,
@@ -327,7 +328,7 @@ impl Engine {
                 rotate(&keyspace, &dropped)?;
                 keyspace.major_compact().map_err(engine_error)?;
                 // fjall deletes compacted table files when it next rotates the memtable, but it does not rotate an
-                // empty memtable. Removing a key that no entry has adds an entry to the memtable.
+                // empty memtable. The removal of an absent key adds an entry, so the memtable is not empty.
                 keyspace.remove(ABSENT_KEY).map_err(engine_error)?;
                 rotate(&keyspace, &dropped)?;
             }

@@ -256,8 +256,8 @@ impl Writer {
     }
 
     /// Executes an operation while the engine is closed after a failure. Completions are queued. Releases and unknown
-    /// outcomes are recorded in memory. Claims that the in-flight table can decide receive the decision. All other
-    /// operations fail.
+    /// outcomes are recorded in memory. A claim is decided if the in-flight table contains an execution of the same
+    /// idempotency key. All other operations fail.
     pub(super) fn execute_without_engine(&mut self, op: Op) {
         let EngineState::Failed(reason, _) = &self.state else {
             return;
@@ -348,8 +348,8 @@ mod tests {
             }
         }
 
-        /// Closes the store and opens it again. The marker file makes the engine compare the numbers of records and
-        /// claims with the totals.
+        /// Closes the store, creates the marker file (extension `doubt`), and opens the store again. Because of this
+        /// file, the engine compares the numbers of records and claims with the totals.
         fn reopen_with_count_check(self) -> Self {
             let Self {
                 writer,

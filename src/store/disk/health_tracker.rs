@@ -79,7 +79,8 @@ impl HealthTracker {
         *self.failure.lock() = None;
     }
 
-    /// Records that an operation timed out, and returns the error for its caller. Logs the start of the stall.
+    /// Sets `stalled`, because an operation timed out. Returns the error for the caller of the operation. Logs the
+    /// start of the stall, unless a failure is ongoing.
     pub(super) fn writer_stalled(&self) -> StoreError {
         self.failures.fetch_add(1, Ordering::Relaxed);
         let was_stalled = self.stalled.swap(true, Ordering::Relaxed);
@@ -93,7 +94,7 @@ impl HealthTracker {
         StoreError::known(STALLED)
     }
 
-    /// Records that the writer thread responds. Logs the end of a stall.
+    /// Clears `stalled`, because the writer thread responds. Logs the end of a stall, unless a failure is ongoing.
     pub(super) fn writer_responded(&self) {
         if self.stalled.load(Ordering::Relaxed)
             && self.stalled.swap(false, Ordering::Relaxed)
@@ -143,7 +144,8 @@ mod tests {
             assert_eq!(degraded(&tracker).as_deref(), Some("damaged"));
             assert_eq!(tracker.operation_failed(&full), FailureChange::Repeated);
             assert_eq!(degraded(&tracker).as_deref(), Some("full"));
-            // `POISONED` only states that an earlier write failed, so it does not replace the reason of that write.
+            // `POISONED` only states that an earlier write failed, so the error of that write, `full`, remains the
+            // reported reason.
             assert_eq!(
                 tracker.operation_failed(&StoreError::new(POISONED)),
                 FailureChange::Repeated

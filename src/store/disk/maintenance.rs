@@ -1,4 +1,5 @@
-//! Maintenance of the disk store by its writer thread. The thread resolves claims at start, drops expired records,
+//! Maintenance of the disk store by its writer thread. When the engine is opened, the thread removes each claim that
+//! belongs to no execution, or replaces it with a record of an unknown outcome. Later the thread drops expired records,
 //! evicts responses and compacts the database.
 
 use std::collections::{HashMap, HashSet};
@@ -340,8 +341,8 @@ impl Writer {
             step.responses += 1;
         }
         if step.at_end {
-            // The next scan starts at the beginning, because records with a shorter TTL can have been added before the
-            // last checked record.
+            // The next scan starts at the beginning of the expiry index, because a new record with a short TTL can
+            // expire before the last checked record.
             step.last = None;
         }
         if step.responses == 0 {

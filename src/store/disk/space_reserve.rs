@@ -1,10 +1,10 @@
 //! Reserved disk space for the responses of executions in flight.
 //!
-//! The space is reserved by a file `reserve` with the size of one batch and one response. The store admits claims only
-//! while this file exists. When a write fails, the writer thread deletes the file, so that executions in flight can
-//! still record their responses on a full disk. The thread creates the file again when the disk has space for it and
-//! for another batch. It would not be enough to check the free space instead, because other programs can use the space
-//! before a response is recorded.
+//! The space is reserved by a file `reserve`. Its size is that of one batch plus the largest response. The store admits
+//! claims only while this file exists. When a write fails, the writer thread deletes the file, so that executions in
+//! flight can still record their responses on a full disk. The thread creates the file again when the disk has space
+//! for it and for another batch. It would not be enough to check the free space instead, because other programs can use
+//! the space before a response is recorded.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -81,8 +81,8 @@ fn check_space(file: &File, bytes: u64) -> io::Result<()> {
     let space = fstatvfs(file)?;
     let free = space.f_bavail.saturating_mul(space.f_frsize);
     let own = file.metadata()?.blocks() * 512;
-    // The check is skipped for a file system without a size limit, such as an unlimited tmpfs, because it reports 0
-    // blocks.
+    // A file system without a size limit, such as an unlimited tmpfs, reports 0 blocks. The check is skipped for such
+    // a file system.
     if space.f_blocks > 0 && free.saturating_add(own) < bytes {
         return Err(Errno::NOSPC.into());
     }

@@ -3,8 +3,8 @@
 //! The store clock advances with the boot clock (`CLOCK_BOOTTIME`), even while no process uses the store. So within one
 //! boot, a step of the wall clock changes no expiry. Each batch stores a reading of all clocks, and the next process
 //! continues from this reading. After a reboot, only the wall clock shows how much time has passed. If the wall clock
-//! is behind its last reading, the store clock does not advance. If the wall clock was set ahead after the last batch,
-//! records expire early by that step.
+//! is behind the time in this reading, the store clock does not advance. If the wall clock was set ahead after the last
+//! batch, records expire too early by the size of this step.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -241,7 +241,8 @@ mod tests {
             rebooted.advance(HOUR * 24);
             rebooted
         };
-        // A day after the reboot, the wall clock is still behind its last reading, so the store clock has not advanced.
+        // A day after the reboot, the wall clock is still behind the time in the last batch. So the store clock has not
+        // advanced.
         assert!(is_known_after(and_a_day_later).await);
         let dir = TempDir::new().unwrap();
         let clock = booted_machine();

@@ -92,7 +92,8 @@ impl StoreStats {
         self.bytes.store(totals.bytes, Ordering::Relaxed);
     }
 
-    /// Adds `responses` to the number of evicted responses. Returns the number since the store was opened.
+    /// Adds `responses` to the number of evicted responses. Returns the number of all responses that were evicted since
+    /// the store was opened.
     pub(super) fn evicted(&self, responses: u64) -> u64 {
         self.evictions.fetch_add(responses, Ordering::Relaxed) + responses
     }
@@ -135,8 +136,9 @@ impl AcknowledgedBatches {
         }
     }
 
-    /// Writes whether the engine has to be resynced because it failed. The flag itself is not synced. It is needed only
-    /// until a reboot, because a resync rewrites pages of the page cache, and a reboot empties the cache.
+    /// Writes the resync flag. The flag is set if the engine has failed, and its files have to be resynced. The flag
+    /// itself is not synced to disk. It is needed only until a reboot, because a resync rewrites pages of the page
+    /// cache, and a reboot empties the cache.
     pub(super) fn set_needs_resync(&self, needs_resync: bool) -> io::Result<()> {
         self.0
             .write_all_at(&[u8::from(needs_resync)], NEEDS_RESYNC_AT)

@@ -67,8 +67,8 @@ pub(super) struct Writer {
     /// Claims that can be on disk although no execution belongs to them. They are removed when the engine is reopened.
     pub(super) orphaned_claims: HashSet<RecordId>,
     /// Completions (outcomes of executed requests) that wait until a failed engine is reopened. They have no timeout,
-    /// because their requests were executed. There are at most as many as executions were in flight when the engine
-    /// failed.
+    /// because their requests were executed. Their number is at most the number of executions that were in flight when
+    /// the engine failed.
     pub(super) waiting_completions: VecDeque<ClaimEnd>,
     /// Whether a write to the engine failed since its files were last resynced.
     pub(super) needs_resync: bool,
@@ -225,8 +225,8 @@ impl Writer {
         }
     }
 
-    /// Executes `first` and further pending operations in one batch. Completions that waited for a failed engine come
-    /// before the operations in the inbox.
+    /// Executes `first` and further pending operations in one batch. Completions that waited until a failed engine was
+    /// reopened are executed before the operations in the inbox.
     pub(super) fn execute_batch(
         &mut self,
         first: Op,
@@ -342,7 +342,7 @@ impl Writer {
     }
 }
 
-/// Sends the result of an operation to its caller. Does nothing if no caller waits because the permit was dropped.
+/// Sends the result of an operation to its caller. If `ack` is `None`, no caller waits, and the function does nothing.
 pub(super) fn send_reply<T>(ack: Option<Ack<T>>, outcome: Result<T, StoreError>) {
     if let Some(ack) = ack {
         // A send error is ignored: the caller no longer waits, and the operation stays executed.

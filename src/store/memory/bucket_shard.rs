@@ -304,8 +304,8 @@ mod tests {
     }
 
     proptest! {
-        /// After any sequence of charges and lowered refill times, the heap and the table are consistent. The shard
-        /// does not exceed its capacity, and no bucket becomes full too early.
+        /// After any sequence of charges, and of changes that make a bucket full earlier, the heap and the table are
+        /// consistent. The shard does not exceed its capacity, and no bucket becomes full too early.
         #[test]
         fn random_charges_keep_a_shard_consistent(
             capacity in 0_usize..6,

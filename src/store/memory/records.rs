@@ -248,7 +248,7 @@ impl RecordTable {
         }
     }
 
-    /// Ends a claim without a record, so that its idempotency key can be claimed again.
+    /// Ends a claim and stores no record, so that the idempotency key can be claimed again.
     fn release(&self, token: &ClaimToken, outcome: ExecutionOutcome) {
         let execution = self.shard(token.request.id.scope).release(token);
         if let Some(execution) = execution {

@@ -7,10 +7,10 @@
 //! are not refunded.
 //!
 //! The gateway has two tables in memory. [`Rejections`] caches rejections. If a client retries too early, the gateway
-//! rejects the retry from this cache, without a call to Redis. [`LocalFallback`] copies every bucket state that Redis
-//! returns to local buckets, and decides with them while Redis does not respond. So each gateway admits at most the
-//! quota in any interval, whether Redis responds or not. While Redis responds to all gateways, all of them together
-//! admit at most the quota.
+//! rejects the retry from this cache, without a call to Redis. [`LocalFallback`] has local buckets, which it updates
+//! with every bucket state in a reply of Redis. It decides with these buckets while Redis does not respond. So each
+//! gateway admits at most the quota in any interval, whether Redis responds or not. While Redis responds to all
+//! gateways, all of them together admit at most the quota.
 
 mod calls;
 mod fallback;

@@ -222,7 +222,8 @@ impl RedisClient {
         Ok(connection)
     }
 
-    /// Waits until `wanted` replicas have `record`. Returns how many replicas have it, which is fewer after a timeout.
+    /// Waits until `wanted` replicas have `record`. Returns how many replicas have it. After a timeout, this is fewer
+    /// than `wanted`.
     ///
     /// The command WAIT covers only writes on its own connection, so this connection first sets the expiry of `record`
     /// again. WAIT also blocks later commands on its connection, so no other call uses the connection.
@@ -281,8 +282,8 @@ impl RedisClient {
         }
     }
 
-    /// Runs commands, and repeats them once on a new connection if the connection is lost. Each attempt has the timeout
-    /// `within` after connecting. Also returns the connection.
+    /// Runs commands, and repeats them once on a new connection if the connection is lost. The timeout `within` applies
+    /// to each attempt, and does not include the time to connect. Also returns the connection.
     async fn query<T: FromRedisValue>(
         &self,
         commands: &Pipeline,
@@ -306,7 +307,7 @@ impl RedisClient {
         }
     }
 
-    /// Returns the connection, and the attempt to connect that opened it.
+    /// Returns the connection, and the `ConnectionAttempt` that opened the connection.
     async fn connect(&self) -> Result<(ConnectionAttempt, RedisConnection), CallError> {
         let used = self.current_attempt();
         let connected = match used.connection.peek() {

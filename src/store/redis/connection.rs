@@ -85,8 +85,8 @@ impl Endpoint {
 
     /// Opens a connection and subscribes to `channel`. The returned stream ends when the connection is lost.
     pub(super) async fn subscribe(&self, channel: &str) -> Result<PubSubStream, RedisError> {
-        // The node is chosen at random, because each node of a cluster delivers all messages. The next attempt then
-        // probably avoids a node that is down.
+        // Each node of a cluster delivers all messages, so any node can be used. The choice is random, so that the
+        // attempt after a failed one probably uses another node.
         let node = fastrand::choice(&self.nodes).expect("`nodes` is not empty");
         let subscribe = async {
             let mut subscription = node.get_async_pubsub().await?;

@@ -31,7 +31,7 @@ const RETRY_FIRST: Duration = Duration::from_millis(50);
 /// Longest interval after a failed probe.
 const RETRY_LONGEST: Duration = Duration::from_millis(500);
 
-/// Pause before a probe that a failed call requests, so that requests cause at most 50 probes per second.
+/// Pause before a probe that is made because of a failed call. So failed calls cause at most 50 probes per second.
 const REQUESTED_PAUSE: Duration = Duration::from_millis(20);
 
 /// Probes Redis, and opens and closes the circuit breakers of rate limits and idempotency records.

@@ -232,7 +232,8 @@ impl Records for RedisRecords {
         if ended.is_ok() {
             self.claims.end(&token, outcome);
         } else {
-            // The requests of this process that wait for the outcome receive it without waiting for Redis.
+            // Other requests of this process can wait for the outcome. They receive it now, and a task continues to
+            // retry in Redis.
             let unstored = match &outcome {
                 // The copy for Redis has no response, because Redis stores no response of a released claim. A copy with
                 // the response could occupy memory until the lease expires.

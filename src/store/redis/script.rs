@@ -2,7 +2,7 @@
 //!
 //! Redis executes a script atomically. A call passes the SHA-1 hash of the script. If the server does not have the
 //! script, for example after a restart, the call is repeated with the text of the script. `redis::Script` is not used,
-//! because it copies each Redis key and argument into its own vector before it writes the command.
+//! because it copies each Redis key and each argument into a separate vector before it writes the command.
 
 use std::sync::OnceLock;
 

@@ -35,8 +35,9 @@ pub(crate) struct RedisSettings {
     /// How long a claim is valid unless its gateway renews it. The outcome of an expired claim is unknown. The lease is
     /// longer than any execution that the timeouts of the upstreams allow.
     pub lease: Duration,
-    /// Number of replicas that must have a claim before the request is sent upstream, and a record before the response
-    /// is sent to the client. If this is `None`, the gateway does not wait for replicas.
+    /// Number of replicas that the gateway waits for. They must have the claim before the request is sent upstream.
+    /// They must have the record before the response is sent to the client. If this is `None`, the gateway does not
+    /// wait for replicas.
     pub wait_replicas: Option<NonZeroU32>,
     /// Maximum number of idempotency keys of one client, or `None` for no maximum.
     pub max_keys_per_client: Option<NonZeroU32>,
@@ -83,7 +84,8 @@ impl RedisSettings {
 pub(crate) enum Nodes {
     /// A single server, not in cluster mode.
     Single(RedisNode),
-    /// Nodes of a cluster. The client discovers further nodes from them. Never empty, and either all or none use TLS.
+    /// Nodes of a cluster. The client discovers further nodes from them. The list is never empty. Either all nodes use
+    /// TLS, or none of them.
     Cluster(Vec<RedisNode>),
 }
 

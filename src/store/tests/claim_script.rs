@@ -35,7 +35,7 @@ const LEASE: Duration = Duration::from_mins(100);
 
 const GATEWAYS: usize = 3;
 
-/// Maximum number of idempotency keys of the scope. It is smaller than the three keys in the histories.
+/// Maximum number of idempotency keys of the scope. The histories use three keys, so claims can exceed this maximum.
 const MAX_KEYS: u32 = 2;
 
 #[derive(Clone, Debug)]

@@ -1,7 +1,7 @@
 //! Tests that the store on disk frees the space of expired records, except the space of the journal.
 //!
 //! The storage engine starts a new journal only after 64 MB, so 64 MB and a memtable can remain. The test writes 200
-//! MiB, so that the freed space is clearly larger.
+//! MiB, so that the space to free is clearly larger than the space that can remain.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;

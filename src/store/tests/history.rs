@@ -430,8 +430,8 @@ fn histories_in_redis_match_the_model() {
     check_on_server(StoreKind::Redis);
 }
 
-/// This history is not random, because the model and Redis differ here: Redis expires a record in the millisecond after
-/// its TTL.
+/// The random histories do not test the exact time of expiry in Redis, because the model differs from Redis there:
+/// Redis expires a record in the millisecond after its TTL. So this test runs one fixed history.
 #[test]
 fn a_record_in_redis_expires_at_its_ttl() {
     let server = Arc::new(StoreServer::start(StoreKind::Redis));

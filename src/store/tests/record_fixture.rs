@@ -182,8 +182,8 @@ impl RecordFixture {
                 self.records = RecordStore::Memory(records);
             }
             RecordStore::Disk(_) => {
-                // The store is opened on a copy of the files, because a killed process leaves its files as they are at
-                // this moment.
+                // A killed process leaves its files as they are at this moment. So the files are copied now, and the
+                // store is opened on the copy.
                 let copy = TempDir::new().unwrap();
                 copy_all(self.dir(), copy.path());
                 self.records = on_disk(copy.path(), self.capacity, &self.clock);

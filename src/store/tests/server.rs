@@ -13,8 +13,8 @@ use super::redis::{RedisCluster, RedisServer};
 /// duration.
 const LEASE: Duration = Duration::from_hours(1_000);
 
-/// A Redis server, or a cluster of three. Tests can advance its clock. The number counts the stores that were created
-/// on it.
+/// A Redis server, or a cluster of three. Tests can advance its clock. The second value is the number of stores that
+/// were created on this server or cluster.
 pub(crate) enum StoreServer {
     Redis(RedisServer, AtomicU32),
     Cluster(RedisCluster, AtomicU32),

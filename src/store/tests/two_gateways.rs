@@ -560,7 +560,7 @@ async fn a_redis_with_another_secret_is_not_used_before_it_is_probed() {
     let StoreServer::Redis(other, _) = &server else {
         panic!("a single server was started");
     };
-    // The test simulates that Redis restarted empty, and that another gateway stored its secret.
+    // The test simulates that Redis restarted empty, and that another gateway then stored its own secret.
     let name = format!("{}:{{fleet}}:secret", settings.prefix);
     other.command(&[b"SET".as_slice(), name.as_bytes(), &[7; 32]]);
     other.command(&["CLIENT", "KILL", "TYPE", "normal"]);

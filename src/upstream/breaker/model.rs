@@ -144,7 +144,7 @@ impl BreakerModel {
         {
             return Some(OpenCause::ConsecutiveFailures);
         }
-        // The factor 2 below stands for `failure_ratio`, which is 0.5 in all settings of the test.
+        // The factor 2 below is 1 / `failure_ratio`, because `failure_ratio` is 0.5 in all settings of the test.
         let (all, failures, counted) = self.counts(now);
         if all < u64::from(self.settings.min_requests.get()) {
             return None;
@@ -163,7 +163,8 @@ impl BreakerModel {
         is_outlier.then_some(OpenCause::Outlier)
     }
 
-    /// Whether the server is healthy. `None` if it has too few results.
+    /// Whether the server is healthy. An outlier is not healthy. `None` if the server has too few results, or if it
+    /// is not an outlier and its circuit is open or half-open.
     fn is_healthy(&self, now: Moment) -> Option<bool> {
         let (all, failures, _) = self.counts(now);
         match self.phase {

@@ -53,8 +53,8 @@ const MIN_FACTOR: f64 = 0.7;
 /// How long after a measurement of the baseline latency the next measurement follows.
 const MEASURE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// How long until the baseline latency is measured again after the first round, and after a measurement that differs
-/// from the previous one.
+/// After the first round, and after a measurement of the baseline latency that differs from the previous one, the next
+/// measurement follows after this time.
 const REMEASURE_DELAY: Duration = Duration::from_secs(1);
 
 /// A round with a mean latency below the baseline latency lowers the baseline by this fraction of the difference. If

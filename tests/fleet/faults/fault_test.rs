@@ -18,16 +18,16 @@ const AFTER: Duration = Duration::from_millis(500);
 /// Maximum time between the recovery of Redis and the recovery of the gateways.
 const RECOVERY: Duration = Duration::from_secs(2);
 
-/// Maximum increase of the 99th percentile of the durations of requests without an idempotency key. It allows for the
-/// timeout of Redis commands for rate limits (50 ms), and for the delays of a busy machine.
+/// Maximum increase of the 99th percentile of the durations of requests without an idempotency key. The value allows
+/// for the timeout of Redis commands for rate limits (50 ms), and for the delays of a busy machine.
 const P99_INCREASE: Duration = Duration::from_millis(150);
 
-/// Maximum duration of a request without an idempotency key.
+/// Maximum duration of a request without an idempotency key, in addition to the 99th percentile before the fault.
 const LONGEST: Duration = Duration::from_millis(500);
 
-/// Maximum duration of a request with an idempotency key. A claim that cannot be ended lasts for its lease of 2 s, and
-/// a duplicate request waits for at most 2 s. The other 3 s allow for the upstream timeout of 1 s and for a busy
-/// machine.
+/// Maximum duration of a request with an idempotency key, in addition to the 99th percentile before the fault. A
+/// duplicate request waits for at most 2 s, which is also the lease of a claim that cannot be ended. The other 3 s
+/// allow for the upstream timeout of 1 s and for a busy machine.
 const LONGEST_KEYED: Duration = Duration::from_secs(5);
 
 /// Two gateways that share a Redis, and the API that is their upstream.

@@ -1,4 +1,4 @@
-//! Tests of Redis servers and commands whose clock is ahead or behind.
+//! Tests of Redis servers and other processes that run with a fake clock, which is ahead of or behind the real time.
 
 use std::process::Command;
 use std::time::{Duration, Instant, SystemTime};

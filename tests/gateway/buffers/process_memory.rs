@@ -20,7 +20,8 @@ static BODY: [u8; SENT] = [b'x'; SENT];
 
 const MAX_BUFFERED: usize = 16 << 20;
 
-/// Number of HTTP/2 streams per connection. `SLACK` includes the receive window of 4 MiB of each connection.
+/// Number of HTTP/2 streams per connection. The 1,000 uploads thus use four connections. `SLACK` includes the receive
+/// window of each connection, which is 4 MiB.
 const STREAMS: usize = 250;
 
 /// Number of bytes by which memory can grow in addition to `max_buffered`. Connections, streams and memory that the
@@ -59,7 +60,7 @@ impl BoundedGateway {
         std::fs::write(&file, config).expect("the file is written");
         let file = file.to_str().expect("the path is UTF-8");
         let gateway = Process::start(&["serve", "--log-format", "text", "--config", file]);
-        // The first request triggers one-time allocations, so that they are not measured as growth.
+        // This request triggers one-time allocations before the first measurement, so that they do not count as growth.
         let first = gateway.client().from("127.0.0.9").post("/").key("first");
         assert_eq!(first.body(vec![b'x'; SENT]).send().await.status, 200);
         let before = gateway.memory("VmRSS");

@@ -1,4 +1,4 @@
-//! Tests of the responses while a circuit is open, and of the effect on requests with an idempotency key.
+//! Tests of an open circuit: the responses of the gateway, and the effect on requests with an idempotency key.
 
 use std::time::Duration;
 

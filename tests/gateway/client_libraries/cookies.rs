@@ -1,5 +1,5 @@
-//! Test with two users of one machine whose requests share an idempotency key. Each user has a cookie jar, and a load
-//! balancer sets a new cookie with each response.
+//! Test with two users on one machine. The requests of both users have the same idempotency key. Each user has a cookie
+//! jar, and a load balancer sets a new cookie with each response.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -10,8 +10,8 @@ use serde_json::Value;
 use super::users;
 use crate::harness::{Gateway, Received, Upstream, full};
 
-/// Creates an upstream with a login and numbered orders. Each response sets the cookie of a load balancer to a new
-/// value.
+/// Creates an upstream that sets a session cookie for `/login/USER` and responds to `/orders` with the number of the
+/// order. Each response also sets the cookie of a load balancer to a new value.
 fn shop() -> Upstream {
     let (orders, responses) = (AtomicUsize::new(0), AtomicUsize::new(0));
     Upstream::with(move |received: Received| {

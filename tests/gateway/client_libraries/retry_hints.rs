@@ -6,7 +6,8 @@ use serde_json::{Value, json};
 use super::run;
 use crate::harness::{Gateway, Upstream, full};
 
-/// Runs a script on another thread, so that the runtime of the test is not blocked. Returns the JSON that it prints.
+/// Runs a script and returns the JSON that the script prints. Uses another thread, so that the runtime of the test is
+/// not blocked.
 async fn run_script(script: &'static str, arguments: Vec<String>) -> Value {
     let run = move || {
         run(
@@ -45,8 +46,8 @@ fn assert_contains(message: &Value, text: &str) {
     );
 }
 
-/// Asserts that the library `client` waits as long as `Retry-After-Ms` states before each retry. At a rate limit of 4/s
-/// that is at most 0.25 s, whereas `Retry-After` states 1 s.
+/// Asserts that the library `client` waits as long as `Retry-After-Ms` states before each retry. The rate limit is
+/// 4/s, so `Retry-After-Ms` states at most 0.25 s, whereas `Retry-After` states 1 s.
 async fn assert_retries_after_retry_after_ms(client: &str) -> Value {
     let upstream = api();
     let gateway = Gateway::limited("rate = \"4/s\"\nburst = 0")
@@ -139,8 +140,8 @@ async fn stripe_for_python_follows_stripe_should_retry_and_shows_the_problem() {
         "the gateway rejected no request: {result}"
     );
 
-    // The first call gets a 502 because its response is lost, the second a 409 for the same idempotency key. The client
-    // retries neither, so each call sends one request.
+    // The upstream closes the connection of the first call without a response, so this call gets 502. The second call
+    // has the same idempotency key and gets 409. The client retries neither call, so each call sends one request.
     let [unavailable, unknown] = [&result["lost"][0], &result["lost"][1]];
     assert_eq!(unavailable["status"], 502, "{result}");
     assert_contains(&unavailable["message"], "Upstream unavailable: ");

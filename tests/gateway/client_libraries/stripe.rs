@@ -1,7 +1,7 @@
 //! Tests with Stripe's official Python client, which generates the idempotency keys.
 //!
-//! The API behind the gateway ignores the idempotency key: it creates a customer for each request and then fails in a
-//! typical way. The client retries a request up to twice.
+//! The API behind the gateway ignores the idempotency key: it creates a customer for each request. In most tests, it
+//! then fails: it responds late or with a 500, or resets the connection. The client retries a request up to twice.
 
 use std::sync::Arc;
 

@@ -90,7 +90,7 @@ impl Fixture {
         result
     }
 
-    /// Returns for each case how often a server has received its request.
+    /// Returns for each case how many times the two servers have received the request of this case.
     pub(super) fn copies(&self) -> BTreeMap<usize, usize> {
         let mut copies = BTreeMap::new();
         for arrival in self.servers.arrivals.lock().iter() {

@@ -43,8 +43,8 @@ fn a_post_sent_while_its_connection_closes_arrives_at_most_once() {
         let waiting = std::mem::take(&mut *idle.lock());
         let closing = thread::spawn(move || {
             started.recv().expect("the test sends the signal");
-            // Each round spins longer than the one before. So the connection closes before the request in early rounds,
-            // and after it in late rounds.
+            // Each round spins longer than the previous one. The idle connections thus close before the gateway sends
+            // the request in early rounds, and after that in late rounds.
             for _ in 0..round * 100 {
                 std::hint::spin_loop();
             }

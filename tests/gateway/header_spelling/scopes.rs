@@ -5,8 +5,8 @@
 use super::{Lines, Variant, both, http1, padded, with_lines};
 use crate::harness::{Gateway, Upstream};
 
-/// Sends a request with the idempotency key `k` and the header lines `real`, and one without the header field. Asserts
-/// that no variant with the same key is executed: the gateway replays a response or rejects the request.
+/// Sends two requests with the idempotency key `k`: one with the header lines `real`, and one without these lines.
+/// Asserts that no variant with the same key is executed: the gateway replays a response or rejects the request.
 async fn assert_same_scope(scope: &str, real: Lines, variants: &[Variant]) {
     let upstream = Upstream::replying(201);
     let gateway = Gateway::keyed(scope).upstream(&upstream).start();

@@ -10,8 +10,8 @@ use crate::harness::{Gateway, Upstream, full};
 const ROUNDS: usize = 100;
 const STREAMS: u32 = 4;
 
-/// Returns the bytes of an HTTP/2 connection with `STREAMS` requests, each with its own idempotency key. `connection`
-/// makes the keys of each connection distinct.
+/// Returns the bytes of an HTTP/2 connection with `STREAMS` requests, each with its own idempotency key. Each key
+/// contains the number `connection`, so that no two connections send the same key.
 fn keyed_requests(connection: usize) -> Vec<u8> {
     let mut sent = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
     for number in 0..STREAMS {

@@ -34,7 +34,7 @@ fn gateway(upstream: &Upstream) -> Gateway {
         .start()
 }
 
-/// Sends a request and returns the body of its response, of which nothing is read yet.
+/// Sends a request and returns the body of the response. No byte of the body has been read yet.
 async fn response_body(connection: &Connection, request: http::request::Builder) -> RecvStream {
     let request = request.body(()).expect("the request is valid");
     let mut sender = connection.ready().await;
@@ -86,7 +86,8 @@ async fn a_client_that_accepts_bytes_within_the_timeout_is_not_reset() {
     assert!(read > 10_000, "the client could read only {read} bytes");
 }
 
-/// Reads without enlarging the receive window until the gateway resets the stream. Returns the error code of the reset.
+/// Reads until the gateway resets the stream, and never enlarges the receive window. Returns the error code of the
+/// reset.
 async fn reset_of(body: &mut RecvStream) -> Option<Reason> {
     let end = async {
         loop {

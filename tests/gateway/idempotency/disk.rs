@@ -207,7 +207,8 @@ async fn a_directory_of_another_format_is_left_unchanged() {
             other
         );
     }
-    // The failed starts change no records: with the original format number, the gateway replays the response.
+    // The failed starts change no records: the gateway replays the response after the test has restored the original
+    // format number.
     std::fs::write(&identity, original).expect("the test file should be accessible");
     assert_replay_of(&send(&fixture.serve()).await, 1);
 }

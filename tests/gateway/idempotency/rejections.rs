@@ -146,8 +146,8 @@ async fn another_request_with_a_used_key_is_rejected() {
 }
 
 /// Regression test: normalising a path used to drop the host, which HTTP/2 carries only in `:authority`. The
-/// fingerprint then did not include the host. Duplicate requests were rejected, and requests to other hosts were
-/// replayed.
+/// fingerprint then did not include the host. A duplicate request whose path needed no normalising was rejected, and a
+/// request to another host got the response of the first host.
 #[tokio::test]
 async fn a_normalised_path_keeps_its_host_in_both_http_versions() {
     let upstream = numbered_executions();

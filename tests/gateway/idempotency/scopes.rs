@@ -68,7 +68,8 @@ async fn a_scope_can_be_a_header() {
     assert_execution(&send("127.0.0.1", "a", "Bearer old").await, 1);
     assert_replay_of(&send("127.0.0.2", "a", "Bearer refreshed").await, 1);
     assert_execution(&send("127.0.0.1", "b", "Bearer old").await, 2);
-    // A request without `X-Api-Key` is in the scope of its client address. These requests do not share one scope.
+    // A request without `X-Api-Key` is in the scope of its client address. Two such requests from different addresses
+    // are thus in different scopes.
     let without = |from: &str| gateway.client().from(from).post("/").key("k1").send();
     assert_execution(&without("127.0.0.1").await, 3);
     assert_execution(&without("127.0.0.2").await, 4);

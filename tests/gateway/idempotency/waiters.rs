@@ -110,8 +110,8 @@ async fn a_waiting_duplicate_that_disconnects_does_not_affect_the_others() {
                 .is_err_and(|error| error.is_cancelled())
         );
     }
-    // The gateway must drop the duplicate requests of disconnected clients immediately, and not when the response
-    // arrives.
+    // The gateway must drop the duplicate requests of disconnected clients before the response arrives. Two connections
+    // remain: that of the first request and that of the last duplicate request.
     let deadline = Instant::now() + TEST_TIMEOUT;
     while gateway.metric("connections").await > 2.5 {
         assert!(

@@ -108,8 +108,8 @@ async fn the_wait_of_a_delaying_limit_is_the_time_until_its_slot_is_within_max_d
     assert!((5_300..=5_400).contains(&wait), "{wait}");
     assert_eq!(response.json()["violated-policies"][1], "fast");
 
-    // This rate limit would only delay the request, because its slot is within `max_delay`. Its member is thus not
-    // first in `RateLimit`.
+    // This `outflow` would only delay the request and not reject it, because the time slot of the request is within
+    // `max_delay`. The member `outflow` is thus not first in `RateLimit`.
     let delaying = "rate = \"1/2h\"\nburst = 0\non_exceed = \"delay\"\nmax_delay = \"3h\"";
     let limits = [("outflow", delaying), ("fast", "rate = \"1/h\"")];
     let response = rejected("", &limits).await;

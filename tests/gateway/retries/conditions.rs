@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use super::{LOSSES, QUICK, arrived_count, gateway_to, losing, with_statuses};
 use crate::harness::{ClientResponse, Upstream, full};
 
-/// Sends a request without idempotency key and body to a server that responds with these statuses. Returns the response
-/// and the number of attempts.
+/// Sends a request that has neither an idempotency key nor a body. The server responds to the attempts with these
+/// statuses in sequence. Returns the response and the number of attempts.
 async fn response_and_attempts(
     method: &str,
     statuses: &[u16],

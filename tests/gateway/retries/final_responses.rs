@@ -8,7 +8,7 @@ use http::HeaderValue;
 use super::{QUICK, gateway_to};
 use crate::harness::{Upstream, full};
 
-/// Creates a server that responds with these statuses in sequence, each time with different headers and another body.
+/// Creates a server that responds with these statuses in sequence. Headers and body contain the number of the response.
 fn with_distinct_responses(statuses: &'static [u16]) -> Upstream {
     let responses = AtomicUsize::new(0);
     Upstream::with(move |_| {
@@ -60,8 +60,8 @@ async fn assert_504_after_one_second(api: &str) {
     let elapsed = started.elapsed();
     assert_eq!(response.status, 504);
     assert_eq!(response.problem(), "upstream-timeout");
-    // The minimum is below one second, because the gateway does not start a backoff that would exceed the deadline or
-    // timeout.
+    // The minimum is below one second: if the next backoff would exceed the deadline or timeout, the gateway responds
+    // immediately instead of waiting.
     assert!(elapsed >= Duration::from_millis(950), "{elapsed:?}");
     assert!(elapsed < Duration::from_secs(10), "{elapsed:?}");
     let count = upstream.count();

@@ -14,8 +14,8 @@ async fn send(gateway: &Gateway) -> ClientResponse {
     request.send().await
 }
 
-/// Returns status, headers and body of a response without the headers that differ between the first response and its
-/// replay.
+/// Returns status, headers and body of a response. Headers that differ between the first response and its replay are
+/// left out.
 fn replayed_parts(response: &ClientResponse) -> (u16, HeaderMap, bytes::Bytes) {
     let mut headers = response.headers.clone();
     for name in ["x-request-id", "idempotent-replayed"] {

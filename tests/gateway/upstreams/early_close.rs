@@ -12,7 +12,8 @@ const REQUESTS: usize = 40;
 /// Size of a request body in bytes. It does not fit into the socket buffers between gateway and server.
 const UPLOAD: usize = 4 << 20;
 
-/// Closes the connection with unread request bytes in one of three ways, which depends on the connection number.
+/// Prepares the close of a connection whose request bytes are partly unread. The caller then drops the connection. The
+/// connection number selects one of three ways to close.
 fn close(connection: &UpstreamConnection) {
     match connection.number % 3 {
         // Dropping the connection with unread bytes makes the kernel send RST immediately.
@@ -96,7 +97,8 @@ async fn a_keyed_request_whose_server_responds_early_and_closes_is_recorded() {
 
 #[tokio::test]
 async fn a_response_that_a_reset_truncates_does_not_look_complete() {
-    // The response has no length, so its end is a FIN. The server sends RST, so the body is truncated.
+    // The response declares no length, so only a FIN marks its end. The server sends RST instead, so the gateway must
+    // treat the body as truncated.
     let upstream = raw_http::RawUpstream::scripted(|connection| {
         if connection.head().is_some() {
             connection.send("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nhalf");

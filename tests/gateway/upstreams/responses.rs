@@ -103,8 +103,8 @@ async fn a_content_length_given_several_times_is_forwarded_once() {
         "Content-Length: 2, 2",
         "Content-Length: 002",
     ] {
-        // The response has `Connection: close`, because the server closes the connection. The gateway must not reuse it
-        // for the second request.
+        // The server closes the connection after the response. `Connection: close` announces this, so that the gateway
+        // does not send the second request on the same connection.
         let response = format!("HTTP/1.1 200 OK\r\nConnection: close\r\n{lines}\r\n\r\n");
         let upstream = sending(response.leak());
         let gateway = Gateway::proxying("").upstream_url(&upstream.url()).start();

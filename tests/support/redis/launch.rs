@@ -44,7 +44,7 @@ fn find(name: &str) -> Option<PathBuf> {
 }
 
 /// Returns the command `redis-server`. If `setpriv` is installed, the command runs under it, so that the kernel kills
-/// the server when this process exits.
+/// the server when the test process exits.
 pub(super) fn redis_server() -> Command {
     let redis_server = program("redis-server", "redis-server");
     match find("setpriv") {
@@ -57,7 +57,7 @@ pub(super) fn redis_server() -> Command {
     }
 }
 
-/// Starts a child process from a thread that lives as long as this process.
+/// Starts a child process from a thread that lives as long as the test process.
 ///
 /// This thread is needed because `setpriv --pdeathsig` kills the child when the *thread* that started it ends. The
 /// thread of a test can end while other tests still need the server.

@@ -48,8 +48,8 @@ impl Reply {
 pub(super) struct Connection(BufReader<UnixStream>);
 
 impl Connection {
-    /// Connects to the Unix socket at `path`. Reads and writes have a timeout, because the kernel accepts connections
-    /// for a stopped server that never replies.
+    /// Connects to the Unix socket at `path`. Reads and writes have a timeout: if the server process is stopped, the
+    /// kernel still accepts the connection, but no reply arrives.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
         let stream = UnixStream::connect(path)?;
         stream.set_read_timeout(Some(TEST_TIMEOUT))?;

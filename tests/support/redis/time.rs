@@ -80,8 +80,8 @@ fn offset(sign: char, by: Duration) -> String {
 /// Returns the environment variables that load libfaketime and limit it to the wall clock.
 ///
 /// The C library is preloaded after libfaketime, so that `redis-server` uses the allocator of the C library instead of
-/// jemalloc. With jemalloc, the server would deadlock. On its first use, jemalloc reads the clock. To look up the real
-/// clock, libfaketime then allocates memory from jemalloc, which is not ready yet.
+/// jemalloc. If the server used jemalloc, it would deadlock: jemalloc reads the clock when it initialises itself, and
+/// libfaketime then allocates memory to look up the real clock. But jemalloc cannot allocate memory yet.
 fn preloaded() -> Vec<(&'static str, String)> {
     let library = library().unwrap_or_else(|| {
         panic!("libfaketime is not installed. Install the package `faketime`, or run `make test`")

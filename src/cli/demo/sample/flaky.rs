@@ -20,7 +20,7 @@ use serde_json::json;
 /// Maximum number of stored positions. At this number, a new path or query makes all scripts restart.
 const MAX_SCRIPTS: usize = 10_000;
 
-/// Number of earlier requests by path and query, which is the position in the script.
+/// Number of earlier requests to each path and query. This number is the position in the script.
 type ScriptPositions = Arc<Mutex<HashMap<String, usize>>>;
 
 /// One response of a script.

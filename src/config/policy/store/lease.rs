@@ -16,8 +16,8 @@ use crate::upstream::{Timeouts, Upstream};
 /// How much longer the default lease is than the longest possible execution of a request.
 pub(super) const MARGIN: Duration = Duration::from_secs(30);
 
-/// Sets the lease of the Redis store. Its default and its minimum depend on the timeouts of those upstreams whose
-/// routes have idempotency keys.
+/// Sets the lease of the Redis store. The default and the minimum of the lease depend on the timeouts of those
+/// upstreams whose routes have idempotency keys.
 pub(in super::super) fn resolve_lease(
     store: &mut StoreSettings,
     file: &File,

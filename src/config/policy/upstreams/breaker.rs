@@ -1,4 +1,4 @@
-//! `[upstream.NAME.breaker]`: which failures open the circuit of a server, and how long it stays open.
+//! `[upstream.NAME.breaker]`: which failures open the circuit of a server, and how long the circuit stays open.
 
 use std::time::Duration;
 

@@ -197,7 +197,7 @@ fn warn_if_no_retry_fits(section: &RetrySection, policy: &RetryPolicy, findings:
     );
 }
 
-/// Returns the shortest wait before the first retry that jitter can produce.
+/// Returns the shortest wait that jitter can produce before the first retry.
 fn shortest_first_wait(backoff: Backoff) -> Duration {
     let base = backoff.base;
     match backoff.jitter {

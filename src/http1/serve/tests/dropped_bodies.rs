@@ -106,7 +106,7 @@ async fn respond(
 }
 
 /// Returns a request for `target` whose body consists of `repeated` copies of a request for `/never`. If the server
-/// parses the rest of the body as the next request, it serves `/never`.
+/// wrongly parsed the unread rest of the body as the next request, it would serve `/never`.
 fn request_within(target: usize, chunked: bool, repeated: usize) -> String {
     let body = "GET /never HTTP/1.1\r\nHost: a\r\n\r\n".repeat(repeated);
     if !chunked {

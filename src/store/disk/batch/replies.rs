@@ -16,7 +16,7 @@ pub(in super::super) struct PendingReplies {
     pub(super) freed: Vec<(RecordId, Ack<bool>)>,
 }
 
-/// The outcome of an execution that the batch records.
+/// An execution that has ended. The batch records its outcome.
 pub(super) struct PendingEnd {
     pub(super) end: ClaimEnd,
     /// Time of the store clock at which the record of the execution expires.

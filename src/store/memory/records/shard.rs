@@ -192,7 +192,8 @@ impl RecordShard {
         }
     }
 
-    /// Ends an execution in flight without a record. Returns the execution, or `None` if its claim no longer exists.
+    /// Ends an execution in flight and stores no record. Returns the execution, or `None` if its claim no longer
+    /// exists.
     pub(super) fn release(&mut self, token: &ClaimToken) -> Option<InFlightExecution> {
         let is_same_claim = |record: &MemoryRecord| match record {
             MemoryRecord::InFlight(execution) => execution.token.number == token.number,
@@ -218,8 +219,8 @@ impl RecordShard {
         }
     }
 
-    /// Removes the record `id` and returns its client. Returns `None` and removes nothing unless the outcome of the
-    /// record is unknown.
+    /// If the outcome of the record `id` is unknown, removes the record and returns its client. Otherwise returns
+    /// `None`.
     pub(super) fn free_unknown(&mut self, id: RecordId) -> Option<ClientHash> {
         match self.remove_if(id, |record| record.state() == RecordState::Unknown)? {
             MemoryRecord::Ended(ended) => Some(ended.client),
@@ -291,7 +292,7 @@ impl RecordShard {
         }
     }
 
-    /// Adds the number of records in each state of this shard to `counts`.
+    /// Adds the numbers of records in this shard, by state, to `counts`.
     pub(super) fn count_into(&self, counts: &mut RecordCounts) {
         let StateCounts([in_progress, completed, unknown, tombstones]) = self.counts;
         counts.in_progress += in_progress;

@@ -143,7 +143,7 @@ fn added_debt(charge: &Charge<'_>) -> Duration {
     quota.interval() * charge.cost.get()
 }
 
-/// Returns a copy of `charge` whose bucket belongs to its quota.
+/// Returns a copy of `charge` with a bucket key that also depends on the quota of the charge.
 ///
 /// Two quotas share a bucket only if their refill interval and their maximum debt are equal. The scripts treat such
 /// quotas alike.

@@ -1,4 +1,4 @@
-//! Decisions on requests by the bucket states that Redis returned, and by local buckets for the states that it did not
+//! Decides requests by the bucket states that Redis returned. Local buckets replace the states that Redis did not
 //! return.
 //!
 //! If Redis returns no state for a rate limit, `on_store_error` of the limit applies. The states of Redis and those of
@@ -153,8 +153,8 @@ impl LocalFallback {
         shard.get(&bucket).copied().unwrap_or_default()
     }
 
-    /// Records that Redis has received the debt of `bucket` up to `full_at`. If the local bucket becomes full later
-    /// than `full_at`, a newer charge is still unreported.
+    /// Records that this gateway has reported to Redis that `bucket` becomes full at `full_at`. If the local bucket
+    /// becomes full later than `full_at`, a newer charge is still unreported.
     pub(super) fn reported(&self, bucket: BucketKey, full_at: Moment) {
         let mut shard = self.shard(bucket).lock();
         if shard.get(&bucket).is_some_and(|&known| known <= full_at) {

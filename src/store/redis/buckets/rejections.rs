@@ -6,10 +6,10 @@
 //! approximately when the bucket becomes full. The cache has a lower and an upper bound of that time, both on the
 //! monotonic clock of this gateway.
 //!
-//! - The lower bound decides whether to reject. It is the time before the call plus the wait that Redis returned,
-//!   shortened by 0.1 %, because the clock of Redis can run faster. So the cache rejects no request that Redis would
-//!   admit.
-//! - The upper bound is the time of the reply plus the wait that Redis returned. It determines `Retry-After`, because a
+//! - The lower bound decides whether to reject. It is the time at which the call was sent, plus 99.9 % of the debt that
+//!   Redis returned. The debt is reduced by 0.1 %, because the clock of Redis can run faster than that of the gateway.
+//!   So the cache rejects no request that Redis would admit.
+//! - The upper bound is the time of the reply plus the debt that Redis returned. It determines `Retry-After`, because a
 //!   client that waits this long must not be rejected again.
 //!
 //! A request that arrives between the lower and the upper bound is sent to Redis.
@@ -80,8 +80,8 @@ impl Rejections {
     }
 
     /// Returns the decision on a request, or `None` if Redis has to decide. The cache decides if it rejects every
-    /// charge and at most one charge is enforced. A charge of a shadow limit that the cache does not reject has to be
-    /// made in Redis.
+    /// charge, at most one charge is enforced, and the enforced charge has a cost of 1. If the cache does not reject
+    /// the charge of a shadow limit, this charge has to be made in Redis.
     pub(super) fn lookup(
         &self,
         charges: &RequestCharges<'_>,
@@ -101,8 +101,8 @@ impl Rejections {
         })
     }
 
-    /// Returns the rejection of `charge`, or `None` if the cache cannot reject the charge. The wait of the rejection
-    /// ends at the upper bound.
+    /// Returns the rejection of `charge`, or `None` if the cache cannot reject the charge. The wait of the rejection is
+    /// computed from the latest time at which the bucket can become full.
     fn reject(&self, charge: &Charge<'_>, epoch: u64, now: Moment) -> Option<Decision> {
         let known = self
             .shard(charge.bucket)

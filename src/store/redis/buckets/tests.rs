@@ -104,7 +104,7 @@ impl BucketModel {
     }
 }
 
-/// Returns a local debt of zero for each charge, because the gateway has charged no bucket without Redis.
+/// Returns a local debt of zero for each charge: the gateway has made no charges that it must report to Redis.
 fn nothing_owed(charges: &RequestCharges<'_>) -> Vec<Duration> {
     charges.all.iter().map(|_| Duration::ZERO).collect()
 }

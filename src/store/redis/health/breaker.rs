@@ -19,8 +19,8 @@ use crate::store::{Health, Part};
 /// Number of consecutive failed calls that open the circuit breaker.
 const FAILURES: u32 = 3;
 
-/// A circuit breaker that opens again within this time after it closed has relapsed. After a relapse, it stays open for
-/// a minimum time.
+/// If a circuit breaker closes and opens again within this time, this is a relapse. After a relapse, the breaker stays
+/// open for a minimum time.
 const RELAPSE_WINDOW: Duration = Duration::from_secs(10);
 
 /// Half of the minimum time that the circuit breaker stays open after its first relapse. The minimum time doubles with
@@ -114,7 +114,8 @@ impl StoreBreaker {
     pub(crate) fn open(&self, reason: &dyn fmt::Display) -> bool {
         let mut history = self.history.lock();
         let was_closed = !self.open.swap(true, Ordering::AcqRel);
-        // The first reason is logged although the breaker is already open, because the breaker is open at startup.
+        // At startup, the breaker is open without a reason. So the first reason is logged even if the breaker was
+        // already open.
         if was_closed || history.reason.is_none() {
             let reason: Arc<str> = reason.to_string().into();
             self.log_degraded(&reason);

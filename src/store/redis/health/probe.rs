@@ -37,7 +37,8 @@ type FleetValues = (Option<Vec<u8>>, Option<Vec<u8>>);
 pub(super) struct Probe {
     /// All primaries, which are the servers that accept writes. If there is no cluster, this is the only server.
     pub(super) servers: Vec<ServerInfo>,
-    /// The secret of the fleet. `None` if Redis has no secret and rejected the write of the secret of this gateway.
+    /// The secret of the fleet. `None` if Redis has no secret, and rejected the write when this gateway tried to store
+    /// one.
     pub(super) secret: Option<Secret>,
     /// The record format of the fleet.
     pub(super) format: Arc<str>,
@@ -179,7 +180,7 @@ impl ServerInfo {
         };
         Self {
             run_id: field("run_id").into(),
-            // Valkey reports the Redis version that it is compatible with in this field.
+            // In this field, Valkey reports the Redis version with which it is compatible.
             version: field("redis_version").into(),
             eviction: field("maxmemory_policy").into(),
             is_replica: field("role") == "slave",

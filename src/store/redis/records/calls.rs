@@ -36,8 +36,8 @@ pub(super) enum ClaimReply {
     ClientFull,
 }
 
-/// The reply of the script that deletes a record whose outcome is unknown. It states whether the outcome was unknown,
-/// and the client in the record.
+/// The reply of the script that deletes a record whose outcome is unknown. It contains the client of the record, and
+/// whether the outcome was unknown.
 #[derive(Debug)]
 pub(super) struct FreeReply {
     pub(super) was_unknown: bool,
@@ -91,8 +91,8 @@ pub(super) fn claim(
         .arg(u8::from(client_is_full))
 }
 
-/// Creates the call that ends a claim with a record in `state`. A completed record has a `response`. `counted` states
-/// whether the record stores the client.
+/// Creates the call that ends a claim and stores a record in `state`. A completed record has a `response`. `counted`
+/// states whether the record stores the client.
 pub(super) fn settle(
     names: &RecordNames<'_>,
     token: &ClaimToken,
@@ -118,8 +118,8 @@ pub(super) fn settle(
         .arg(client_field(token.request.client, counted))
 }
 
-/// Creates the call that ends a claim without a record. If `may_arrive_late` is true, a claim that is not yet in Redis
-/// is cancelled when it arrives.
+/// Creates the call that ends a claim and deletes its record. If `may_arrive_late` is true, a claim that is not yet in
+/// Redis is cancelled when it arrives.
 pub(super) fn release(
     names: &RecordNames<'_>,
     id: RecordId,

@@ -100,8 +100,8 @@ impl GatewayClaims {
         self.state().settings.max_keys_per_client
     }
 
-    /// Starts a task that removes an idempotency key from the key count of `client`, because another client has
-    /// replaced its record.
+    /// Starts a task that removes an idempotency key from the key count of `client`, because a claim of another client
+    /// has replaced the record of the key.
     pub(super) fn spawn_uncount(self: &Arc<Self>, client: ClientHash, id: RecordId) {
         if self.max_keys_per_client().is_some() {
             let claims = Arc::clone(self);
@@ -132,7 +132,7 @@ impl GatewayClaims {
         }
     }
 
-    /// Adds a claim that Redis has stored to the tables of this gateway, and returns its permit.
+    /// Adds a claim to the tables of this gateway, and returns its permit. Redis has already stored the claim.
     pub(super) fn win(
         self: &Arc<Self>,
         request: &ClaimRequest,

@@ -85,8 +85,8 @@ impl GatewayClaims {
         }
     }
 
-    /// Removes an idempotency key whose claim was not won from the key count of its client. The key stays if another
-    /// claim has stored its record in the meantime.
+    /// Removes an idempotency key from the key count of its client, because the claim of the key was not won. The key
+    /// stays if another claim of the key has stored a record in the meantime.
     pub(super) async fn uncount(&self, counted: CountedKey) {
         let CountedKey { client, id, ttl } = counted;
         let call = recount(&self.names(), client, id).arg(0).arg(millis(ttl));

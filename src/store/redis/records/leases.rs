@@ -12,7 +12,7 @@ use super::claims::GatewayClaims;
 use crate::clock::Moment;
 use crate::idempotency::{ClaimToken, RecordId};
 
-/// Number of times that the task looks for leases to renew during the duration of one lease.
+/// The interval at which the task looks for leases to renew is the duration of a lease divided by this number.
 const ROUNDS_PER_LEASE: u32 = 8;
 
 /// Maximum number of renewals that run at the same time.

@@ -1,8 +1,9 @@
 //! Executions on other gateways that requests of this gateway wait for.
 //!
-//! A claim that finds an execution in flight sets a field in its idempotency record. The script that ends the execution
-//! then publishes a message. A message can be lost when a connection is closed or a gateway crashes, and the Redis user
-//! can lack the permission for the channel. So the gateway also polls these records every 250 ms.
+//! If a claim finds an execution in flight, the claim script sets a field in the idempotency record. Because of this
+//! field, the script that later ends the execution publishes a message. A message can be lost when a connection is
+//! closed or a gateway crashes, and the Redis user can lack the permission for the channel. So the gateway also polls
+//! these records every 250 ms.
 
 use std::collections::HashMap;
 use std::sync::Weak;
@@ -40,7 +41,7 @@ struct RemoteExecution {
 }
 
 impl RemoteExecutions {
-    /// Adds a waiter for the execution of the record `id` by the claim `owner`.
+    /// Adds a waiter for the execution that belongs to the claim `owner` of the record `id`.
     pub(super) fn join(&self, id: RecordId, owner: OwnerToken) -> Waiter {
         let mut executions = self.0.lock();
         match executions.get(&id) {
@@ -50,8 +51,8 @@ impl RemoteExecutions {
                 let waiter = waiters.join();
                 let earlier = executions.insert(id, RemoteExecution { owner, waiters });
                 if let Some(earlier) = earlier {
-                    // The earlier claim has ended without a record, because a new claim of the same idempotency key was
-                    // won.
+                    // A new claim of the same idempotency key was won. So the earlier claim no longer has a record, and
+                    // its outcome will not arrive.
                     earlier.waiters.end(ExecutionOutcome::Released(None));
                 }
                 waiter

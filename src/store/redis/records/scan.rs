@@ -36,8 +36,8 @@ pub(super) async fn find(
             if found.len() == most {
                 return Ok(found.into_values().collect());
             }
-            // A record is read only once, because SCAN can return a name twice. A record that has expired since SCAN is
-            // skipped.
+            // SCAN can return a name twice, so a record that was already found is not read again. A record that has
+            // expired since SCAN is skipped.
             if !found.contains_key(&id)
                 && let Some(info) = read(client, names, id).await?
             {

@@ -284,7 +284,8 @@ async fn a_disk_store_counts_its_keys_again_when_it_is_opened() {
         fixture.crash(Vec::new());
     }
     drop(in_flight);
-    // The execution in flight became unknown, and its idempotency key still counts against the share of the client.
+    // The crash made the outcome of the execution unknown. Its idempotency key still counts against the share of the
+    // client.
     let claim = fixture.claim(request_of(CLIENT, SHARE)).await;
     assert!(matches!(claim, Claim::Unknown), "{claim:?}");
     assert_full(&fixture, CLIENT, SHARE + 1).await;

@@ -85,8 +85,8 @@ pub(crate) async fn each_limit_that_rejects_has_its_own_wait(kind: BucketStoreKi
         assert_eq!(decision.rejecting()[..], [2, 3, 0]);
         let (wait, by) = rejection(decision.outcome);
         assert_eq!((by, decision.readings[2].next), (2, wait));
-        // The next slot of the rate limit `outflow` is in four hours. The limit delays requests by up to one hour, so
-        // it admits again in three hours.
+        // The rate limit `outflow` can forward the next request in four hours. It delays requests by up to one hour, so
+        // it admits a request again in three hours.
         for (index, hours) in [(0, 1), (1, 9), (2, 5), (3, 3)] {
             let (next, due) = (decision.readings[index].next, HOUR * hours);
             assert!(
@@ -135,7 +135,8 @@ pub(crate) async fn a_delaying_limit_assigns_slots_in_order(kind: BucketStoreKin
         let due = HOUR * slot;
         assert!(delay <= due && delay + began.elapsed() >= due, "{delay:?}");
     }
-    // The next slot is in three hours. The maximum delay is two hours, so the request must wait one hour.
+    // The three admitted requests have the slots now, in one hour and in two hours, so the next slot is in three hours.
+    // The maximum delay is two hours, so the client must wait one hour before it repeats the request.
     let (wait, _) = rejection(bucket.request(&gateway).await);
     assert!(wait <= HOUR && wait + began.elapsed() >= HOUR, "{wait:?}");
 }
@@ -175,8 +176,8 @@ pub(crate) async fn gateways_share_a_bucket(kind: BucketStoreKind) {
     }
 }
 
-/// The test has two rate limits. On a cluster their buckets are in different slots, so a rejection by one refunds the
-/// other.
+/// The test has two rate limits. On a cluster their buckets are in different hash slots, so they are charged
+/// separately. If one limit rejects a request, the charge to the other limit is refunded.
 pub(crate) async fn concurrent_clients_get_no_more_than_the_quota(kind: BucketStoreKind) {
     const INTERVAL: Duration = Duration::from_millis(5);
     const BURST: u32 = 10;

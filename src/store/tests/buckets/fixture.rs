@@ -32,7 +32,7 @@ pub(crate) enum BucketStoreKind {
     Cluster,
 }
 
-/// The store of the buckets. Concurrent tests can share one server, because every rate limit has its own buckets.
+/// The store of the buckets. Concurrent tests can share one server, because each [`TestBucket`] has a random key.
 enum BucketBackend {
     Memory(BucketStore),
     Redis(Arc<RedisServer>),

@@ -135,7 +135,7 @@ async fn a_frozen_redis_delays_only_the_first_requests() {
     wait_for(&gateway, ADMITTED).await;
     let local = bucket(99, OnStoreError::Local);
     server.freeze();
-    // The first requests wait until the timeout. Then the circuit breaker is open.
+    // The first requests wait until their timeout expires. Then the circuit breaker opens.
     for _ in 0..3 {
         wait_until_down(&gateway).await;
     }

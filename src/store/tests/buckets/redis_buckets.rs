@@ -146,7 +146,7 @@ async fn a_bucket_of_a_yearly_limit_expires_when_it_is_full_and_not_later() {
     }
 }
 
-/// The section of `docs/fleet.md` on the memory of Redis states this number.
+/// `docs/fleet.md` states these 150 bytes in its section on the memory of Redis.
 #[tokio::test]
 async fn a_bucket_takes_about_150_bytes() {
     const BUCKETS: u64 = 4_000;

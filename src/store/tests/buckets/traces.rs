@@ -1,4 +1,5 @@
-//! Random traces of two gateways on one Redis. They are compared with the maximum number of admissions in the README.
+//! Random traces of two gateways on one Redis. The tests compare the number of admissions with the maximum that the
+//! README states.
 //!
 //! A trace sends requests with one or two rate limits and several costs. It also changes the quotas of one gateway at a
 //! time, freezes Redis, and restarts Redis without its data. Three properties hold for every bucket and quota:
@@ -62,7 +63,8 @@ impl TraceGateway {
     }
 }
 
-/// A request of a trace. `gateway` and `client` are indexes, and `limits` selects the limits.
+/// A request of a trace. `gateway` and `client` are indexes. `limits` states for each rate limit whether it applies to
+/// the request.
 #[derive(Clone, Copy, Debug)]
 struct TraceRequest {
     gateway: usize,

@@ -105,7 +105,8 @@ proptest! {
     }
 }
 
-/// The store evicts full buckets first. So clients that send continuously stay tracked while others send once.
+/// The store evicts full buckets first. So clients that send continuously keep their buckets while many other clients
+/// send one request each.
 #[test]
 fn clients_that_send_once_do_not_evict_buckets_with_debt() {
     let clock = virtual_clock();

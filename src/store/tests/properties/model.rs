@@ -74,9 +74,10 @@ impl Credit {
 /// Returns whether every period has at most `capacity` admitted tokens, plus one token per refill interval.
 ///
 /// An admission consists of the time before it, the time after it, and its cost. The decision was made at an unknown
-/// time between the two. A period begins at `from` and ends at `to`. The function subtracts the tokens of all
-/// admissions that began before `from` from the tokens of all that ended by `to`. The period certainly has at least
-/// this number of tokens. Both terms are sums over sorted times, so one pass finds the worst `from` for every `to`.
+/// time between the two. A period begins at `from` and ends at `to`. The function computes a lower bound of
+/// the tokens admitted in the period: the tokens of all admissions that ended by `to`, minus the tokens of all
+/// admissions that began before `from`. Both terms are sums over sorted times, so one pass finds the worst `from` for
+/// every `to`.
 pub(crate) fn keeps_quota(quota: Quota, admissions: &[(u64, u64, u32)]) -> bool {
     let mut began: Vec<_> = admissions.iter().map(|&(at, _, cost)| (at, cost)).collect();
     let mut ended: Vec<_> = admissions.iter().map(|&(_, at, cost)| (at, cost)).collect();
@@ -125,8 +126,9 @@ fn one_token_too_many_is_detected() {
     assert!(!keeps(&[5, 5, 5]));
     assert!(!keeps(&[0, 30, 30, 39]));
     assert!(!keeps_quota(quota, &[(5, 5, 2), (14, 14, 1)]));
-    // The first admission empties the bucket at 5, and the next token is available at 15. The second decision was made
-    // at some time between 5 and 15. It is correct only if it was made at 15.
+    // The first admission empties the bucket at 5, and the next token is available at 15. In the first case,
+    // the second decision was made at some time from 5 to 15. It is correct if it was made at 15. In the second case,
+    // it was made at 14 or earlier, which is too early.
     assert!(keeps_quota(quota, &[(5, 5, 2), (5, 15, 1)]));
     assert!(!keeps_quota(quota, &[(5, 5, 2), (5, 14, 1)]));
 }

@@ -15,7 +15,8 @@ use super::{admitted, cases, charge, limit, virtual_clock};
 
 const CLIENTS: u64 = 3;
 
-/// Admitted requests. Each has the number of the client, and the times before and after the decision in nanoseconds.
+/// Admitted requests. Each has the number of the client, the time before the decision and the time after the decision.
+/// Both times are in nanoseconds.
 type Admissions = Vec<(u64, u64, u64)>;
 
 /// Rate limit buckets that several threads charge: one per client, and one that all clients share.
@@ -152,7 +153,7 @@ proptest! {
     ) {
         let clock = virtual_clock();
         // Each advance of the clock is shorter than the refill time of an empty bucket. So an emptied bucket does not
-        // become full again, and no token is lost.
+        // become full again. While a bucket is full, it gets no tokens, and the asserted sum would be too large.
         let quota = quota(interval, burst + 5_000);
         let generous = Quota::new(1.try_into().unwrap(), Duration::from_nanos(1), 1 << 30).unwrap();
         let shared = SharedBuckets::new(clock.clone(), quota, generous);

@@ -108,8 +108,8 @@ impl ModelledBreakers {
             others.map(|(_, other)| other),
         );
         if in_use.model_permit.connection_only && failure == ServerFailure::Response {
-            // A probe that tests only the connection succeeds even with a response failure, because the connection was
-            // established.
+            // This probe tests only the connection. It succeeds although the response is a failure, because the
+            // connection was established.
             let expected = self.models[server].succeeded(in_use.model_permit, self.step, self.now);
             prop_assert_eq!(change, expected);
             return Ok(());
