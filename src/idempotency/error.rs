@@ -127,19 +127,19 @@ impl From<IdempotencyError> for Problem {
             E::KeysExhausted { limit, min_wait } => {
                 let detail = format!(
                     "This caller has {limit} idempotency keys that have not expired, which is the maximum. The request \
-                     was not sent. Retry it with the same key when other keys have expired."
+                     was not forwarded. Retry it with the same key when other keys have expired."
                 );
                 new(StatusCode::TOO_MANY_REQUESTS, EXHAUSTED, &detail).retry_after(min_wait)
             }
             E::ClientKeysExhausted { limit, min_wait } => {
                 let detail = format!(
                     "This client has {limit} idempotency keys or more, which is the maximum for all its credentials \
-                     together. The request was not sent. Retry it with the same key when other keys have expired."
+                     together. The request was not forwarded. Retry it with the same key when other keys have expired."
                 );
                 new(StatusCode::TOO_MANY_REQUESTS, EXHAUSTED, &detail).retry_after(min_wait)
             }
             E::StoreFull => Self::store_unavailable(
-                "The idempotency store is full. The request was not sent. Retry it later with the same \
+                "The idempotency store is full. The request was not forwarded. Retry it later with the same \
                  key.",
             ),
             E::TooManyExecutions => Self::store_unavailable(
@@ -148,11 +148,11 @@ impl From<IdempotencyError> for Problem {
             ),
             E::BuffersFull => Self::store_unavailable(
                 "The gateway has no free memory for request and response bodies (`max_buffered`, \
-                 `max_buffered_per_client`). The request was not sent. Retry it later with the same key.",
+                 `max_buffered_per_client`). The request was not forwarded. Retry it later with the same key.",
             )
             .retry_after(RETRY_SOON),
             E::StoreUnavailable => Self::store_unavailable(
-                "The idempotency store is unavailable. The request was not sent. Retry it later with the same \
+                "The idempotency store is unavailable. The request was not forwarded. Retry it later with the same \
                  key.",
             ),
         }

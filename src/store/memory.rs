@@ -124,8 +124,8 @@ impl MemoryBuckets {
         self.shards[self.shard_of(bucket)].lock()
     }
 
-    /// Makes all charges and admits the request. If a rate limit rejects its charge, makes none and rejects the
-    /// request.
+    /// Makes all charges and admits the request if every rate limit accepts its charge. Otherwise makes no charge and
+    /// rejects the request.
     pub fn charge_now(&self, charges: &[Charge<'_>]) -> Decision {
         match charges {
             [charge] => self.charge_one(charge),

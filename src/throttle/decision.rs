@@ -174,8 +174,8 @@ fn take(charge: &Charge<'_>, full_at: Moment, now: Moment) -> Result<(Moment, Du
             let after = quota.take(full_at, now.after(wait), charge.cost)?;
             Ok((after, wait))
         }
-        // The limit admits the request as soon as its slot is at most `max` away. So the reported wait is the time
-        // until the slot, minus `max`.
+        // The limit delays a request by at most `max`. So it admits the request as soon as the time until the bucket
+        // has enough tokens is at most `max`, and the reported wait is that time minus `max`.
         (Err(wait), Exceed::Delay { max }) => Err(wait.saturating_sub(max)),
         (Err(wait), Exceed::Reject) => Err(wait),
     }

@@ -163,7 +163,7 @@ impl RouteLimits {
             }
             ChargeOutcome::Unavailable => Err(Problem::store_unavailable(
                 "The gateway cannot check the rate limits, because the store is unavailable. The request \
-                 was not sent. Retry it later.",
+                 was not forwarded. Retry it later.",
             )),
         }
     }

@@ -40,7 +40,7 @@ pub(crate) struct Connector {
 #[derive(Debug, Error)]
 pub enum ConnectorError {
     /// The PEM file `ca_file` cannot be read or parsed.
-    #[error("cannot read certificates of the upstream from ca_file {}: {source}", path.display())]
+    #[error("cannot read the CA certificates for the upstream from ca_file {}: {source}", path.display())]
     CaFile {
         /// Path of the PEM file.
         path: PathBuf,

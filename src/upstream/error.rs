@@ -210,7 +210,7 @@ fn circuit_open(upstream: &Upstream, wait: Option<Duration>) -> Problem {
         "Circuit open",
         format!(
             "The circuit breakers of all servers of the upstream '{}' are open, because the servers have failed. The \
-             request was not sent. Retry it after the time in Retry-After.",
+             request was not forwarded. Retry it after the time in Retry-After.",
             upstream.name
         ),
     );
@@ -224,7 +224,7 @@ fn overloaded(upstream: &str) -> Problem {
         "upstream-unavailable",
         "Upstream overloaded",
         format!(
-            "The upstream '{upstream}' is at its concurrency limit. The request was not sent. Retry it after the time \
+            "The upstream '{upstream}' is at its concurrency limit. The request was not forwarded. Retry it after the time \
              in Retry-After."
         ),
     )

@@ -132,8 +132,8 @@ fn report_unused_keys(section: &StoreSection, findings: &mut Findings) {
             findings.error(
                 &most.span,
                 format!("`max_keys_per_client` has no effect: {reason}"),
-                "remove `max_keys_per_client`: while more than 80 % of `max_keys` are in use, each client can store at \
-                 most 10 %",
+                "remove `max_keys_per_client`. Without it, while more than 80 % of `max_keys` are in use, each client \
+                 can store at most 10 % of `max_keys`",
             );
         }
         return;

@@ -349,7 +349,8 @@ mod tests {
         }
 
         /// Closes the store, creates the marker file (extension `doubt`), and opens the store again. Because of this
-        /// file, the engine compares the numbers of records and claims with the totals.
+        /// file, the engine counts the records and claims when it opens, and compares the counts with the stored
+        /// totals.
         fn reopen_with_count_check(self) -> Self {
             let Self {
                 writer,

@@ -304,8 +304,9 @@ mod tests {
     }
 
     proptest! {
-        /// After any sequence of charges, and of changes that make a bucket full earlier, the heap and the table are
-        /// consistent. The shard does not exceed its capacity, and no bucket becomes full too early.
+        /// Applies a random sequence of charges, and of changes that bring forward the time at which a bucket is full.
+        /// Afterwards, the heap and the table are consistent, the shard does not exceed its capacity, and no bucket is
+        /// full before the time that its charges and changes imply.
         #[test]
         fn random_charges_keep_a_shard_consistent(
             capacity in 0_usize..6,
