@@ -85,7 +85,7 @@ impl<T: JsonSchema> JsonSchema for Many<T> {
 
 /// One value or a list of at least one value. A single value stays distinct from a list of one.
 ///
-/// `Deserialize` is written by hand, because serde's untagged enums lose the source location of errors.
+/// `Deserialize` is implemented manually, because serde's untagged enums lose the source location of errors.
 #[derive(Clone, Debug)]
 pub(super) enum OneOrMany<T> {
     One(T),

@@ -2,8 +2,8 @@
 //!
 //! The client of the authorization API counts attempts: `HTTP_RETRY_ATTEMPTS=5` means five calls. The sender counts
 //! retries: `MAX_RETRIES=3` means four calls. The document of each client defines what its variable counts. An empty
-//! variable counts as unset. An invalid value is an error, because nobody would notice if the default were used
-//! instead.
+//! variable counts as unset. An invalid value is an error, because the use of the default instead would go
+//! unnoticed.
 
 use std::num::NonZeroU32;
 use std::time::Duration;

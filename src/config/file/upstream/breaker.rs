@@ -60,7 +60,7 @@ pub(in super::super::super) struct FallbackTable {
 
 /// Statuses of responses that are failures of a server.
 ///
-/// `Deserialize` is written by hand, because serde's untagged enums lose the source location of errors.
+/// `Deserialize` is implemented manually, because serde's untagged enums lose the source location of errors.
 #[derive(Debug)]
 pub(in super::super::super) enum FailuresEntry {
     /// `"5xx"`: all statuses from 500 to 599.

@@ -13,7 +13,7 @@ use super::super::super::scalar::ServerUrl;
 
 /// Server of an upstream: a URL, or a table with `url` and `weight`.
 ///
-/// `Deserialize` is written by hand, because serde's untagged enums lose the source location of errors.
+/// `Deserialize` is implemented manually, because serde's untagged enums lose the source location of errors.
 #[derive(Debug)]
 pub(in super::super::super) enum ServerEntry {
     /// URL without a weight. The weight is 1.
