@@ -4,6 +4,7 @@
 #   make clients         installs only the HTTP clients that tests run against the gateway
 #   make lint            checks formatting, clippy, and (if cargo-deny is installed) licences and advisories
 #   make fmt             formats the sources
+#   make docs            generates config/reference.toml and the tables of docs/configuration.md
 #   make crash           kills the release build under load 200 times, and checks all idempotency keys after each kill
 #   make bench           measures the time of each decision on a request, and its growth with routes and clients
 #   make disk            measures the disk store with a million records, and its requests per second with a sync each
@@ -55,7 +56,7 @@ define install
 	fi
 endef
 
-.PHONY: test clients lint fmt crash bench disk peers peers-clients peers-fleet peers-keyed peers-upstream instructions
+.PHONY: test clients lint fmt docs crash bench disk peers peers-clients peers-fleet peers-keyed peers-upstream instructions
 
 test: clients
 	$(call install,$(TEST_NEEDS))
@@ -102,6 +103,9 @@ lint:
 
 fmt:
 	$(CARGO) fmt
+
+docs:
+	UPDATE_DOCS=1 $(CARGO) test --locked $(TEST_FEATURES) --lib generated_documentation
 
 # The environment variable CRASH_ROUNDS sets the number of kills, and CRASH_SEED the seed of the random choices.
 crash:

@@ -5,9 +5,9 @@
 //! 1. Parse the TOML text.
 //! 2. Apply the overrides of environment variables and command-line flags.
 //! 3. Replace `${VARIABLE}` in strings.
-//! 4. Validate the tree of TOML values against the JSON Schema.
+//! 4. Validate the tree of TOML values against the JSON Schema, and set the defaults that the schema contains.
 //! 5. Decode the tree into serde types.
-//! 6. Resolve names, such as the upstream of a route, and set defaults.
+//! 6. Resolve names, such as the upstream of a route, and compare values with each other.
 //!
 //! Each step reports all problems that it finds, and each [`ConfigProblem`] has a location in the file.
 //!
@@ -47,12 +47,11 @@ use toml::de::Deserializer;
 use crate::client::Trust;
 use crate::idempotency;
 use crate::intake::headers::{CountedHeaders, HeaderNames};
-use crate::log::LogFormat;
 use crate::respond::RespondSettings;
 use crate::route::Matcher;
 use crate::server_settings::ServerSettings;
 use crate::store::StoreCapacity;
-use crate::store::redis::settings::RedisSettings;
+use crate::store::redis::settings::{Password, RedisSettings};
 use crate::throttle::Limit;
 use crate::upstream::{Upstream, UpstreamId};
 
@@ -61,8 +60,11 @@ pub use problem::{ConfigErrors, ConfigProblem, Severity};
 pub use schema::schema;
 pub use variables::Environment;
 
+pub(crate) use file::LogSettings;
+
 use file::File;
 use problem::Findings;
+use schema::SCHEMA;
 
 /// Valid configuration in the form that the gateway uses: names are resolved, and defaults are set.
 #[derive(Debug)]
@@ -117,7 +119,7 @@ pub(crate) struct AdminSettings {
     pub(crate) listen: SocketAddr,
     /// Bearer token that requests must have, except those to `/livez` and `/readyz`. If `None`, requests need no token
     /// on a loopback address, and only `/livez` and `/readyz` are available on other addresses.
-    pub(crate) token: Option<String>,
+    pub(crate) token: Option<Password>,
 }
 
 /// `[store]` of the configuration, except `max_clients`.
@@ -143,15 +145,6 @@ pub(crate) enum Backend {
     },
     /// Redis server or cluster, which several gateways can share.
     Redis(RedisSettings),
-}
-
-/// `[log]` of the configuration.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct LogSettings {
-    /// Format of log lines: text or JSON.
-    pub(crate) format: LogFormat,
-    /// Whether requests are written to the access log, for routes that do not set `access_log`.
-    pub(crate) access: bool,
 }
 
 /// Valid configuration and the warnings about it.
@@ -235,12 +228,11 @@ fn read(
     findings: &mut Findings,
 ) -> Option<Policy> {
     let mut table = tree::read(text, findings)?;
-    let schema = schema();
-    overrides::apply_environment(table.get_mut(), &schema, env, findings);
+    overrides::apply_environment(table.get_mut(), &SCHEMA, env, findings);
     overrides::apply_flags(table.get_mut(), overrides, findings);
-    secrets::redact(table.get_ref(), &schema, findings);
+    secrets::redact(table.get_ref(), &SCHEMA, findings);
     variables::interpolate(table.get_mut(), env, findings);
-    validate::check(&mut table, &schema, findings);
+    validate::check(&mut table, findings);
     let file = match File::deserialize(Deserializer::from(table)) {
         Ok(file) => file,
         Err(error) => {

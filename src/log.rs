@@ -5,17 +5,20 @@
 
 use std::io::{self, IsTerminal as _};
 
+use schemars::JsonSchema;
+use serde::Deserialize;
 use tracing_appender::non_blocking::{NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// Format of log lines.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub(crate) enum LogFormat {
-    /// Human-readable text for a terminal.
+    /// One line of plain text per message.
     #[default]
     Text,
-    /// One JSON object per line.
+    /// One JSON object per message, on one line.
     Json,
 }
 

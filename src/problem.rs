@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, StatusCode};
+use schemars::JsonSchema;
+use serde::Deserialize;
 use smallvec::SmallVec;
 
 /// Value of `Retry-After` for a condition that usually ends within a second, such as a request in flight.
@@ -71,13 +73,14 @@ pub enum Retry {
     Never,
 }
 
-/// Format of the response header `Retry-After`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Format of the `Retry-After` header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub enum RetryAfterForm {
-    /// Number of seconds, rounded up.
+    /// Number of whole seconds.
     #[default]
     Seconds,
-    /// HTTP date at which the wait ends.
+    /// HTTP date.
     HttpDate,
 }
 

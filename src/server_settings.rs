@@ -53,6 +53,7 @@ pub(crate) struct ClientTimeouts {
     pub write: Duration,
 }
 
+#[cfg(test)]
 impl Default for ClientTimeouts {
     fn default() -> Self {
         Self {
@@ -83,6 +84,7 @@ pub(crate) struct ServerLimits {
     pub h2_resets: usize,
 }
 
+#[cfg(test)]
 impl Default for ServerLimits {
     fn default() -> Self {
         Self {

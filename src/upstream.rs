@@ -130,6 +130,7 @@ pub(crate) struct Timeouts {
     pub total: Option<Duration>,
 }
 
+#[cfg(test)]
 impl Default for Timeouts {
     fn default() -> Self {
         Self {

@@ -11,10 +11,11 @@ use axum::http::HeaderMap;
 use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
 
 use crate::config::AdminSettings;
+use crate::store::redis::settings::Password;
 
 /// Rules that decide which requests the admin listener accepts.
 pub(super) struct Auth {
-    token: Option<String>,
+    token: Option<Password>,
     /// Whether the admin listener is bound to a loopback address.
     loopback: bool,
 }
@@ -32,7 +33,8 @@ impl Auth {
         let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
         if let Some(token) = &self.token {
             let presented = header(AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
-            let is_valid = presented.is_some_and(|presented| constant_time_eq(presented, token));
+            let is_valid =
+                presented.is_some_and(|presented| constant_time_eq(presented, token.reveal()));
             return (!is_valid).then_some(
                 "The admin token is missing or wrong. Send it as `Authorization: Bearer TOKEN`.",
             );

@@ -1,119 +1,128 @@
-//! The configuration file as serde types.
+//! The configuration file as serde types: the only place that defines the configuration keys.
 //!
-//! These types define the configuration keys. serde decodes a file with them. A JSON Schema is generated from them.
-//! The schema validates files, enables completion in editors, and maps environment variables to configuration keys.
-//! The doc comments of the keys are the descriptions in the schema, so they are written for users.
+//! A field is a key. Its doc comment is the documentation for users, its type and its `schemars` attributes are the
+//! allowed values, and the attribute `default` is the default. The JSON Schema is generated from these types. It
+//! validates files, sets defaults, maps environment variables to keys, and enables completion in editors. `make docs`
+//! generates `config/reference.toml` and the tables in `docs/configuration.md` from the schema.
 //!
-//! Names and defaults are resolved later, in [`policy`](super::policy). All configuration keys are optional in these
-//! types, even those that a file must set. The reason is that validation reports and removes invalid values before
-//! decoding, and the remaining values are still decoded and checked.
+//! A key with a default has the plain type of its value, or [`Setting`] if a check needs its location. A key that a
+//! file must set is optional here, because validation reports and removes invalid values before decoding, and the
+//! remaining values are still decoded and checked. [`policy`](super::policy) resolves names and compares values with
+//! each other.
 
 mod limit;
 mod route;
 mod store;
 mod upstream;
 
-use std::path::PathBuf;
-
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::located::{Located, Many, Named};
+use super::located::{Located, Many, Named, Setting};
 use super::scalar::{
-    Cidr, DocsUrl, HeaderText, HumanDuration, Label, LimitName, Listen, MethodName, Origin,
-    ResponseHeader, Size, Timeout, TokenText, ValueText,
+    Cidr, DocsUrl, FilePath, HeaderText, HumanDuration, Label, LimitName, Listen, MethodName,
+    Origin, ResponseHeader, Size, Timeout, TokenText, ValueText,
 };
+use crate::log::LogFormat;
+use crate::respond::{Dialect, Hint};
 
-pub(super) use limit::{ExceedWord, LimitSection, ModeWord, OnStoreErrorWord, RetryAfterWord};
-pub(super) use route::{
-    IdempotencySection, IdempotencyWord, InFlightWord, OnServerErrorWord, OnUnknownWord,
-    RouteSection,
-};
-pub(super) use store::StoreSection;
+pub(super) use limit::{LimitSection, OnExceed};
+pub(super) use route::{IdempotencySection, KeyMode, OnDuplicate, RouteSection};
+pub(super) use store::{BackendKind, LONGEST_LEASE, StoreSection};
 pub(super) use upstream::{
-    BreakerSection, BudgetTable, ConcurrencySection, FailuresEntry, FallbackTable, HealthTable,
-    PresetWord, RetrySection, ServerEntry, StrategyWord, UpstreamSection,
+    BreakerSection, ConcurrencySection, FailuresEntry, FallbackTable, HealthTable, RetrySection,
+    ServerEntry, UpstreamSection,
 };
 
 /// Configuration of the Tidegate gateway. `${VARIABLE}` in a string is replaced by the value of the environment
 /// variable. Write `$${` for a literal `${`.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields, default)]
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
 #[schemars(title = "Tidegate configuration")]
 pub(super) struct File {
+    #[schemars(extend("default" = {}))]
     pub(super) server: ServerSection,
+    #[schemars(extend("default" = {}))]
     pub(super) admin: AdminSection,
+    #[schemars(extend("default" = {}))]
     pub(super) client: ClientSection,
+    #[schemars(extend("default" = {}))]
     pub(super) store: StoreSection,
+    #[schemars(extend("default" = {}))]
     pub(super) respond: RespondSection,
-    pub(super) log: LogSection,
+    #[schemars(extend("default" = {}))]
+    pub(super) log: LogSettings,
     /// APIs behind the gateway, by name.
+    #[schemars(extend("default" = {}))]
     pub(super) upstream: Named<Label, UpstreamSection>,
     /// Rate limits, by name. Routes that use the same rate limit share its buckets.
+    #[schemars(extend("default" = {}))]
     pub(super) limit: Named<LimitName, LimitSection>,
     /// Routes. The first route in the file that matches a request applies.
+    #[schemars(extend("default" = []))]
     pub(super) route: Vec<Located<RouteSection>>,
 }
 
 /// Listeners, worker threads, timeouts of client connections, and the resources that clients can use.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ServerSection {
     /// IP address and port to listen on, such as `0.0.0.0:8080`, or a list of them.
     #[schemars(extend("default" = "127.0.0.1:8080"))]
-    pub(super) listen: Option<Many<Listen>>,
+    pub(super) listen: Many<Listen>,
     /// Number of worker threads. `0` means one per CPU core.
     #[schemars(range(max = 1024), extend("default" = 0))]
-    pub(super) workers: Option<Located<usize>>,
+    pub(super) workers: usize,
     /// How long a shutdown waits for requests in flight to complete.
     #[schemars(extend("default" = "30s"))]
-    pub(super) shutdown_grace: Option<Located<HumanDuration>>,
+    pub(super) shutdown_grace: HumanDuration,
     /// TLS certificate and private key of the listeners. Default: no TLS.
+    #[schemars(extend("examples" = [{ "cert": "server.pem", "key": "server.key" }]))]
     pub(super) tls: Option<TlsTable>,
     /// Maximum duration of the TLS handshake with a client.
     #[schemars(extend("default" = "10s"))]
-    pub(super) handshake_timeout: Option<Located<Timeout>>,
+    pub(super) handshake_timeout: Timeout,
     /// Maximum time to receive the head of a request (request line and headers).
     #[schemars(extend("default" = "10s"))]
-    pub(super) header_timeout: Option<Located<Timeout>>,
+    pub(super) header_timeout: Timeout,
     /// Maximum time in which a client sends no byte of an incomplete request body.
     #[schemars(extend("default" = "60s"))]
-    pub(super) body_timeout: Option<Located<Timeout>>,
+    pub(super) body_timeout: Timeout,
     /// Maximum time between two requests on a connection. After it, the gateway closes the connection.
     #[schemars(extend("default" = "75s"))]
-    pub(super) idle_timeout: Option<Located<Timeout>>,
+    pub(super) idle_timeout: Timeout,
     /// Maximum time in which a client reads no byte of a response (HTTP/2: per stream). After it, the gateway aborts
     /// the response.
     #[schemars(extend("default" = "30s"))]
-    pub(super) write_timeout: Option<Located<Timeout>>,
-    /// Maximum number of open client connections, over all worker threads.
+    pub(super) write_timeout: Timeout,
+    /// Maximum number of open client connections. Each worker thread has an equal share.
     #[schemars(range(min = 1), extend("default" = 65_536))]
-    pub(super) max_connections: Option<Located<usize>>,
+    pub(super) max_connections: usize,
     /// Maximum size of a request head (request line and headers).
     #[schemars(extend("default" = "32KiB", "minimum" = 1))]
-    pub(super) max_header_bytes: Option<Located<Size>>,
+    pub(super) max_header_bytes: Size,
     /// Maximum number of header lines of a request.
     #[schemars(range(min = 1), extend("default" = 100))]
-    pub(super) max_headers: Option<Located<usize>>,
+    pub(super) max_headers: usize,
     /// Maximum size of a request body.
     #[schemars(extend("default" = "4GiB", "minimum" = 1))]
-    pub(super) max_body: Option<Located<Size>>,
+    pub(super) max_body: Size,
     /// Maximum size of all bodies in memory, over all clients: bodies of requests with an idempotency key, copies for
     /// retries, and responses that are being stored or replayed. When it is reached, requests with an idempotency key
     /// get 503. Other requests are streamed without a copy, so they are not retried.
     #[schemars(extend("default" = "256MiB", "minimum" = 1))]
-    pub(super) max_buffered: Option<Located<Size>>,
+    pub(super) max_buffered: Setting<Size>,
     /// Maximum size of the bodies in memory for one client. It applies only while more than half of `max_buffered` is
     /// in use. The default is at most half of `max_buffered`.
     #[schemars(extend("default" = "16MiB", "minimum" = 1))]
-    pub(super) max_buffered_per_client: Option<Located<Size>>,
+    pub(super) max_buffered_per_client: Setting<Size>,
     /// Maximum number of open HTTP/2 streams on a client connection.
     #[schemars(range(min = 1), extend("default" = 128))]
-    pub(super) h2_max_streams: Option<Located<u32>>,
+    pub(super) h2_max_streams: u32,
     /// Maximum number of HTTP/2 streams per connection that the client has reset and the gateway has not yet processed.
     /// Above this number, the gateway closes the connection.
     #[schemars(range(min = 1), extend("default" = 64))]
-    pub(super) h2_max_resets: Option<Located<usize>>,
+    pub(super) h2_max_resets: usize,
 }
 
 /// PEM files with the TLS certificate of the gateway and its private key.
@@ -121,133 +130,99 @@ pub(super) struct ServerSection {
 #[serde(deny_unknown_fields)]
 pub(super) struct TlsTable {
     /// PEM file with the certificate chain. The gateway's own certificate is first.
-    #[schemars(required)]
-    pub(super) cert: Option<Located<PathBuf>>,
+    #[schemars(required, extend("examples" = ["server.pem"]))]
+    pub(super) cert: Option<FilePath>,
     /// PEM file with the private key of the certificate.
-    #[schemars(required)]
-    pub(super) key: Option<Located<PathBuf>>,
+    #[schemars(required, extend("examples" = ["server.key"]))]
+    pub(super) key: Option<FilePath>,
 }
 
 /// Admin listener: health probes, metrics and admin API. If `listen` is not set, there is no admin listener.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct AdminSection {
-    /// IP address and port of the admin listener.
+    /// IP address and port of the admin listener. Default: no admin listener.
+    #[schemars(extend("examples" = ["127.0.0.1:9090"]))]
     pub(super) listen: Option<Located<Listen>>,
     /// Bearer token that requests to the admin listener must have, except those to /livez and /readyz.
+    #[schemars(extend("writeOnly" = true))]
     pub(super) token: Option<Located<TokenText>>,
     /// File that contains the bearer token, instead of `token`.
-    pub(super) token_file: Option<Located<PathBuf>>,
+    #[schemars(extend("examples" = ["/run/secrets/admin"]))]
+    pub(super) token_file: Option<Located<FilePath>>,
 }
 
 /// How the gateway identifies clients.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ClientSection {
     /// Networks of proxies, in CIDR notation, whose `X-Forwarded-For` header is trusted.
     #[schemars(extend("default" = []))]
-    pub(super) trusted_proxies: Option<Vec<Located<Cidr>>>,
+    pub(super) trusted_proxies: Vec<Located<Cidr>>,
     /// Networks of clients, in CIDR notation, that no rate limit applies to.
     #[schemars(extend("default" = []))]
-    pub(super) exempt: Option<Vec<Located<Cidr>>>,
+    pub(super) exempt: Vec<Located<Cidr>>,
     /// Prefix length of the network that identifies an IPv6 client. All addresses in this network are one client.
     #[schemars(range(min = 1, max = 128), extend("default" = 64))]
-    pub(super) ipv6_prefix: Option<Located<u8>>,
+    pub(super) ipv6_prefix: u8,
 }
 
 /// Responses that the gateway creates itself, such as rejections.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RespondSection {
-    /// Names and format of the `RateLimit` headers.
+    /// Names and format of the `RateLimit` headers. Headers with these names in the response of an upstream are merged
+    /// with those of the gateway.
     #[schemars(extend("default" = "draft"))]
-    pub(super) rate_limit: Option<Located<DialectWord>>,
+    pub(super) rate_limit: Dialect,
     /// Headers on rejections that tell SDKs whether and when to retry, in addition to `Retry-After`.
     #[schemars(extend("default" = ["ms", "should-retry"]))]
-    pub(super) hints: Option<Vec<Located<HintWord>>>,
+    pub(super) hints: Vec<Hint>,
     /// URL of your documentation of the problem types, sent as `Link` with `rel="describedby"` on problem responses.
-    pub(super) docs: Option<Located<DocsUrl>>,
-    /// Additional headers on the responses that the gateway creates, by name.
+    pub(super) docs: Option<DocsUrl>,
+    /// Additional headers on the responses that the gateway creates, such as `{ "X-Served-By" = "edge" }`. Headers that
+    /// the gateway itself writes are not allowed.
     #[schemars(extend("default" = {}))]
-    pub(super) headers: Option<Named<ResponseHeader, ValueText>>,
+    pub(super) headers: Named<ResponseHeader, ValueText>,
     /// CORS headers, which allow scripts of web pages to read the responses that the gateway creates. Default: none.
     pub(super) cors: Option<CorsSection>,
 }
 
-/// Names and format of the `RateLimit` headers.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum DialectWord {
-    /// `RateLimit` and `RateLimit-Policy` of the newest supported IETF draft, currently draft 11.
-    Draft,
-    /// `RateLimit` and `RateLimit-Policy` of IETF draft 11, even after the gateway supports a later draft.
-    #[serde(rename = "draft-11")]
-    Draft11,
-    /// `RateLimit-Limit`, `-Remaining` and `-Reset`.
-    Legacy,
-    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`.
-    X,
-    /// The gateway adds no `RateLimit` headers. Those of the upstream are forwarded unchanged.
-    Off,
-}
-
-/// Header on rejections that tells SDKs whether and when to retry.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub(super) enum HintWord {
-    /// `Retry-After-Ms`: how long to wait before a retry, in milliseconds.
-    Ms,
-    /// `X-Should-Retry`: `true` on a response with `Retry-After`, `false` if a retry cannot succeed.
-    ShouldRetry,
-    /// `Stripe-Should-Retry`: same values as `X-Should-Retry`.
-    Stripe,
-    /// `X-Amz-Retry-After`: how long to wait before a retry, in milliseconds.
-    Amz,
-}
-
-/// CORS headers of the responses that the gateway creates.
+/// CORS headers of the responses that the gateway creates. Without this table, the gateway adds no CORS headers and
+/// forwards preflight requests.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct CorsSection {
-    /// Allowed origins, such as `https://app.example.com`. `*` allows any origin.
+    /// Allowed origins in the form that browsers send, such as `https://app.example`: without a path. `*` allows any
+    /// origin.
     #[schemars(required, length(min = 1))]
     pub(super) origins: Option<Vec<Located<Origin>>>,
     /// Methods that the response to a preflight request allows. Default: the requested method.
-    #[schemars(length(min = 1))]
-    pub(super) methods: Option<Vec<Located<MethodName>>>,
+    #[schemars(length(min = 1), extend("examples" = [["GET", "POST"]]))]
+    pub(super) methods: Option<Vec<MethodName>>,
     /// Request headers that the response to a preflight request allows. Default: the requested headers.
-    #[schemars(length(min = 1))]
-    pub(super) headers: Option<Vec<Located<HeaderText>>>,
+    #[schemars(length(min = 1), extend("examples" = [["Authorization", "Content-Type"]]))]
+    pub(super) headers: Option<Vec<HeaderText>>,
     /// Response headers that scripts can read, in addition to `Retry-After`, the headers of `hints` and the `RateLimit`
     /// headers.
     #[schemars(extend("default" = []))]
-    pub(super) expose: Option<Vec<Located<HeaderText>>>,
+    pub(super) expose: Vec<HeaderText>,
     /// Whether browsers are allowed to send credentials. Cannot be combined with the origin `*`.
     #[schemars(extend("default" = false))]
-    pub(super) credentials: Option<Located<bool>>,
+    pub(super) credentials: Setting<bool>,
     /// How long a browser is allowed to cache the response to a preflight request.
     #[schemars(extend("default" = "10m"))]
-    pub(super) max_age: Option<Located<HumanDuration>>,
+    pub(super) max_age: HumanDuration,
 }
 
 /// Log lines and access log.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(super) struct LogSection {
+pub(crate) struct LogSettings {
     /// Format of log lines.
     #[schemars(extend("default" = "text"))]
-    pub(super) format: Option<Located<FormatWord>>,
+    pub(crate) format: LogFormat,
     /// Whether requests are written to the access log. The key `access_log` of a route overrides this.
     #[schemars(extend("default" = true))]
-    pub(super) access: Option<Located<bool>>,
-}
-
-/// Format of log lines.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum FormatWord {
-    /// One line of plain text per message.
-    Text,
-    /// One JSON object per message, on one line.
-    Json,
+    pub(crate) access: bool,
 }

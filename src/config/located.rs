@@ -10,7 +10,7 @@ use serde::de::value::{SeqAccessDeserializer, StrDeserializer};
 use serde::de::{self, Deserialize, Deserializer, SeqAccess, Visitor};
 use toml::Spanned;
 
-use super::source::Span;
+use super::source::{NOT_CONFIGURED, Span};
 
 /// Decoded value with its source location. Comparison and ordering ignore the location.
 #[derive(Clone, Debug)]
@@ -56,6 +56,39 @@ impl<T: PartialOrd> PartialOrd for Located<T> {
 impl<T: Ord> Ord for Located<T> {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         self.value.cmp(&other.value)
+    }
+}
+
+/// Value of a configuration key that has a default.
+#[derive(Clone, Debug)]
+pub(super) struct Setting<T> {
+    pub(super) value: T,
+    /// Source location of the value. `None` means that the configuration does not set the key.
+    pub(super) span: Option<Span>,
+}
+
+impl<T> Setting<T> {
+    /// Returns the value with its source location if the configuration sets the key.
+    pub(super) fn configured(&self) -> Option<(&T, &Span)> {
+        self.span.as_ref().map(|span| (&self.value, span))
+    }
+}
+
+impl<'de, T: Deserialize<'de>> Deserialize<'de> for Setting<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let Located { span, value } = Located::deserialize(deserializer)?;
+        let span = Some(span).filter(|span| *span != NOT_CONFIGURED);
+        Ok(Self { value, span })
+    }
+}
+
+impl<T: JsonSchema> JsonSchema for Setting<T> {
+    fn schema_name() -> Cow<'static, str> {
+        T::schema_name()
+    }
+
+    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
+        T::json_schema(generator)
     }
 }
 
@@ -129,14 +162,20 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
     }
 }
 
-/// Table whose keys are names that the user chooses, such as the `NAME` of `[limit.NAME]`.
-#[derive(Clone, Debug, serde::Deserialize)]
-#[serde(transparent, bound = "K: Deserialize<'de> + Ord, V: Deserialize<'de>")]
-pub(super) struct Named<K, V>(pub(super) BTreeMap<Located<K>, Located<V>>);
+/// Table whose keys are names that the user chooses, such as the `NAME` of `[limit.NAME]`. Validation has checked that
+/// each name is a valid `K`.
+#[derive(Clone, Debug)]
+pub(super) struct Named<K, V> {
+    pub(super) entries: BTreeMap<Located<String>, Located<V>>,
+    name: PhantomData<K>,
+}
 
-impl<K, V> Default for Named<K, V> {
-    fn default() -> Self {
-        Self(BTreeMap::new())
+impl<'de, K, V: Deserialize<'de>> Deserialize<'de> for Named<K, V> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Ok(Self {
+            entries: BTreeMap::deserialize(deserializer)?,
+            name: PhantomData,
+        })
     }
 }
 

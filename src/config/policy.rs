@@ -1,7 +1,7 @@
 //! Converts the decoded configuration file to a [`Policy`].
 //!
-//! This step resolves names, sets defaults and checks values against each other. An invalid part is reported and
-//! omitted, so that the checks of the other parts can continue. The policy is used only if no error was reported.
+//! This step resolves names and compares values with each other. An invalid part is reported and omitted, so that the
+//! checks of the other parts can continue. The policy is used only if no error was reported.
 
 mod buffers;
 mod idempotency;
@@ -12,26 +12,17 @@ mod routes;
 mod store;
 mod upstreams;
 
-use std::num::NonZeroU32;
-use std::path::PathBuf;
 use std::str::FromStr;
 use std::thread::available_parallelism;
-use std::time::Duration;
 
-use super::file::{
-    AdminSection, ClientSection, File, FormatWord, LogSection, ServerSection, TlsTable,
-};
+use super::file::{AdminSection, ClientSection, File, ServerSection, TlsTable};
 use super::located::Located;
 use super::problem::Findings;
-use super::scalar::{Cidr, HumanDuration, Listen, Size, Timeout, TokenText, ValueError};
-use super::{AdminSettings, LogSettings, Policy};
+use super::scalar::{Cidr, FilePath, Listen, Size, TokenText, ValueError};
+use super::{AdminSettings, Policy};
 use crate::buffers::BufferBounds;
 use crate::client::{Trust, families_covered};
-use crate::log::LogFormat;
 use crate::server_settings::{ClientTimeouts, ServerLimits, ServerSettings, TlsFiles};
-
-/// Default of `server.listen`.
-const DEFAULT_LISTEN: ([u8; 4], u16) = ([127, 0, 0, 1], 8080);
 
 /// Converts a decoded configuration file to a policy. Returns `None` if any error was reported.
 pub(super) fn resolve(file: &File, findings: &mut Findings) -> Option<Policy> {
@@ -58,10 +49,10 @@ pub(super) fn resolve(file: &File, findings: &mut Findings) -> Option<Policy> {
         server: server(&file.server, buffers.value),
         admin,
         trust: trust(&file.client),
-        max_clients: plain(file.store.max_clients.as_ref(), 1_000_000),
+        max_clients: file.store.max_clients,
         store,
         respond,
-        log: log(&file.log),
+        log: file.log,
         upstreams,
         limits: limits.into_values().flatten().collect(),
         routes: routes::compile(file, routes, findings)?,
@@ -70,42 +61,28 @@ pub(super) fn resolve(file: &File, findings: &mut Findings) -> Option<Policy> {
 }
 
 fn server(section: &ServerSection, buffers: BufferBounds) -> ServerSettings {
-    let (timeouts, limits) = (ClientTimeouts::default(), ServerLimits::default());
-    let cores = || available_parallelism().map_or(1, usize::from);
-    let listen = match &section.listen {
-        Some(listen) => listen.0.iter().map(|l| l.value.0).collect(),
-        None => vec![DEFAULT_LISTEN.into()],
-    };
     ServerSettings {
-        listen,
-        workers: match plain(section.workers.as_ref(), 0) {
-            0 => cores(),
+        listen: section.listen.0.iter().map(|l| l.value.0).collect(),
+        workers: match section.workers {
+            0 => available_parallelism().map_or(1, usize::from),
             workers => workers,
         },
         tls: section.tls.as_ref().and_then(tls),
-        shutdown_grace: duration(section.shutdown_grace.as_ref(), Duration::from_secs(30)),
+        shutdown_grace: section.shutdown_grace.0,
         timeouts: ClientTimeouts {
-            handshake: timeout(section.handshake_timeout.as_ref(), timeouts.handshake),
-            head: timeout(section.header_timeout.as_ref(), timeouts.head),
-            body: timeout(section.body_timeout.as_ref(), timeouts.body),
-            idle: timeout(section.idle_timeout.as_ref(), timeouts.idle),
-            write: timeout(section.write_timeout.as_ref(), timeouts.write),
+            handshake: section.handshake_timeout.0,
+            head: section.header_timeout.0,
+            body: section.body_timeout.0,
+            idle: section.idle_timeout.0,
+            write: section.write_timeout.0,
         },
         limits: ServerLimits {
-            connections: plain(section.max_connections.as_ref(), limits.connections),
-            head_bytes: section
-                .max_header_bytes
-                .as_ref()
-                .map_or(limits.head_bytes, |bytes| {
-                    usize::try_from(bytes.value.0).unwrap_or(usize::MAX)
-                }),
-            header_lines: plain(section.max_headers.as_ref(), limits.header_lines),
-            body_bytes: section
-                .max_body
-                .as_ref()
-                .map_or(limits.body_bytes, |Located { value: Size(b), .. }| *b),
-            h2_streams: plain(section.h2_max_streams.as_ref(), limits.h2_streams),
-            h2_resets: plain(section.h2_max_resets.as_ref(), limits.h2_resets),
+            connections: section.max_connections,
+            head_bytes: bytes(&section.max_header_bytes),
+            header_lines: section.max_headers,
+            body_bytes: section.max_body.0,
+            h2_streams: section.h2_max_streams,
+            h2_resets: section.h2_max_resets,
         },
         buffers,
     }
@@ -113,9 +90,14 @@ fn server(section: &ServerSection, buffers: BufferBounds) -> ServerSettings {
 
 fn tls(table: &TlsTable) -> Option<TlsFiles> {
     Some(TlsFiles {
-        cert: table.cert.as_ref()?.value.clone(),
-        key: table.key.as_ref()?.value.clone(),
+        cert: table.cert.as_ref()?.0.clone(),
+        key: table.key.as_ref()?.0.clone(),
     })
+}
+
+/// Returns a size in bytes as a size in memory.
+fn bytes(size: &Size) -> usize {
+    usize::try_from(size.0).unwrap_or(usize::MAX)
 }
 
 fn admin(section: &AdminSection, findings: &mut Findings) -> Option<AdminSettings> {
@@ -146,7 +128,7 @@ fn admin(section: &AdminSection, findings: &mut Findings) -> Option<AdminSetting
         }
         return None;
     };
-    let Listen(listen) = *value;
+    let Listen(listen) = value.clone();
     if given.is_none() && !listen.ip().is_loopback() {
         findings.warning(
             span,
@@ -164,10 +146,10 @@ fn admin(section: &AdminSection, findings: &mut Findings) -> Option<AdminSetting
 /// Reads a secret from a file. `what` is the kind of the secret in error messages, such as "password".
 fn read_secret<T: FromStr<Err = ValueError>>(
     what: &str,
-    file: &Located<PathBuf>,
+    file: &Located<FilePath>,
     findings: &mut Findings,
 ) -> Option<T> {
-    let text = match std::fs::read_to_string(&file.value) {
+    let text = match std::fs::read_to_string(&file.value.0) {
         Ok(text) => text,
         Err(error) => {
             findings.error(
@@ -210,7 +192,6 @@ fn warn_about_unbounded_networks(section: &ClientSection, findings: &mut Finding
             "list only the networks of your own proxies",
         ),
     ] {
-        let networks = networks.as_deref().unwrap_or_default();
         let addresses = || networks.iter().map(|cidr| cidr.value.0);
         let families = families_covered(addresses());
         let Some(first) = networks.first().filter(|_| !families.is_empty()) else {
@@ -231,44 +212,10 @@ fn warn_about_unbounded_networks(section: &ClientSection, findings: &mut Finding
 }
 
 fn trust(section: &ClientSection) -> Trust {
-    let networks = |list: &Option<Vec<Located<Cidr>>>| {
-        let list = list.as_deref().unwrap_or_default();
-        list.iter().map(|cidr| cidr.value.0).collect()
-    };
+    let networks = |list: &[Located<Cidr>]| list.iter().map(|cidr| cidr.value.0).collect();
     Trust::new(
         networks(&section.trusted_proxies),
         networks(&section.exempt),
-        plain(section.ipv6_prefix.as_ref(), 64),
+        section.ipv6_prefix,
     )
-}
-
-fn log(section: &LogSection) -> LogSettings {
-    let format = match section.format.as_ref().map(|format| format.value) {
-        Some(FormatWord::Json) => LogFormat::Json,
-        Some(FormatWord::Text) | None => LogFormat::Text,
-    };
-    LogSettings {
-        format,
-        access: plain(section.access.as_ref(), true),
-    }
-}
-
-fn plain<T: Copy>(given: Option<&Located<T>>, default: T) -> T {
-    given.map_or(default, |given| given.value)
-}
-
-/// Returns the configured number, or `default` if no number is configured. A configured number is never 0, because the
-/// schema requires at least 1.
-fn count(given: Option<&Located<u32>>, default: NonZeroU32) -> NonZeroU32 {
-    given
-        .and_then(|given| NonZeroU32::new(given.value))
-        .unwrap_or(default)
-}
-
-fn duration(given: Option<&Located<HumanDuration>>, default: Duration) -> Duration {
-    given.map_or(default, |given| given.value.0)
-}
-
-fn timeout(given: Option<&Located<Timeout>>, default: Duration) -> Duration {
-    given.map_or(default, |given| given.value.0)
 }

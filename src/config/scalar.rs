@@ -1,9 +1,8 @@
 //! Types of single configuration values: durations, rates, addresses and others.
 //!
-//! Each type implements `FromStr` with an error that contains a remedy. Each type has one line in the table below
-//! (`scalars!`), which implements serde's `Deserialize` and `JsonSchema` for it. The schema contains the type name as
-//! `format`. Validation calls [`check`] with this name, so invalid values are reported together with unknown keys,
-//! before decoding.
+//! Each type is one line in the table below (`scalars!`), which names the function that parses it. The error of this
+//! function contains a remedy. The schema contains the type name as `format`. Validation calls [`check`] with this
+//! name, so invalid values are reported together with unknown keys, before decoding.
 
 mod http_message;
 mod idempotency;
@@ -15,27 +14,27 @@ mod upstream;
 
 use std::borrow::Cow;
 use std::fmt;
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
+use ::http::uri::PathAndQuery;
+use ::http::{HeaderName, HeaderValue, Method};
+use ipnet::IpNet;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::de::{self, Deserialize, Deserializer, Visitor};
+use serde_json::Value;
 use thiserror::Error;
 
-pub(super) use http_message::{
-    CountedHeader, DocsUrl, HeaderText, HostChoice, MethodName, Origin, ResponseHeader, TokenText,
-    ValueText,
-};
-pub(super) use idempotency::{KeyHeader, KeyedMethod, ScopeText};
-pub(super) use net::{Cidr, Listen, ServerUrl};
-pub(super) use number::{HumanDuration, Rate, Size, SizeOrZero, Timeout};
-pub(super) use redis::{
-    LONGEST_LEASE, LeaseDuration, PasswordText, RedisUrl, StorePrefix, StoreTimeout, UserText,
-};
-pub(super) use upstream::{
-    CheckInterval, CheckPath, FailuresWord, JitterText, MediaType, OpenTime, Window,
-};
+use crate::retry::Jitter;
+use crate::store::redis::settings::{Password, RedisNode};
+use crate::throttle::KeyPart;
+use crate::upstream::{HostHeader, Server};
 
-pub(super) use name::{BackendWord, KeyText, Label, LimitName};
+pub(super) use http_message::OriginPattern;
+pub(super) use idempotency::ScopeEntry;
+pub(super) use number::{Rate, display_duration};
 
 /// Error: the text of a configuration value cannot be parsed as the type of this value.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -56,22 +55,43 @@ impl ValueError {
     }
 }
 
+/// Defines the types of single configuration values. A line of the table contains the name of the type and the Rust
+/// type that it wraps, the function that parses it, its name in the documentation, its JSON types, the regular
+/// expression of its text, and examples.
 macro_rules! scalars {
-    ($($name:ident, $types:tt, $pattern:literal, [$($example:literal),+];)+) => {
+    ($(
+        $(#[$doc:meta])+
+        $name:ident($inner:ty): $parse:path, $title:literal, $types:tt, $pattern:literal, [$($example:literal),+];
+    )+) => {
         /// Checks that a text can be parsed as the type whose name is `format`. A `format` that is not in the table
         /// accepts every text.
         pub(super) fn check(format: &str, text: &str) -> Result<(), ValueError> {
             match format {
-                $(stringify!($name) => text.parse::<$name>().map(drop),)+
+                $(stringify!($name) => $parse(text).map(drop),)+
                 _ => Ok(()),
             }
         }
 
-        /// Names of all types in the table. These are the values of `format` that [`check`] knows.
+        /// Schemas of all types in the table.
         #[cfg(test)]
-        pub(super) const FORMATS: &[&str] = &[$(stringify!($name)),+];
+        pub(super) fn schemas() -> Vec<Schema> {
+            let mut generator = SchemaGenerator::default();
+            vec![$($name::json_schema(&mut generator)),+]
+        }
 
         $(
+            $(#[$doc])+
+            #[derive(Clone, Debug, PartialEq)]
+            pub(super) struct $name(pub(super) $inner);
+
+            impl FromStr for $name {
+                type Err = ValueError;
+
+                fn from_str(text: &str) -> Result<Self, ValueError> {
+                    $parse(text).map(Self)
+                }
+            }
+
             impl JsonSchema for $name {
                 fn schema_name() -> Cow<'static, str> {
                     stringify!($name).into()
@@ -79,6 +99,7 @@ macro_rules! scalars {
 
                 fn json_schema(_: &mut SchemaGenerator) -> Schema {
                     json_schema!({
+                        "title": $title,
                         "type": $types,
                         "format": stringify!($name),
                         // A text with `${` is always accepted, because the schema cannot know the value of a variable.
@@ -98,47 +119,125 @@ macro_rules! scalars {
 }
 
 scalars! {
-    HumanDuration, "string", "[0-9]+(?:ms|s|m|h|d)", ["250ms", "10s", "5m", "24h", "7d"];
-    Timeout, "string", "0*[1-9][0-9]*(?:ms|s|m|h|d)", ["250ms", "10s", "5m"];
-    Size, ["string", "integer"], "[0-9]+(?:B|KiB|MiB|GiB)?", ["64KiB", "1MiB", "4GiB"];
-    SizeOrZero, ["string", "integer"], "[0-9]+(?:B|KiB|MiB|GiB)?", ["64KiB", "1MiB", "0"];
-    Rate, "string", "0*[1-9][0-9]*/[0-9]*(?:ms|s|m|h|d)", ["1/s", "100/m", "5/10s"];
-    Listen, "string", r"\S+:[0-9]+", ["127.0.0.1:8080", "[::]:8080"];
-    Cidr, "string", "[0-9A-Fa-f:.]+(?:/[0-9]+)?", ["10.0.0.0/8", "192.0.2.7", "fd00::/8"];
-    ServerUrl, "string", "https?://[^/?#@]+/?", ["http://127.0.0.1:9000", "https://api.example"];
-    CheckPath, "string", "/[!-\"$-~]*", ["/healthz"];
-    CheckInterval, "string", "0*[1-9][0-9]*(?:ms|s|m|h)", ["5s", "500ms"];
-    Window, "string", "0*[1-9][0-9]*(?:ms|s|m|h)", ["10s", "1m"];
-    OpenTime, "string", "0*[1-9][0-9]*(?:ms|s|m|h|d)", ["5s", "60s"];
-    FailuresWord, "string", "5xx", ["5xx"];
-    JitterText, ["string", "number"],
+    /// Duration from zero to one year.
+    HumanDuration(Duration): number::duration, "duration", "string",
+        "[0-9]+(?:ms|s|m|h|d)", ["250ms", "10s", "5m", "24h", "7d"];
+    /// Duration longer than zero and up to one year.
+    Timeout(Duration): number::timeout, "duration", "string",
+        "0*[1-9][0-9]*(?:ms|s|m|h|d)", ["250ms", "10s", "5m"];
+    /// Size in bytes.
+    Size(u64): number::size, "size", ["string", "integer"], "[0-9]+(?:B|KiB|MiB|GiB)?", ["64KiB", "1MiB", "4GiB"];
+    /// Number of requests per time.
+    RateText(Rate): number::rate, "rate", "string",
+        "0*[1-9][0-9]*/[0-9]*(?:ms|s|m|h|d)", ["1/s", "100/m", "5/10s"];
+    /// IP address and port to listen on.
+    Listen(SocketAddr): net::listen, "address", "string", r"\S+:[0-9]+", ["127.0.0.1:8080", "[::]:8080"];
+    /// IP network in CIDR notation, or a single IP address.
+    Cidr(IpNet): net::cidr, "network", "string",
+        "[0-9A-Fa-f:.]+(?:/[0-9]+)?", ["10.0.0.0/8", "192.0.2.7", "fd00::/8"];
+    /// URL of an upstream server: scheme, host and optional port.
+    ServerUrl(Server): net::server_url, "URL", "string",
+        "https?://[^/?#@]+/?", ["http://127.0.0.1:9000", "https://api.example"];
+    /// Path of a file or directory.
+    FilePath(PathBuf): net::file_path, "path", "string", ".*", ["/etc/tidegate/file"];
+    /// Path and query of a health check request.
+    CheckPath(PathAndQuery): upstream::check_path, "path", "string", "/[!-\"$-~]*", ["/healthz"];
+    /// The word `"5xx"` as the value of `failures`: all statuses from 500 to 599.
+    FailuresWord(()): upstream::failures_word, "string", "string", "5xx", ["5xx"];
+    /// Random variation of the backoff.
+    JitterText(Jitter): upstream::jitter, "jitter", ["string", "number"],
         r"none|full|equal|decorrelated|percent|additive|(?:±|\+-|\+)[0-9]+(?:\.[0-9]+)?%|[0-9]+(?:ms|s|m|h|d)|0(?:\.[0-9]+)?|1(?:\.0+)?",
         ["full", "equal", "decorrelated", "±25%", "+30%", "500ms"];
-    MediaType, "string", "[!#$%&'*+.^_`|~0-9A-Za-z-]+/[!#$%&'*+.^_`|~0-9A-Za-z-]+(?:[ \t]*;.*)?",
+    /// Media type for a `Content-Type` header.
+    MediaType(HeaderValue): upstream::media_type, "media type", "string",
+        "[!#$%&'*+.^_`|~0-9A-Za-z-]+/[!#$%&'*+.^_`|~0-9A-Za-z-]+(?:[ \t]*;.*)?",
         ["text/plain; charset=utf-8", "application/json"];
-    HostChoice, "string", r"\S+", ["preserve", "server", "api.example"];
-    MethodName, "string", "[!#$%&'*+.^_`|~0-9A-Za-z-]+", ["GET", "POST"];
-    HeaderText, "string", "[!#$%&'*+.^_`|~0-9A-Za-z-]+", ["x-request-id"];
-    ResponseHeader, "string", "[!#$%&'*+.^_`|~0-9A-Za-z-]+", ["X-Served-By"];
-    ValueText, "string", ".*", ["edge"];
-    Origin, "string", r"\*|[a-z][a-z0-9+.-]*://[^/?#@\s]+", ["https://app.example", "*"];
-    DocsUrl, "string", r"https?://[^/?#\s]\S*", ["https://docs.example/errors"];
-    TokenText, "string", r"\S+", ["${TIDEGATE_ADMIN_TOKEN}"];
-    KeyText, "string", "client|global|header:.+", ["client", "global", "header:x-api-key"];
-    BackendWord, "string", "memory|disk|redis", ["memory", "disk", "redis"];
-    RedisUrl, "string", r"rediss?://(?:[^/?#@]+@)?[^/?#@]+(?:/[0-9]*)?",
+    /// `Host` header of requests to an upstream.
+    HostChoice(HostHeader): http_message::host_choice, "host", "string",
+        r"\S+", ["preserve", "server", "api.example"];
+    /// Name of a request method, which is case-sensitive.
+    MethodName(Method): http_message::method, "method", "string", "[!#$%&'*+.^_`|~0-9A-Za-z-]+", ["GET", "POST"];
+    /// Name of a header.
+    HeaderText(HeaderName): http_message::header_name, "header", "string",
+        "[!#$%&'*+.^_`|~0-9A-Za-z-]+", ["x-request-id"];
+    /// Name of an additional header on the responses that the gateway creates.
+    ResponseHeader(HeaderName): http_message::response_header, "header", "string",
+        "[!#$%&'*+.^_`|~0-9A-Za-z-]+", ["X-Served-By"];
+    /// Value of a header.
+    ValueText(HeaderValue): http_message::header_value, "string", "string", ".*", ["edge"];
+    /// Origin that CORS allows.
+    Origin(OriginPattern): http_message::origin, "origin", "string",
+        r"\*|[a-z][a-z0-9+.-]*://[^/?#@\s]+", ["https://app.example", "*"];
+    /// `Link` header with the URL of a documentation page.
+    DocsUrl(HeaderValue): http_message::docs_link, "URL", "string",
+        r"https?://[^/?#\s]\S*", ["https://docs.example/errors"];
+    /// Bearer token of the admin listener.
+    TokenText(Password): http_message::token, "string", "string", r"\S+", ["${TIDEGATE_ADMIN_TOKEN}"];
+    /// Property of requests. Requests with different values of this property have different buckets.
+    KeyText(KeyPart): name::limit_key, "string", "string",
+        "client|global|header:.+", ["client", "global", "header:x-api-key"];
+    /// URL of a Redis server, or of one node of a Redis Cluster.
+    RedisUrl(RedisNode): redis::redis_url, "URL", "string", r"rediss?://(?:[^/?#@]+@)?[^/?#@]+(?:/[0-9]*)?",
         ["redis://127.0.0.1:6379", "rediss://redis.example/1"];
-    StorePrefix, "string", r"[!-)+->@-Z^-z|~]{1,64}", ["tidegate"];
-    UserText, "string", r"\S+", ["tidegate"];
-    PasswordText, "string", ".+", ["${REDIS_PASSWORD}"];
-    StoreTimeout, "string", "0*[1-9][0-9]*(?:ms|s)", ["50ms", "500ms", "10s"];
-    LeaseDuration, "string", "0*[1-9][0-9]*(?:ms|s|m|h)", ["65s", "5m"];
-    KeyedMethod, "string", "[!#$%&'*+.^_`|~0-9A-Za-z-]+", ["POST", "PATCH"];
-    KeyHeader, "string", "[!#$%&'*+.^_`|~0-9A-Za-z-]+", ["Idempotency-Key"];
-    ScopeText, "string", "client|shared|(?:header|cookie):.+",
+    /// Prefix of all Redis keys.
+    StorePrefix(String): redis::prefix, "string", "string", r"[!-)+->@-Z^-z|~]{1,64}", ["tidegate"];
+    /// Name of a Redis user.
+    UserText(String): redis::user, "string", "string", r"\S+", ["tidegate"];
+    /// Password of a Redis user.
+    PasswordText(Password): redis::password, "string", "string", ".+", ["${REDIS_PASSWORD}"];
+    /// Method whose requests can have idempotency keys.
+    KeyedMethod(Method): idempotency::keyed_method, "method", "string",
+        "[!#$%&'*+.^_`|~0-9A-Za-z-]+", ["POST", "PATCH"];
+    /// Name of a request header that can contain the idempotency key.
+    KeyHeader(HeaderName): idempotency::key_header, "header", "string",
+        "[!#$%&'*+.^_`|~0-9A-Za-z-]+", ["Idempotency-Key"];
+    /// What identifies a caller. Equal idempotency keys of different callers are independent.
+    ScopeText(ScopeEntry): idempotency::scope, "string", "string", "client|shared|(?:header|cookie):.+",
         ["header:x-api-key", "cookie:session", "client", "shared"];
-    LimitName, "string", "[A-Za-z0-9_.-]{1,64}", ["device"];
-    Label, "string", ".+", ["api"];
+    /// Name of a rate limit.
+    LimitName(String): name::limit_name, "string", "string", "[A-Za-z0-9_.-]{1,64}", ["device"];
+    /// Name of an upstream, a route or a JSON member.
+    Label(String): name::label, "string", "string", ".+", ["api"];
+}
+
+/// Checks a value against the bounds of its configuration key: `formatMinimum` and `formatMaximum` of a duration, and
+/// `minimum` of a size.
+pub(super) fn check_bounds(text: &str, schema: &Value) -> Result<(), ValueError> {
+    let bound = |name| schema.get(name).and_then(Value::as_str);
+    match schema.get("format").and_then(Value::as_str) {
+        Some("Timeout" | "HumanDuration") => {
+            let duration = number::duration(text)?;
+            if let Some(least) = bound("formatMinimum")
+                && duration < number::duration(least)?
+            {
+                return Err(ValueError::new(
+                    format!("the duration `{text}` is too short"),
+                    format!("write at least \"{least}\""),
+                ));
+            }
+            if let Some(most) = bound("formatMaximum")
+                && duration > number::duration(most)?
+            {
+                return Err(ValueError::new(
+                    format!("the duration `{text}` is too long"),
+                    format!("write at most \"{most}\""),
+                ));
+            }
+        }
+        Some("Size") => {
+            let least = schema.get("minimum").and_then(Value::as_u64);
+            if let Some(least) =
+                least.filter(|least| number::size(text).is_ok_and(|size| size < *least))
+            {
+                return Err(ValueError::new(
+                    format!("the size `{text}` is too small"),
+                    format!("write at least {least} byte, such as \"64KiB\""),
+                ));
+            }
+        }
+        _ => {}
+    }
+    Ok(())
 }
 
 /// serde visitor that parses a value from a string or a number. The schema check has already rejected numbers if the
@@ -171,39 +270,8 @@ mod tests {
 
     #[test]
     fn the_examples_in_the_schema_are_valid() {
-        let mut generator = SchemaGenerator::default();
-        let schemas = [
-            HumanDuration::json_schema(&mut generator),
-            Timeout::json_schema(&mut generator),
-            Size::json_schema(&mut generator),
-            SizeOrZero::json_schema(&mut generator),
-            Rate::json_schema(&mut generator),
-            Listen::json_schema(&mut generator),
-            Cidr::json_schema(&mut generator),
-            ServerUrl::json_schema(&mut generator),
-            CheckPath::json_schema(&mut generator),
-            CheckInterval::json_schema(&mut generator),
-            Window::json_schema(&mut generator),
-            OpenTime::json_schema(&mut generator),
-            JitterText::json_schema(&mut generator),
-            MediaType::json_schema(&mut generator),
-            HostChoice::json_schema(&mut generator),
-            MethodName::json_schema(&mut generator),
-            HeaderText::json_schema(&mut generator),
-            ResponseHeader::json_schema(&mut generator),
-            Origin::json_schema(&mut generator),
-            KeyText::json_schema(&mut generator),
-            KeyedMethod::json_schema(&mut generator),
-            KeyHeader::json_schema(&mut generator),
-            ScopeText::json_schema(&mut generator),
-            BackendWord::json_schema(&mut generator),
-            RedisUrl::json_schema(&mut generator),
-            StorePrefix::json_schema(&mut generator),
-            UserText::json_schema(&mut generator),
-            StoreTimeout::json_schema(&mut generator),
-            LeaseDuration::json_schema(&mut generator),
-        ];
-        for schema in schemas {
+        let schemas = schemas();
+        for schema in &schemas {
             let format = schema.get("format").and_then(|f| f.as_str());
             let examples = schema.get("examples").and_then(|e| e.as_array());
             for example in examples.expect("every scalar has examples") {
@@ -211,5 +279,6 @@ mod tests {
                 assert_eq!(check(format.expect("a format"), text), Ok(()), "{text}");
             }
         }
+        assert!(schemas.len() > 25, "{}", schemas.len());
     }
 }

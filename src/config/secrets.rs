@@ -16,12 +16,10 @@ use serde_json::Value;
 use toml::de::{DeTable, DeValue};
 
 use super::problem::Findings;
+use super::schema::SCHEMA;
 use super::source::Span;
 use super::tree::TomlNode;
 use super::validate;
-
-/// Sections and configuration keys whose values are secret.
-const SECRET: &[(&str, &str)] = &[("admin", "token"), ("store", "password")];
 
 /// Redacts the secrets in the source texts of a TOML tree. Call this function before `${VARIABLE}` references are
 /// replaced, because afterwards the values in the tree differ from the source texts.
@@ -33,13 +31,12 @@ pub(super) fn redact(table: &DeTable<'_>, schema: &Value, findings: &mut Finding
     };
     for (section, node) in table {
         let section = section.get_ref().as_ref();
-        let has_secrets = SECRET.iter().any(|(of, _)| *of == section);
         match (node.get_ref(), validate::property(schema, section)) {
-            (DeValue::Table(keys), Some(schema)) if has_secrets => {
+            (DeValue::Table(keys), Some(schema)) if secret_keys(schema).next().is_some() => {
                 for (key, node) in keys {
                     let key = key.get_ref().as_ref();
-                    if SECRET.contains(&(section, key)) || validate::property(schema, key).is_none()
-                    {
+                    let is_known = validate::property(schema, key).is_some();
+                    if !is_known || secret_keys(schema).any(|secret| secret == key) {
                         search.value(node);
                     } else {
                         search.urls(node, (section, key) == ("store", "url"));
@@ -52,6 +49,12 @@ pub(super) fn redact(table: &DeTable<'_>, schema: &Value, findings: &mut Finding
     for span in spans {
         findings.sources.redact(&span);
     }
+}
+
+/// Returns the keys of a section whose values are secret, which the schema marks with `writeOnly`.
+fn secret_keys(section: &Value) -> impl Iterator<Item = &str> {
+    validate::known_keys(section)
+        .filter(|key| section["properties"][key].get("writeOnly").is_some())
 }
 
 /// Collects the spans of secrets. They are redacted after the search, because the search reads the source texts.
@@ -106,7 +109,8 @@ pub(super) fn redact_unparsed(text: &str, findings: &mut Findings) {
             let secret = start + secret.start..start + secret.end;
             findings.sources.redact(&secret);
         }
-        for (_, key) in SECRET {
+        let sections = SCHEMA["properties"].as_object().into_iter().flatten();
+        for key in sections.flat_map(|(_, section)| secret_keys(section)) {
             let after = line.find(key).map(|at| at + key.len());
             let value = after.and_then(|after| {
                 let rest = line[after..].trim_start_matches(['"', '\'', ' ', '\t']);

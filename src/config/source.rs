@@ -11,6 +11,9 @@ use std::ops::Range;
 /// Location of a value: a range of byte offsets in a [`SourceMap`].
 pub(super) type Span = Range<usize>;
 
+/// Location of a value that no source text contains: the default of a configuration key.
+pub(super) const NOT_CONFIGURED: Span = usize::MAX..usize::MAX;
+
 /// Texts of the configuration file and of all overrides, one after the other in one range of byte offsets.
 #[derive(Debug, Default)]
 pub(super) struct SourceMap {

@@ -2,12 +2,13 @@
 
 use std::borrow::Cow;
 
+use serde_json::Value;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::problem::Findings;
 use super::secrets;
-use super::source::Span;
+use super::source::{NOT_CONFIGURED, Span};
 
 /// TOML value with its source location.
 pub(super) type TomlNode<'i> = Spanned<DeValue<'i>>;
@@ -48,6 +49,27 @@ fn remedy(message: &str) -> &'static str {
 /// Creates a TOML string from a text of an environment variable or a command-line flag.
 pub(super) fn string(span: Span, text: String) -> TomlNode<'static> {
     Spanned::new(span, DeValue::String(Cow::Owned(text)))
+}
+
+/// Converts the default of a configuration key in the schema to a TOML value. An object is converted to an empty table.
+/// `numbers` contains the text of each number in the schema, because a TOML number borrows its text.
+pub(super) fn default_value<'i>(default: &Value, numbers: &'i [String]) -> TomlNode<'i> {
+    let value = match default {
+        Value::String(text) => DeValue::String(Cow::Owned(text.clone())),
+        Value::Bool(value) => DeValue::Boolean(*value),
+        Value::Array(items) => {
+            let items = items.iter().map(|item| default_value(item, numbers));
+            DeValue::Array(items.collect())
+        }
+        Value::Number(number) => {
+            let text = number.to_string();
+            let text = numbers.iter().find(|known| **known == text);
+            let node = text.and_then(|text| DeValue::parse(text).ok());
+            node.expect("`numbers` contains every number").into_inner()
+        }
+        Value::Object(_) | Value::Null => DeValue::Table(DeTable::new()),
+    };
+    Spanned::new(NOT_CONFIGURED, value)
 }
 
 /// Adds `by` bytes to the source locations of a value and of all values inside it.

@@ -1,26 +1,30 @@
 //! Validates a TOML tree against the JSON Schema: known keys, types, ranges and formats.
 //!
-//! Invalid values are reported and removed. The remaining tree can be decoded, so the checks after decoding run too,
-//! and the user sees all problems together. serde alone would stop at the first error. A generic schema validator could
-//! not suggest a remedy.
+//! Invalid values are reported and removed, and missing values are set to the defaults in the schema. The resulting
+//! tree can be decoded, so the checks after decoding run too, and the user sees all problems together. serde alone
+//! would stop at the first error. A generic schema validator could not suggest a remedy.
 
 mod messages;
+
+use std::borrow::Cow;
 
 use serde_json::Value;
 use toml::Spanned;
 use toml::de::{DeArray, DeString, DeTable, DeValue};
 
 use super::problem::Findings;
-use super::source::Span;
-use super::tree::{TomlNode, type_name};
+use super::schema::{NUMBERS, SCHEMA};
+use super::source::{NOT_CONFIGURED, Span};
+use super::tree::{TomlNode, default_value, type_name};
 use super::{scalar, suggest};
 
 use messages::{describe_type, example};
 
-/// Validates the tree of a configuration file, reports invalid values and removes them from the tree.
-pub(super) fn check(file: &mut Spanned<DeTable<'_>>, schema: &Value, findings: &mut Findings) {
+/// Validates the tree of a configuration file. Reports invalid values, removes them from the tree, and sets the
+/// defaults of the keys that are missing.
+pub(super) fn check(file: &mut Spanned<DeTable<'_>>, findings: &mut Findings) {
     let span = file.span();
-    SchemaValidator { findings }.table("", &span, file.get_mut(), schema);
+    SchemaValidator { findings }.table("", &span, file.get_mut(), &SCHEMA);
 }
 
 /// Returns the configuration keys that the schema of a table defines.
@@ -110,6 +114,22 @@ impl SchemaValidator<'_> {
                 fits.then_some((key, value))
             })
             .collect();
+        self.set_defaults(at, table, schema);
+    }
+
+    fn set_defaults(&mut self, at: &str, table: &mut DeTable<'_>, schema: &Value) {
+        for key in known_keys(schema) {
+            let property = property(schema, key);
+            if let Some(default) = property.and_then(|property| property.get("default"))
+                && !table.contains_key(key)
+            {
+                let key = Spanned::new(NOT_CONFIGURED, Cow::Owned(key.to_owned()));
+                let mut value = default_value(default, &NUMBERS);
+                // Validation of a default that is a table sets the defaults in this table.
+                self.entry(at, &key, &mut value, schema);
+                table.insert(key, value);
+            }
+        }
     }
 
     fn entry(
@@ -270,7 +290,8 @@ impl SchemaValidator<'_> {
             return false;
         }
         let format = schema.get("format").and_then(Value::as_str);
-        match format.map_or(Ok(()), |format| scalar::check(format, text)) {
+        let checked = format.map_or(Ok(()), |format| scalar::check(format, text));
+        match checked.and_then(|()| scalar::check_bounds(text, schema)) {
             Ok(()) => true,
             Err(error) => {
                 self.findings.error(span, error.title, error.help);
@@ -308,7 +329,7 @@ impl SchemaValidator<'_> {
 }
 
 /// Returns the strings that a schema allows. The list is empty if the schema does not enumerate them.
-fn allowed_words(schema: &Value) -> Vec<&str> {
+pub(super) fn allowed_words(schema: &Value) -> Vec<&str> {
     let choices = schema.get("oneOf").and_then(Value::as_array);
     let described = choices
         .into_iter()
@@ -339,14 +360,14 @@ fn last_segment(at: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{schema, tree};
+    use super::super::tree;
     use super::*;
 
     fn problems(text: &str) -> Vec<String> {
         let mut findings = Findings::default();
         findings.sources.add("test.toml", text);
         let mut file = tree::read(text, &mut findings).expect("well-formed");
-        check(&mut file, &schema(), &mut findings);
+        check(&mut file, &mut findings);
         let problems = findings.into_problems();
         let shown = problems
             .iter()
@@ -370,18 +391,19 @@ mod tests {
     }
 
     #[test]
-    fn invalid_values_are_removed_and_valid_ones_remain() {
+    fn invalid_values_are_replaced_by_the_default_and_valid_ones_remain() {
         let text = "[server]\nlisten = [\"127.0.0.1:80\", \"nowhere\"]\nworkers = -1\n";
         let mut findings = Findings::default();
         findings.sources.add("test.toml", text);
         let mut file = tree::read(text, &mut findings).expect("well-formed");
-        check(&mut file, &schema(), &mut findings);
+        check(&mut file, &mut findings);
         let server = file.get_ref()["server"].get_ref();
         assert_eq!(
             server["listen"].get_ref().as_array().map(|l| l.len()),
             Some(1)
         );
-        assert!(server.get("workers").is_none());
+        let workers = server["workers"].get_ref().as_integer();
+        assert_eq!(workers.map(|workers| workers.as_str()), Some("0"));
     }
 
     #[test]
@@ -417,6 +439,54 @@ mod tests {
             let found = ratio(text);
             assert!(found[0].contains(expected), "{text}: {found:?}");
         }
+    }
+
+    #[test]
+    fn the_remedy_for_a_time_out_of_range_contains_the_bound() {
+        let window = |text: &str| {
+            problems(&format!(
+                "[upstream.a]\nservers = [\"http://a\"]\nbreaker = {{ window = \"{text}\" }}\n"
+            ))
+        };
+        assert!(window("1s").is_empty() && window("1h").is_empty());
+        assert!(window("999ms")[0].ends_with("is too short / write at least \"1s\""));
+        assert!(window("3601s")[0].ends_with("is too long / write at most \"1h\""));
+        assert!(window("soon")[0].contains("is not a duration"));
+    }
+
+    #[test]
+    fn a_redis_timeout_is_above_zero_and_at_most_10_s() {
+        let timeout = |text: &str| problems(&format!("[store]\nlimits_timeout = \"{text}\"\n"));
+        assert!(timeout("1ms").is_empty() && timeout("10s").is_empty());
+        for text in ["0ms", "10001ms", "1m", "soon"] {
+            assert_eq!(timeout(text).len(), 1, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_lease_is_from_1_s_to_1_h() {
+        let lease = |text: &str| problems(&format!("[store]\nlease = \"{text}\"\n"));
+        assert!(lease("1s").is_empty() && lease("60m").is_empty());
+        for text in ["0s", "999ms", "3601s", "2h", "for ever"] {
+            assert_eq!(lease(text).len(), 1, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_size_of_zero_is_invalid_in_every_form() {
+        let size = |text: &str| problems(&format!("[server]\nmax_body = {text}\n"));
+        assert!(size("1").is_empty() && size("\"1KiB\"").is_empty());
+        assert!(size("0")[0].ends_with("write at least 1"));
+        assert!(size("\"0KiB\"")[0].contains("write at least 1 byte"));
+    }
+
+    #[test]
+    fn the_defaults_in_the_schema_are_valid() {
+        assert_eq!(problems(""), [""; 0]);
+        assert_eq!(
+            problems("[upstream.a]\nservers = [\"http://a\"]\nretry = {}\nconcurrency = {}\n"),
+            [""; 0]
+        );
     }
 
     #[test]

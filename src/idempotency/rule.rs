@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use http::header::AUTHORIZATION;
 use http::{HeaderName, Method, StatusCode};
+use schemars::JsonSchema;
+use serde::Deserialize;
 
 use super::claim::RecordSettings;
 use super::key::IDEMPOTENCY_KEY;
@@ -103,21 +105,23 @@ pub enum InFlightPolicy {
     Conflict,
 }
 
-/// Action on a response with a server error status to a request with an idempotency key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What happens to a response of the upstream with status 5xx or 408.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum OnServerError {
-    /// The response is stored, and retries get a replay of it.
+    /// The response is stored and replayed.
     Replay,
-    /// The response is not stored and the idempotency key is released, so the next request with the key is executed.
+    /// The response is not stored, so the next request with the same idempotency key is executed.
     Release,
 }
 
-/// Action on a request whose idempotency key has an unknown outcome.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What happens to the next request with the same idempotency key if the outcome of the first request is unknown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum OnUnknown {
-    /// The request is rejected, so the upstream never executes it twice.
+    /// The request gets 409. It is never executed a second time.
     Hold,
-    /// The request is executed again. The upstream must detect duplicates by the idempotency key.
+    /// The request is executed, possibly a second time. The upstream must detect this with the idempotency key.
     Release,
 }
 

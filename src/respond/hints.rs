@@ -11,19 +11,22 @@
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
+use schemars::JsonSchema;
+use serde::Deserialize;
 
 use super::retry_after;
 
-/// Response header with a retry hint that an SDK reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Header on rejections that tells SDKs whether and when to retry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub enum Hint {
-    /// `Retry-After-Ms`: how long to wait before a retry, in milliseconds.
+    /// `Retry-After-Ms`: how long to wait before a retry, in milliseconds (read by openai and anthropic).
     Ms,
-    /// `X-Should-Retry`: `true` in responses with `Retry-After`, `false` if a retry cannot succeed.
+    /// `X-Should-Retry`: `true` with `Retry-After`, `false` if a retry cannot succeed (read by openai and anthropic).
     ShouldRetry,
-    /// `Stripe-Should-Retry`: same values as `X-Should-Retry`.
+    /// `Stripe-Should-Retry`: same values as `X-Should-Retry` (read by Stripe).
     Stripe,
-    /// `X-Amz-Retry-After`: how long to wait before a retry, in milliseconds.
+    /// `X-Amz-Retry-After`: how long to wait before a retry, in milliseconds (read by boto3).
     Amz,
 }
 

@@ -1,6 +1,8 @@
 //! Settings in `[respond]` of the configuration.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
+use schemars::JsonSchema;
+use serde::Deserialize;
 
 use super::{Cors, Hints};
 
@@ -30,17 +32,21 @@ impl RespondSettings {
     }
 }
 
-/// Dialect of the `RateLimit` headers: their names and syntax.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// Names and format of the `RateLimit` headers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum Dialect {
-    /// The headers are `RateLimit` and `RateLimit-Policy` of IETF draft 11.
+    /// `RateLimit` and `RateLimit-Policy` of the newest supported IETF draft, currently draft 11.
     #[default]
     Draft,
-    /// The headers are `RateLimit-Limit`, `RateLimit-Remaining` and `RateLimit-Reset`.
+    /// `RateLimit` and `RateLimit-Policy` of IETF draft 11, even after the gateway supports a later draft.
+    #[serde(rename = "draft-11")]
+    Draft11,
+    /// `RateLimit-Limit`, `-Remaining` and `-Reset`.
     Legacy,
-    /// The headers are `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset`.
+    /// `X-RateLimit-Limit`, `-Remaining` and `-Reset`.
     X,
-    /// The gateway sends no `RateLimit` headers.
+    /// The gateway adds no `RateLimit` headers. Those of the upstream are forwarded unchanged.
     Off,
 }
 
@@ -48,7 +54,7 @@ impl Dialect {
     /// Returns the names of the headers of this dialect, which CORS exposes to browser code.
     pub(crate) fn header_names(self) -> &'static [&'static str] {
         match self {
-            Self::Draft => &["RateLimit", "RateLimit-Policy"],
+            Self::Draft | Self::Draft11 => &["RateLimit", "RateLimit-Policy"],
             Self::Legacy => &["RateLimit-Limit", "RateLimit-Remaining", "RateLimit-Reset"],
             Self::X => &[
                 "X-RateLimit-Limit",

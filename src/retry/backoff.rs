@@ -10,6 +10,8 @@
 use std::time::Duration;
 
 use fastrand::Rng;
+use schemars::JsonSchema;
+use serde::Deserialize;
 
 /// Rule for the delays between attempts: growth, cap and jitter.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -28,13 +30,14 @@ pub struct Backoff {
 }
 
 /// How the delay grows from one retry to the next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum Strategy {
-    /// The delay does not grow.
+    /// All backoffs are equal to `base`.
     Constant,
-    /// The delay grows by `base` with each retry.
+    /// Each backoff is the previous one plus `base`.
     Linear,
-    /// The delay is multiplied by `factor` with each retry.
+    /// Each backoff is the previous one multiplied by `factor`.
     Exponential,
 }
 

@@ -11,6 +11,8 @@ use std::num::NonZeroU32;
 use std::str::FromStr;
 use std::time::Duration;
 
+use schemars::JsonSchema;
+use serde::Deserialize;
 use thiserror::Error;
 
 use super::backoff::{Backoff, Jitter, Strategy};
@@ -22,20 +24,20 @@ use super::policy::{RetryAfterPolicy, RetryPolicy};
 const MAX_RETRY_AFTER: Duration = Duration::from_mins(5);
 
 /// Name of a retry policy whose numbers come from the document of an existing client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
 pub enum Preset {
-    /// `authorization-api`: delays of 1 to 32 s ± 25 %, three attempts. Three is the default in its document, but the
-    /// document recommends five.
+    /// For an authorization API that rate-limits its callers: 3 attempts, backoff 1 s to 32 s, jitter ±25 %.
     AuthorizationApi,
-    /// `sender`: delays of 1, 2 and 4 s without jitter, four attempts. It ignores `Retry-After`.
+    /// 4 attempts, backoff 1 s, 2 s and 4 s, no jitter. `Retry-After` is ignored.
     Sender,
-    /// `interactive`: delays of 0.1 to 3 s plus up to 20 %, three attempts, for requests for which a user waits.
+    /// For requests that a user waits for: 3 attempts, backoff 100 ms to 3 s, jitter +20 %.
     Interactive,
-    /// `standard`: delays of 1 to 30 s plus up to 30 %, five attempts, for most clients.
+    /// For most applications: 5 attempts, backoff 1 s to 30 s, jitter +30 %.
     Standard,
-    /// `batch`: delays of 5 s to 5 min plus up to 50 %, ten attempts, for background jobs.
+    /// For background jobs: 10 attempts, backoff 5 s to 5 min, jitter +50 %.
     Batch,
-    /// `traffic-control`: delays of 0.5 to 20 s plus up to 0.5 s, three attempts.
+    /// 3 attempts, backoff 500 ms to 20 s, jitter up to +500 ms.
     TrafficControl,
 }
 

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderName;
+use schemars::JsonSchema;
+use serde::Deserialize;
 
 use super::Quota;
 use crate::problem::RetryAfterForm;
@@ -82,24 +84,25 @@ pub enum Exceed {
     },
 }
 
-/// Whether a rate limit is enforced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Whether requests that exceed a rate limit are rejected or delayed, or only counted in the metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Requests that exceed the quota of the rate limit are rejected or delayed.
+    /// Requests that exceed the rate limit are rejected or delayed.
     Enforce,
-    /// Requests that exceed the quota of the rate limit are admitted, and a metric counts them.
+    /// All requests are admitted. The metrics count those that exceed the rate limit.
     Shadow,
 }
 
-/// Action on a request while the store of the rate limit buckets is unavailable.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// What happens to a request while Redis is unavailable.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum OnStoreError {
-    /// The request is charged to a bucket in the memory of this gateway. So each gateway of a fleet admits the full
-    /// quota.
+    /// This gateway enforces the rate limit with buckets in its own memory.
     #[default]
     Local,
-    /// The request is admitted without being charged.
+    /// The request is admitted.
     Open,
-    /// The request is rejected with 503.
+    /// The request gets 503.
     Closed,
 }

@@ -56,7 +56,7 @@ pub(super) fn write(
     clock: &Clock,
 ) {
     match dialect {
-        Dialect::Draft => write_members(headers, limits, policy, decision),
+        Dialect::Draft | Dialect::Draft11 => write_members(headers, limits, policy, decision),
         Dialect::Legacy => write_tightest(headers, &LEGACY, limits, decision, clock),
         Dialect::X => write_tightest(headers, &X, limits, decision, clock),
         Dialect::Off => {}

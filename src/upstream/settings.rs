@@ -7,7 +7,7 @@ use http::StatusCode;
 use http::uri::PathAndQuery;
 
 use crate::problem::Fallback;
-use crate::retry::{self, Preset};
+use crate::retry;
 
 /// Settings of retries, from the configuration section `[upstream.NAME.retry]`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -100,6 +100,7 @@ impl FromIterator<u16> for FailureStatuses {
     }
 }
 
+#[cfg(test)]
 impl Default for FailureStatuses {
     fn default() -> Self {
         Self::from_iter([502, 503, 504])
@@ -148,29 +149,7 @@ impl RetrySettings {
     }
 }
 
-impl Default for RetrySettings {
-    fn default() -> Self {
-        Self {
-            policy: retry::RetryPolicy {
-                deadline: Some(Duration::from_secs(30)),
-                ..Preset::Standard.policy()
-            },
-            max_body: 64 * 1024,
-            budget: BudgetSettings::default(),
-        }
-    }
-}
-
-impl Default for BudgetSettings {
-    fn default() -> Self {
-        Self {
-            ratio: 0.1,
-            window: Duration::from_secs(10),
-            floor: 3,
-        }
-    }
-}
-
+#[cfg(test)]
 impl Default for BreakerSettings {
     fn default() -> Self {
         Self {
@@ -187,6 +166,7 @@ impl Default for BreakerSettings {
     }
 }
 
+#[cfg(test)]
 impl Default for ConcurrencySettings {
     fn default() -> Self {
         Self {

@@ -3,79 +3,49 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::super::located::{Located, Many};
-use super::super::scalar::{KeyText, Rate, Timeout};
+use super::super::located::{Located, Many, Setting};
+use super::super::scalar::{KeyText, RateText, Timeout};
+use crate::problem::RetryAfterForm;
+use crate::throttle::{Mode, OnStoreError};
 
 /// Rate limit, which the `limits` of a route refer to by its name.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub(in super::super) struct LimitSection {
+pub(crate) struct LimitSection {
     /// What the rate limit distinguishes: `client`, `global` (nothing), `header:NAME`, or a list of these. Each
     /// distinct value has its own bucket of tokens.
     #[schemars(extend("default" = "client"))]
-    pub(in super::super) key: Option<Many<KeyText>>,
-    /// Sustained rate: a number of requests per time, such as `10/s`.
+    pub(crate) key: Many<KeyText>,
+    /// Sustained rate: a number of requests per time, written `N/s`, `N/m`, `N/h`, `N/d` or `N/10s`.
     #[schemars(required)]
-    pub(in super::super) rate: Option<Located<Rate>>,
+    pub(crate) rate: Option<Located<RateText>>,
     /// Size of a burst: `burst` + 1 requests are admitted at the same moment if the bucket is full. Default: the number
     /// of requests in `rate`, minus 1.
-    #[schemars(range(max = 2_147_483_647))]
-    pub(in super::super) burst: Option<Located<u32>>,
+    #[schemars(range(max = 2_147_483_647), extend("examples" = [3]))]
+    pub(crate) burst: Option<Located<u32>>,
     /// What happens to a request that exceeds the rate limit.
     #[schemars(extend("default" = "reject"))]
-    pub(in super::super) on_exceed: Option<Located<ExceedWord>>,
+    pub(crate) on_exceed: OnExceed,
     /// With `on_exceed = "delay"`: maximum delay of a request. A request that would wait longer gets 429.
     #[schemars(extend("default" = "1s"))]
-    pub(in super::super) max_delay: Option<Located<Timeout>>,
+    pub(crate) max_delay: Setting<Timeout>,
     /// Whether requests that exceed the rate limit are rejected or delayed, or only counted in the metrics.
     #[schemars(extend("default" = "enforce"))]
-    pub(in super::super) mode: Option<Located<ModeWord>>,
+    pub(crate) mode: Mode,
     /// Format of the `Retry-After` header of rejections.
     #[schemars(extend("default" = "seconds"))]
-    pub(in super::super) retry_after: Option<Located<RetryAfterWord>>,
+    pub(crate) retry_after: RetryAfterForm,
     /// With `backend = "redis"`: what happens to a request while Redis is unavailable.
     #[schemars(extend("default" = "local"))]
-    pub(in super::super) on_store_error: Option<Located<OnStoreErrorWord>>,
+    pub(crate) on_store_error: Setting<OnStoreError>,
 }
 
 /// What happens to a request that exceeds the rate limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
-pub(in super::super) enum ExceedWord {
+pub(crate) enum OnExceed {
     /// The request gets 429.
     Reject,
     /// The request waits until the rate limit admits it, at most `max_delay`.
     Delay,
-}
-
-/// Whether requests that exceed a rate limit are rejected or delayed, or only counted in the metrics.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub(in super::super) enum ModeWord {
-    /// Requests that exceed the rate limit are rejected or delayed.
-    Enforce,
-    /// All requests are admitted. The metrics count those that exceed the rate limit.
-    Shadow,
-}
-
-/// Format of the `Retry-After` header of rejections.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub(in super::super) enum RetryAfterWord {
-    /// Number of whole seconds.
-    Seconds,
-    /// HTTP date.
-    HttpDate,
-}
-
-/// What happens to a request while Redis is unavailable.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
-pub(in super::super) enum OnStoreErrorWord {
-    /// This gateway enforces the rate limit with buckets in its own memory.
-    Local,
-    /// The request is admitted.
-    Open,
-    /// The request is rejected.
-    Closed,
 }

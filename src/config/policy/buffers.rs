@@ -1,10 +1,9 @@
 //! `max_buffered` and `max_buffered_per_client` of `[server]`: maximum size of bodies in memory.
 
 use super::super::file::ServerSection;
-use super::super::located::Located;
 use super::super::problem::Findings;
-use super::super::scalar::Size;
 use super::super::source::Span;
+use super::bytes;
 use crate::buffers::BufferBounds;
 
 /// Values of `max_buffered` and `max_buffered_per_client`, with their source locations. A location is `None` if the
@@ -16,21 +15,22 @@ pub(super) struct Bounds<'a> {
     per_client: Option<&'a Span>,
 }
 
-/// Sets the defaults of `max_buffered` and `max_buffered_per_client`. The default of `max_buffered_per_client` is at
-/// most half of `max_buffered`, so that one client cannot use more than half of `max_buffered`.
+/// Resolves `max_buffered` and `max_buffered_per_client`. The default of `max_buffered_per_client` is at most half of
+/// `max_buffered`, so that one client cannot use more than half of `max_buffered`.
 pub(super) fn resolve<'a>(section: &'a ServerSection, findings: &mut Findings) -> Bounds<'a> {
-    let default = BufferBounds::default();
-    let total = section.max_buffered.as_ref();
-    let per_client = section.max_buffered_per_client.as_ref();
-    let total_bytes = total.map_or(default.total, bytes);
+    let total = bytes(&section.max_buffered.value);
+    let per_client = bytes(&section.max_buffered_per_client.value);
     let value = BufferBounds {
-        total: total_bytes,
-        per_client: per_client.map_or(default.per_client.min(total_bytes / 2), bytes),
+        total,
+        per_client: match section.max_buffered_per_client.span {
+            Some(_) => per_client,
+            None => per_client.min(total / 2),
+        },
     };
     let bounds = Bounds {
         value,
-        total: total.map(|size| &size.span),
-        per_client: per_client.map(|size| &size.span),
+        total: section.max_buffered.span.as_ref(),
+        per_client: section.max_buffered_per_client.span.as_ref(),
     };
     if let Some(span) = bounds.per_client
         && value.per_client > value.total
@@ -73,8 +73,4 @@ impl Bounds<'_> {
             error.note(set, format!("`{key}` is determined here"));
         }
     }
-}
-
-fn bytes(size: &Located<Size>) -> usize {
-    usize::try_from(size.value.0).unwrap_or(usize::MAX)
 }

@@ -1,28 +1,20 @@
 //! `[route.idempotency]`: converts the table to a [`KeyRule`].
 //!
-//! Omitted configuration keys have the values of [`KeyRule::default`]. Contradictions are errors, also with `mode =
-//! "off"`, because a user can enable the table again. Warnings are reported only if `mode` is not "off".
-
-use std::num::NonZeroU32;
-use std::time::Duration;
+//! Contradictions are errors, also with `mode = "off"`, because a user can enable the table again. Warnings are
+//! reported only if `mode` is not "off".
 
 use http::header::COOKIE;
 use http::{HeaderName, Method, StatusCode};
 
-use super::super::file::{
-    IdempotencySection, IdempotencyWord, InFlightWord, OnServerErrorWord, OnUnknownWord,
-};
+use super::super::file::{IdempotencySection, KeyMode, OnDuplicate};
 use super::super::located::{Located, Many};
 use super::super::problem::Findings;
-use super::super::scalar::{ScopeText, Size};
+use super::super::scalar::{ScopeEntry, ScopeText};
 use super::buffers::Bounds;
-use super::timeout;
+use super::bytes;
 use crate::idempotency::claim::RecordSettings;
 use crate::idempotency::rule::ScopePart;
-use crate::idempotency::{InFlightPolicy, KeyRule, OnServerError, OnUnknown, Requirement, Scope};
-
-/// Default of `wait_timeout`.
-const DEFAULT_WAIT: Duration = Duration::from_secs(10);
+use crate::idempotency::{InFlightPolicy, KeyRule, Requirement, Scope};
 
 /// Values outside the `idempotency` table that the checks of this table depend on.
 #[derive(Clone, Copy)]
@@ -42,21 +34,10 @@ pub(super) fn resolve(
     findings: &mut Findings,
 ) -> Option<KeyRule> {
     let table = &section.value;
-    let rule = rule(table, findings);
-    let requirement = match table.mode.as_ref().map(|mode| mode.value) {
-        Some(IdempotencyWord::Off) => return None,
-        Some(IdempotencyWord::Optional) | None => Requirement::Optional,
-        Some(IdempotencyWord::Required) => Requirement::Required,
-    };
-    let rule = KeyRule {
-        requirement,
-        ..rule
-    };
-    let span = match (&table.max_request, &table.mode) {
-        (Some(max_request), _) => &max_request.span,
-        (None, Some(mode)) => &mode.span,
-        (None, None) => &section.span,
-    };
+    let rule = rule(table, findings)?;
+    let max_request = table.max_request.span.as_ref();
+    let span = max_request.or(table.mode.span.as_ref());
+    let span = span.unwrap_or(&section.span);
     context
         .buffers
         .check_request(rule.max_request, span, findings);
@@ -64,64 +45,56 @@ pub(super) fn resolve(
     Some(rule)
 }
 
-fn rule(table: &IdempotencySection, findings: &mut Findings) -> KeyRule {
-    let default = KeyRule::default();
-    let header = match &table.header {
-        Some(header) => header.value.name(),
-        None => default.header,
+fn rule(table: &IdempotencySection, findings: &mut Findings) -> Option<KeyRule> {
+    let header = table.header.0.clone();
+    let scope = match &table.scope {
+        Some(entries) => scope(entries, &header, findings),
+        None => Scope::Credential,
     };
-    KeyRule {
-        requirement: default.requirement,
-        methods: match &table.methods {
-            Some(methods) => methods.0.iter().map(|m| m.value.0.clone()).collect(),
-            None => default.methods,
+    let in_flight = in_flight(table, findings);
+    let methods = table.methods.value.0.iter();
+    let statuses = |given: &Vec<u16>| {
+        let statuses = given
+            .iter()
+            .filter_map(|status| StatusCode::from_u16(*status).ok());
+        statuses.collect()
+    };
+    Some(KeyRule {
+        requirement: match table.mode.value {
+            KeyMode::Off => return None,
+            KeyMode::Optional => Requirement::Optional,
+            KeyMode::Required => Requirement::Required,
         },
-        scope: match &table.scope {
-            Some(words) => scope(words, &header, findings),
-            None => default.scope,
-        },
+        methods: methods.map(|method| method.value.0.clone()).collect(),
+        scope,
         header,
-        body_field: match &table.body_field {
-            Some(field) => Some(field.value.0.as_str().into()),
-            None => default.body_field,
+        body_field: table
+            .body_field
+            .as_ref()
+            .map(|field| field.value.0.as_str().into()),
+        settings: RecordSettings {
+            ttl: table.ttl.0,
+            on_unknown: table.on_unknown,
+            max_keys_per_scope: table.max_keys_per_scope,
         },
-        settings: record_settings(table, default.settings),
-        in_flight: in_flight(table, findings),
-        on_server_error: match table.on_server_error.as_ref().map(|word| word.value) {
-            Some(OnServerErrorWord::Replay) => OnServerError::Replay,
-            Some(OnServerErrorWord::Release) => OnServerError::Release,
-            None => default.on_server_error,
-        },
-        release_on: table.release_on.as_deref().map(statuses),
-        max_request: bytes(table.max_request.as_ref(), default.max_request),
-        max_response: bytes(table.max_response.as_ref(), default.max_response),
-        exclude_headers: match &table.exclude_headers {
-            Some(headers) => headers.iter().map(|header| header.value.name()).collect(),
-            None => default.exclude_headers,
-        },
-    }
-}
-
-fn record_settings(table: &IdempotencySection, default: RecordSettings) -> RecordSettings {
-    let keys = table.max_keys_per_scope.as_ref();
-    RecordSettings {
-        ttl: timeout(table.ttl.as_ref(), default.ttl),
-        on_unknown: match table.on_unknown.as_ref().map(|word| word.value) {
-            Some(OnUnknownWord::Hold) => OnUnknown::Hold,
-            Some(OnUnknownWord::Release) => OnUnknown::Release,
-            None => default.on_unknown,
-        },
-        max_keys_per_scope: keys
-            .and_then(|keys| NonZeroU32::new(keys.value))
-            .unwrap_or(default.max_keys_per_scope),
-    }
+        in_flight,
+        on_server_error: table.on_server_error,
+        release_on: table.release_on.as_ref().map(statuses),
+        max_request: bytes(&table.max_request.value),
+        max_response: bytes(&table.max_response.value),
+        exclude_headers: table
+            .exclude_headers
+            .iter()
+            .map(|header| header.0.clone())
+            .collect(),
+    })
 }
 
 fn scope(words: &Many<ScopeText>, header: &HeaderName, findings: &mut Findings) -> Scope {
     let mut parts = Vec::new();
     for Located { span, value } in &words.0 {
-        match value {
-            ScopeText::Shared if words.0.len() > 1 => {
+        match &value.0 {
+            ScopeEntry::Shared if words.0.len() > 1 => {
                 findings.error(
                     span,
                     "\"shared\" means that all callers share their idempotency keys, so it cannot be combined with \
@@ -129,8 +102,8 @@ fn scope(words: &Many<ScopeText>, header: &HeaderName, findings: &mut Findings) 
                     "write `scope = \"shared\"` alone, or remove \"shared\" from the list",
                 );
             }
-            ScopeText::Shared => return Scope::Shared,
-            ScopeText::By(ScopePart::Header(name)) if name == header => {
+            ScopeEntry::Shared => return Scope::Shared,
+            ScopeEntry::By(ScopePart::Header(name)) if name == header => {
                 findings.error(
                     span,
                     "the header that contains the idempotency key does not identify a caller: all callers would share \
@@ -138,7 +111,7 @@ fn scope(words: &Many<ScopeText>, header: &HeaderName, findings: &mut Findings) 
                     "name a header that identifies the caller, or write \"client\"",
                 );
             }
-            ScopeText::By(part) => parts.push(part.clone()),
+            ScopeEntry::By(part) => parts.push(part.clone()),
         }
     }
     if parts.is_empty() {
@@ -149,32 +122,18 @@ fn scope(words: &Many<ScopeText>, header: &HeaderName, findings: &mut Findings) 
 }
 
 fn in_flight(table: &IdempotencySection, findings: &mut Findings) -> InFlightPolicy {
-    let word = table.in_flight.as_ref().map(|word| word.value);
-    if word != Some(InFlightWord::Conflict) {
-        return InFlightPolicy::Wait(timeout(table.wait_timeout.as_ref(), DEFAULT_WAIT));
+    if table.in_flight == OnDuplicate::Wait {
+        return InFlightPolicy::Wait(table.wait_timeout.value.0);
     }
-    if let Some(wait) = &table.wait_timeout {
+    if let Some(span) = &table.wait_timeout.span {
         findings.error(
-            &wait.span,
+            span,
             "`wait_timeout` has no effect: with `in_flight = \"conflict\"`, a duplicate request gets 409 without a \
              wait",
             "write `in_flight = \"wait\"`, or remove `wait_timeout`",
         );
     }
     InFlightPolicy::Conflict
-}
-
-fn statuses(given: &[Located<u16>]) -> Vec<StatusCode> {
-    given
-        .iter()
-        .filter_map(|status| StatusCode::from_u16(status.value).ok())
-        .collect()
-}
-
-fn bytes(given: Option<&Located<Size>>, default: usize) -> usize {
-    given.map_or(default, |size| {
-        usize::try_from(size.value.0).unwrap_or(usize::MAX)
-    })
 }
 
 /// Warns about settings that are valid but probably not intended, such as a missing `scope`.
@@ -185,7 +144,7 @@ fn warn(
     findings: &mut Findings,
 ) {
     let Located { span, value: table } = section;
-    let of_mode = table.mode.as_ref().map_or(span, |mode| &mode.span);
+    let of_mode = table.mode.span.as_ref().unwrap_or(span);
     if table.scope.is_none() && !findings.has_any_within(span) {
         findings.warning(
             of_mode,
@@ -196,7 +155,7 @@ fn warn(
              \"cookie:session\"; \"header:Authorization\" separates by the whole header",
         );
     }
-    let cookie = ScopeText::By(ScopePart::Header(COOKIE));
+    let cookie = ScopeText(ScopeEntry::By(ScopePart::Header(COOKIE)));
     let words = table.scope.iter().flat_map(|words| &words.0);
     if let Some(word) = words.into_iter().find(|word| word.value == cookie) {
         findings.warning(
@@ -223,7 +182,10 @@ fn warn(
     // `rule.methods` is empty if all entries were invalid. These errors were already reported, so no warning is added.
     if !rule.methods.is_empty() && !rule.methods.iter().any(is_matched) {
         let names: Vec<_> = rule.methods.iter().map(Method::as_str).collect();
-        let of_methods = table.methods.as_ref().and_then(|methods| methods.0.first());
+        let of_methods = table
+            .methods
+            .configured()
+            .and_then(|(list, _)| list.0.first());
         findings.warning(
             of_methods.map_or(of_mode, |method| &method.span),
             format!(
@@ -234,20 +196,19 @@ fn warn(
         );
     }
     if rule.max_response as u64 > context.max_bytes {
-        let largest = table.max_response.as_ref();
         findings.warning(
-            largest.map_or(of_mode, |largest| &largest.span),
+            table.max_response.span.as_ref().unwrap_or(of_mode),
             format!(
                 "a response of {} bytes (`max_response`) cannot be stored: `max_bytes` of [store] is {} bytes",
                 rule.max_response, context.max_bytes
             ),
             "lower `max_response`, or raise `max_bytes` in [store]",
         );
-    } else if let Some(largest) = &table.max_response
+    } else if let Some(span) = &table.max_response.span
         && rule.max_response > context.buffers.value.total
     {
         findings.warning(
-            &largest.span,
+            span,
             format!(
                 "a response of {} bytes (`max_response`) cannot be stored: `max_buffered` of [server] is {} bytes",
                 rule.max_response, context.buffers.value.total

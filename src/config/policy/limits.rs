@@ -2,19 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 
-use super::super::file::{ExceedWord, LimitSection, ModeWord, OnStoreErrorWord, RetryAfterWord};
+use super::super::file::{LimitSection, OnExceed};
 use super::super::located::{Located, Named};
 use super::super::problem::Findings;
-use super::super::scalar::{LimitName, Rate};
-use super::timeout;
-use crate::problem::RetryAfterForm;
+use super::super::scalar::{LimitName, Rate, RateText};
 use crate::throttle::quota::{MAX_BURST, MAX_REFILL};
-use crate::throttle::{Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError, Quota, QuotaError};
-
-/// Default of `max_delay`.
-const DEFAULT_MAX_DELAY: Duration = Duration::from_secs(1);
+use crate::throttle::{Exceed, Limit, LimitId, Quota, QuotaError};
 
 /// Rate limits by name, in the order of their ids. `None` marks an invalid rate limit, whose error was reported.
 pub(super) type Limits<'f> = BTreeMap<&'f str, Option<Arc<Limit>>>;
@@ -27,12 +21,12 @@ pub(super) fn resolve<'f>(
     findings: &mut Findings,
 ) -> Limits<'f> {
     let mut limits = Limits::new();
-    for (at, (name, section)) in sections.0.iter().enumerate() {
+    for (at, (name, section)) in sections.entries.iter().enumerate() {
         let limit = if let Ok(id) = u16::try_from(at) {
             if !remote {
                 warn(&section.value, findings);
             }
-            limit(LimitId(id), name, &section.value, findings)
+            limit(LimitId(id), &name.value, &section.value, findings)
         } else {
             findings.error(
                 &name.span,
@@ -41,48 +35,42 @@ pub(super) fn resolve<'f>(
             );
             None
         };
-        limits.insert(name.value.0.as_str(), limit.map(Arc::new));
+        limits.insert(name.value.as_str(), limit.map(Arc::new));
     }
     limits
 }
 
 fn limit(
     id: LimitId,
-    name: &Located<LimitName>,
+    name: &str,
     section: &LimitSection,
     findings: &mut Findings,
 ) -> Option<Limit> {
-    let key = key(section);
     let exceed = exceed(section, findings);
     let quota = quota(section, findings)?;
     Some(Limit {
         id,
-        name: name.value.0.as_str().into(),
+        name: name.into(),
         quota,
-        key,
+        key: section
+            .key
+            .0
+            .iter()
+            .map(|part| part.value.0.clone())
+            .collect(),
         exceed,
-        mode: match section.mode.as_ref().map(|mode| mode.value) {
-            Some(ModeWord::Enforce) | None => Mode::Enforce,
-            Some(ModeWord::Shadow) => Mode::Shadow,
-        },
-        retry_after: match section.retry_after.as_ref().map(|form| form.value) {
-            Some(RetryAfterWord::Seconds) | None => RetryAfterForm::Seconds,
-            Some(RetryAfterWord::HttpDate) => RetryAfterForm::HttpDate,
-        },
-        on_store_error: match section.on_store_error.as_ref().map(|word| word.value) {
-            Some(OnStoreErrorWord::Local) | None => OnStoreError::Local,
-            Some(OnStoreErrorWord::Open) => OnStoreError::Open,
-            Some(OnStoreErrorWord::Closed) => OnStoreError::Closed,
-        },
+        mode: section.mode,
+        retry_after: section.retry_after,
+        on_store_error: section.on_store_error.value,
     })
 }
 
 /// Warns if `on_store_error` is set although the store is not Redis. This is not an error, so that gateways with
 /// different stores can share the same `[limit.NAME]` sections.
 fn warn(section: &LimitSection, findings: &mut Findings) {
-    if let Some(word) = &section.on_store_error {
+    if let Some(span) = &section.on_store_error.span {
         findings.warning(
-            &word.span,
+            span,
             "`on_store_error` has no effect: without Redis, the buckets are in the memory of the gateway, which is \
              always available",
             "set `backend = \"redis\"` in [store], or remove `on_store_error`",
@@ -90,23 +78,15 @@ fn warn(section: &LimitSection, findings: &mut Findings) {
     }
 }
 
-fn key(section: &LimitSection) -> Box<[KeyPart]> {
-    match &section.key {
-        Some(parts) => parts.0.iter().map(|part| part.value.0.clone()).collect(),
-        None => Box::new([KeyPart::Client]),
-    }
-}
-
 fn exceed(section: &LimitSection, findings: &mut Findings) -> Exceed {
-    let word = section.on_exceed.as_ref().map(|word| word.value);
-    if word == Some(ExceedWord::Delay) {
+    if section.on_exceed == OnExceed::Delay {
         return Exceed::Delay {
-            max: timeout(section.max_delay.as_ref(), DEFAULT_MAX_DELAY),
+            max: section.max_delay.value.0,
         };
     }
-    if let Some(delay) = &section.max_delay {
+    if let Some(span) = &section.max_delay.span {
         findings.error(
-            &delay.span,
+            span,
             "`max_delay` has no effect: `on_exceed` of this rate limit is \"reject\", so requests are not delayed",
             "add `on_exceed = \"delay\"`, or remove `max_delay`",
         );
@@ -115,7 +95,10 @@ fn exceed(section: &LimitSection, findings: &mut Findings) -> Exceed {
 }
 
 fn quota(section: &LimitSection, findings: &mut Findings) -> Option<Quota> {
-    let Located { span, value: rate } = section.rate.as_ref()?;
+    let Located {
+        span,
+        value: RateText(rate),
+    } = section.rate.as_ref()?;
     let burst = match &section.burst {
         Some(burst) => burst.value,
         None => rate.count.get() - 1,

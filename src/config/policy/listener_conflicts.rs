@@ -6,12 +6,12 @@ use std::net::SocketAddr;
 
 use super::super::file::File;
 use super::super::problem::Findings;
-use super::super::source::Span;
+use super::super::source::{NOT_CONFIGURED, Span};
 
 /// Reports each listener whose address conflicts with that of an earlier listener in the file.
 pub(super) fn check(file: &File, findings: &mut Findings) {
     let mut listeners: Vec<(SocketAddr, &Span)> = Vec::new();
-    for listen in file.server.listen.iter().flat_map(|listen| &listen.0) {
+    for listen in &file.server.listen.0 {
         listeners.push((listen.value.0, &listen.span));
     }
     if let Some(listen) = &file.admin.listen {
@@ -22,13 +22,14 @@ pub(super) fn check(file: &File, findings: &mut Findings) {
             .iter()
             .find(|(earlier, _)| conflict(*earlier, *address));
         if let Some((taken, earlier)) = earlier {
-            findings
-                .error(
-                    span,
-                    format!("two listeners cannot use the same address: `{address}` conflicts with `{taken}`"),
-                    "use a different port or address for each listener",
-                )
-                .note(earlier, "the other listener");
+            let problem = findings.error(
+                span,
+                format!("two listeners cannot use the same address: `{address}` conflicts with `{taken}`"),
+                "use a different port or address for each listener",
+            );
+            if **earlier != NOT_CONFIGURED {
+                problem.note(earlier, "the other listener");
+            }
         }
     }
 }

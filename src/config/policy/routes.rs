@@ -13,7 +13,6 @@ use super::super::suggest;
 use super::buffers::Bounds;
 use super::idempotency::{self, RouteContext};
 use super::limits::Limits;
-use super::plain;
 use crate::intake::headers::{CountedHeaders, HeaderNames};
 use crate::route::{Matcher, RouteMatch, check_pattern, find_shadowed};
 use crate::throttle::{KeyPart, Limit, Mode};
@@ -36,11 +35,16 @@ pub(super) fn resolve(
         );
     }
     let mut resolver = Resolver {
-        upstreams: file.upstream.0.keys().map(|n| n.value.0.as_str()).collect(),
+        upstreams: file
+            .upstream
+            .entries
+            .keys()
+            .map(|n| n.value.as_str())
+            .collect(),
         limits,
         max_bytes,
         buffers,
-        access_log: plain(file.log.access.as_ref(), true),
+        access_log: file.log.access,
         names: BTreeMap::new(),
         used_upstreams: BTreeSet::new(),
         used_limits: BTreeSet::new(),
@@ -168,7 +172,7 @@ impl<'a> Resolver<'a> {
             limits,
             cost: cost?,
             idempotency: rule.map(Arc::new),
-            access_log: plain(route.access_log.as_ref(), self.access_log),
+            access_log: route.access_log.unwrap_or(self.access_log),
             counted: CountedHeaders::default(),
         };
         Some((matches, policy))
@@ -255,7 +259,7 @@ impl<'a> Resolver<'a> {
     fn limits(&mut self, route: &'a RouteSection) -> Vec<Arc<Limit>> {
         let mut found: Vec<Arc<Limit>> = Vec::new();
         let mut seen = BTreeSet::new();
-        for Located { span, value } in route.limits.iter().flatten() {
+        for Located { span, value } in &route.limits {
             match self.limits.get(value.as_str()) {
                 None => {
                     self.findings.error(
@@ -287,7 +291,7 @@ impl<'a> Resolver<'a> {
             .iter()
             .filter(|limit| limit.mode == Mode::Enforce)
             .peekable();
-        let Some(first) = route.limits.iter().flatten().next() else {
+        let Some(first) = route.limits.first() else {
             return;
         };
         let has_header = |limit: &Arc<Limit>| {
@@ -305,29 +309,28 @@ impl<'a> Resolver<'a> {
     }
 
     fn cost(&mut self, route: &RouteSection, limits: &[Arc<Limit>]) -> Option<NonZeroU32> {
-        let Some(Located { span, value }) = &route.cost else {
-            return Some(NonZeroU32::MIN);
+        let cost = route.cost.value;
+        let tightest = limits.iter().min_by_key(|limit| limit.quota.capacity());
+        let (Some(tightest), Some(span)) = (tightest, &route.cost.span) else {
+            return Some(cost);
         };
-        let Some(tightest) = limits.iter().min_by_key(|limit| limit.quota.capacity()) else {
-            return NonZeroU32::new(*value);
-        };
-        let capacity = tightest.quota.capacity().get();
-        if *value > capacity {
+        let capacity = tightest.quota.capacity();
+        if cost > capacity {
             let name = &tightest.name;
             self.findings.error(
                 span,
                 format!(
-                    "this route rejects every request: `cost` is {value}, but the rate limit `{name}` has at most \
+                    "this route rejects every request: `cost` is {cost}, but the rate limit `{name}` has at most \
                      {capacity} tokens"
                 ),
                 format!(
                     "lower `cost` to at most {capacity}, or raise `burst` in [limit.{name}] to {}",
-                    value - 1
+                    cost.get() - 1
                 ),
             );
             return None;
         }
-        NonZeroU32::new(*value)
+        Some(cost)
     }
 
     /// Warns about rate limits and upstreams that no route uses. After an error, this function does nothing, because an
@@ -336,14 +339,14 @@ impl<'a> Resolver<'a> {
         if self.findings.has_errors() {
             return;
         }
-        for name in file.limit.0.keys() {
-            if !self.used_limits.contains(name.value.0.as_str()) {
-                self.unused(&name.span, "limit", &name.value.0);
+        for name in file.limit.entries.keys() {
+            if !self.used_limits.contains(name.value.as_str()) {
+                self.unused(&name.span, "limit", &name.value);
             }
         }
-        for name in file.upstream.0.keys() {
-            if !self.used_upstreams.contains(name.value.0.as_str()) {
-                self.unused(&name.span, "upstream", &name.value.0);
+        for name in file.upstream.entries.keys() {
+            if !self.used_upstreams.contains(name.value.as_str()) {
+                self.unused(&name.span, "upstream", &name.value);
             }
         }
     }

@@ -3,45 +3,44 @@
 mod lease;
 mod redis;
 
-use super::super::file::StoreSection;
-use super::super::located::Located;
+use super::super::file::{BackendKind, StoreSection};
 use super::super::problem::Findings;
-use super::super::scalar::{BackendWord, Size};
 use super::super::source::Span;
 use super::super::{Backend, StoreSettings};
-use super::plain;
 use crate::store::StoreCapacity;
 
 pub(super) use lease::resolve_lease;
+
+/// Default of `max_bytes` with `backend = "memory"`, in bytes.
+const DEFAULT_MEMORY_BYTES: u64 = 256 << 20;
 
 /// Default of `max_bytes` with `backend = "disk"`, in bytes.
 const DEFAULT_DISK_BYTES: u64 = 4 << 30;
 
 pub(super) fn resolve(section: &StoreSection, findings: &mut Findings) -> StoreSettings {
-    // If `backend` is missing and an error was reported, validation has possibly removed an invalid `backend`. Then it
+    // If `backend` is not set and an error was reported, validation has possibly removed an invalid `backend`. Then it
     // is unknown which keys are unused.
-    if section.backend.is_some() || !findings.has_errors() {
+    if section.backend.span.is_some() || !findings.has_errors() {
         report_unused_keys(section, findings);
     }
-    let backend = match word(section) {
-        BackendWord::Memory => Backend::Memory,
-        BackendWord::Disk => disk(section, findings),
-        BackendWord::Redis => {
+    let backend = match section.backend.value {
+        BackendKind::Memory => Backend::Memory,
+        BackendKind::Disk => disk(section, findings),
+        BackendKind::Redis => {
             redis::resolve(section, findings).map_or(Backend::Memory, Backend::Redis)
         }
     };
-    let default = StoreCapacity::default();
-    let max_bytes = match backend {
-        Backend::Memory | Backend::Redis(_) => default.max_bytes,
+    let default = match backend {
+        Backend::Memory | Backend::Redis(_) => DEFAULT_MEMORY_BYTES,
         Backend::Disk { .. } => DEFAULT_DISK_BYTES,
     };
     StoreSettings {
         capacity: StoreCapacity {
-            max_keys: plain(section.max_keys.as_ref(), default.max_keys),
+            max_keys: section.max_keys.value,
             max_bytes: section
                 .max_bytes
                 .as_ref()
-                .map_or(max_bytes, |Located { value: Size(b), .. }| *b),
+                .map_or(default, |bytes| bytes.value.0),
         },
         backend,
     }
@@ -59,12 +58,8 @@ pub(super) fn max_response_bytes(store: &StoreSettings) -> u64 {
 /// Whether the store is Redis, which can be unavailable. Also true if an invalid `backend` was possibly removed by
 /// validation.
 pub(super) fn is_remote(section: &StoreSection, findings: &Findings) -> bool {
-    let may_be_removed = section.backend.is_none() && findings.has_errors();
-    may_be_removed || word(section) == BackendWord::Redis
-}
-
-fn word(section: &StoreSection) -> BackendWord {
-    plain(section.backend.as_ref(), BackendWord::Memory)
+    let may_be_removed = section.backend.span.is_none() && findings.has_errors();
+    may_be_removed || section.backend.value == BackendKind::Redis
 }
 
 /// Converts the settings of the disk store. If `path` is missing, reports an error and returns another backend, so that
@@ -79,7 +74,7 @@ fn disk(section: &StoreSection, findings: &mut Findings) -> Backend {
         );
         return Backend::Memory;
     };
-    if path.value.as_os_str().is_empty() {
+    if path.value.0.as_os_str().is_empty() {
         findings.error(
             &path.span,
             "`path` of the disk store is empty",
@@ -87,29 +82,29 @@ fn disk(section: &StoreSection, findings: &mut Findings) -> Backend {
         );
     }
     Backend::Disk {
-        path: path.value.clone(),
+        path: path.value.0.clone(),
     }
 }
 
 /// Reports a configuration key that the backend requires and that is missing. After an error, this function does
 /// nothing, because validation has possibly removed an invalid value of the key.
 fn missing(section: &StoreSection, title: &str, help: &str, findings: &mut Findings) {
-    if let Some(backend) = &section.backend
+    if let Some(span) = &section.backend.span
         && !findings.has_errors()
     {
-        findings.error(&backend.span, title, help);
+        findings.error(span, title, help);
     }
 }
 
 /// Reports configuration keys that have no effect with the configured backend.
 fn report_unused_keys(section: &StoreSection, findings: &mut Findings) {
-    let word = word(section);
-    let reason = match word {
-        BackendWord::Memory => "the backend of the store is \"memory\"",
-        BackendWord::Disk => "the backend of the store is \"disk\"",
-        BackendWord::Redis => "the backend of the store is \"redis\"",
+    let backend = section.backend.value;
+    let reason = match backend {
+        BackendKind::Memory => "the backend of the store is \"memory\"",
+        BackendKind::Disk => "the backend of the store is \"disk\"",
+        BackendKind::Redis => "the backend of the store is \"redis\"",
     };
-    let (set, to) = if section.backend.is_some() {
+    let (set, to) = if section.backend.span.is_some() {
         ("set", "in")
     } else {
         ("add", "to")
@@ -121,10 +116,12 @@ fn report_unused_keys(section: &StoreSection, findings: &mut Findings) {
             format!("{set} `backend = \"{backend}\"` {to} [store], or remove `{key}`"),
         );
     };
-    if let Some(path) = section.path.as_ref().filter(|_| word != BackendWord::Disk) {
+    if let Some(path) = &section.path
+        && backend != BackendKind::Disk
+    {
         report("path", &path.span, "disk");
     }
-    if word != BackendWord::Redis {
+    if backend != BackendKind::Redis {
         for (key, span) in redis::keys(section) {
             report(key, span, "redis");
         }
@@ -138,7 +135,7 @@ fn report_unused_keys(section: &StoreSection, findings: &mut Findings) {
         }
         return;
     }
-    let keys = section.max_keys.as_ref().map(|keys| &keys.span);
+    let keys = section.max_keys.span.as_ref();
     let bytes = section.max_bytes.as_ref().map(|bytes| &bytes.span);
     for (key, span) in [("max_keys", keys), ("max_bytes", bytes)] {
         if let Some(span) = span {

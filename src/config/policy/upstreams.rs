@@ -1,7 +1,7 @@
 //! `[upstream.NAME]`: servers, timeouts, retries, circuit breaker, health checks and concurrency limit.
 //!
-//! Omitted configuration keys have the defaults of the settings types. A default never contradicts a configured value:
-//! for example, if the configured `min` is above the default of `max`, `max` is set to `min`.
+//! A default never contradicts a configured value: for example, if the configured `min` is above the default of `max`,
+//! `max` is set to `min`.
 
 mod breaker;
 mod health;
@@ -14,27 +14,21 @@ use std::time::Duration;
 use http::uri::Authority;
 
 use super::super::file::{ConcurrencySection, ServerEntry, UpstreamSection};
-use super::super::located::{Located, Named};
+use super::super::located::{Located, Named, Setting};
 use super::super::problem::Findings;
-use super::super::scalar::{HumanDuration, Label, ServerUrl};
+use super::super::scalar::{Label, ServerUrl, display_duration};
 use super::super::source::Span;
-use super::{count, duration, timeout};
-use crate::upstream::{
-    BreakerSettings, ConcurrencySettings, HostHeader, Server, Timeouts, Upstream, UpstreamId,
-};
-
-/// Default of `slow_start`.
-const DEFAULT_SLOW_START: Duration = Duration::from_secs(10);
+use crate::upstream::{ConcurrencySettings, Server, Timeouts, Upstream, UpstreamId};
 
 /// Converts the sections to upstreams, sorted by name. The index of an upstream in the list is its id.
 pub(super) fn resolve(
     sections: &Named<Label, UpstreamSection>,
     findings: &mut Findings,
 ) -> Vec<Arc<Upstream>> {
-    let numbered = sections.0.iter().enumerate();
+    let numbered = sections.entries.iter().enumerate();
     numbered
         .map(|(id, (name, section))| {
-            let upstream = upstream(UpstreamId(id), &name.value.0, &section.value, findings);
+            let upstream = upstream(UpstreamId(id), &name.value, &section.value, findings);
             Arc::new(upstream)
         })
         .collect()
@@ -62,23 +56,17 @@ fn upstream(
             .iter()
             .filter_map(|entry| server(&entry.value))
             .collect(),
-        host: match &section.host {
-            Some(host) => host.value.0.clone(),
-            None => HostHeader::Preserve,
-        },
+        host: section.host.0.clone(),
         timeouts,
         retry,
-        breaker: match &section.breaker {
-            Some(breaker) => breaker::resolve(breaker, findings),
-            None => BreakerSettings::default(),
-        },
+        breaker: breaker::resolve(&section.breaker, findings),
         health: health::resolve(section, findings),
-        slow_start: duration(section.slow_start.as_ref(), DEFAULT_SLOW_START),
+        slow_start: section.slow_start.0,
         concurrency: section
             .concurrency
             .as_ref()
             .map(|bounds| concurrency(bounds, findings)),
-        ca_file: section.ca_file.as_ref().map(|file| file.value.clone()),
+        ca_file: section.ca_file.as_ref().map(|file| file.0.clone()),
     }
 }
 
@@ -86,9 +74,9 @@ fn server(entry: &ServerEntry) -> Option<Server> {
     match entry {
         ServerEntry::Url(ServerUrl(server)) => Some(server.clone()),
         ServerEntry::Table(table) => {
-            let ServerUrl(server) = table.url.as_ref()?.value.clone();
+            let ServerUrl(server) = table.url.clone()?;
             Some(Server {
-                weight: count(table.weight.as_ref(), server.weight),
+                weight: table.weight,
                 ..server
             })
         }
@@ -119,18 +107,18 @@ fn check_duplicates(servers: &[Located<ServerEntry>], findings: &mut Findings) {
     }
 }
 
-/// Sets the defaults of the timeouts. If retries have a `deadline`, the default of `first_byte_timeout` is at most half
+/// Resolves the timeouts. If retries have a `deadline`, the default of `first_byte_timeout` is at most half
 /// of it, so that time for another attempt remains after a timeout.
 fn timeouts(section: &UpstreamSection, deadline: Option<Duration>) -> Timeouts {
-    let default = Timeouts::default();
-    let first_byte = deadline.map_or(default.first_byte, |deadline| {
-        default.first_byte.min(deadline / 2)
-    });
+    let first_byte = section.first_byte_timeout.value.0;
     Timeouts {
-        connect: timeout(section.connect_timeout.as_ref(), default.connect),
-        first_byte: timeout(section.first_byte_timeout.as_ref(), first_byte),
-        idle: timeout(section.idle_timeout.as_ref(), default.idle),
-        total: section.timeout.as_ref().map(|total| total.value.0),
+        connect: section.connect_timeout.0,
+        first_byte: match (&section.first_byte_timeout.span, deadline) {
+            (None, Some(deadline)) => first_byte.min(deadline / 2),
+            _ => first_byte,
+        },
+        idle: section.idle_timeout.0,
+        total: section.timeout.as_ref().map(|total| total.0),
     }
 }
 
@@ -141,54 +129,55 @@ fn warn_about_timeouts(
     deadline: Option<Duration>,
     findings: &mut Findings,
 ) {
-    if let (Some(first_byte), Some(deadline)) = (&section.first_byte_timeout, deadline)
-        && first_byte.value.0 >= deadline
+    if let (Some((first_byte, span)), Some(deadline)) =
+        (section.first_byte_timeout.configured(), deadline)
+        && first_byte.0 >= deadline
     {
         findings.warning(
-            &first_byte.span,
+            span,
             "a request is never retried after a `first_byte_timeout`, because `deadline` of `retry` has passed by then",
             format!(
                 "set `first_byte_timeout` to less than \"{}\", or raise `deadline` in the `retry` table",
-                HumanDuration(deadline)
+                display_duration(deadline)
             ),
         );
     }
 }
 
 fn concurrency(section: &ConcurrencySection, findings: &mut Findings) -> ConcurrencySettings {
-    let default = ConcurrencySettings::default();
     let ConcurrencySection { min, max, initial } = section;
     for (lower, higher, [below, above]) in [
         (min, max, ["min", "max"]),
         (min, initial, ["min", "initial"]),
         (initial, max, ["initial", "max"]),
     ] {
-        if let (Some(lower), Some(higher)) = (lower, higher)
-            && lower.value > higher.value
+        if let (Some((lower, of_lower)), Some((higher, of_higher))) =
+            (lower.configured(), higher.configured())
+            && lower > higher
         {
             findings
                 .error(
-                    &higher.span,
+                    of_higher,
                     format!("`{above}` of `concurrency` is below `{below}`"),
-                    format!(
-                        "set `{above}` to at least {}, or lower `{below}`",
-                        lower.value
-                    ),
+                    format!("set `{above}` to at least {lower}, or lower `{below}`"),
                 )
-                .note(&lower.span, format!("`{below}` is {}", lower.value));
+                .note(of_lower, format!("`{below}` is {lower}"));
             break;
         }
     }
-    let [min, max, initial] = [min, max, initial].map(|given| nonzero(given.as_ref()));
-    let given = || [min, initial, max].into_iter().flatten();
-    let min = min.unwrap_or_else(|| given().fold(default.min, NonZeroU32::min));
-    let max = max.unwrap_or_else(|| given().fold(default.max, NonZeroU32::max));
-    let initial = initial.unwrap_or_else(|| default.initial.min(max).max(min));
+    let configured = || {
+        [min, initial, max]
+            .into_iter()
+            .filter_map(|key| Some(*key.configured()?.0))
+    };
+    let value = |key: &Setting<NonZeroU32>, default: NonZeroU32| match key.span {
+        Some(_) => key.value,
+        None => default,
+    };
+    let min = value(min, configured().fold(min.value, NonZeroU32::min));
+    let max = value(max, configured().fold(max.value, NonZeroU32::max));
+    let initial = value(initial, initial.value.min(max).max(min));
     ConcurrencySettings { min, max, initial }
-}
-
-fn nonzero(given: Option<&Located<u32>>) -> Option<NonZeroU32> {
-    given.and_then(|given| NonZeroU32::new(given.value))
 }
 
 #[cfg(test)]

@@ -1,42 +1,24 @@
 //! Configuration values of `[route.idempotency]`: methods, headers and scopes.
 
-use std::str::FromStr;
-
 use http::{HeaderName, Method};
 
-use super::{CountedHeader, HeaderText, MethodName, ValueError};
+use super::ValueError;
+use super::http_message::{counted_header, method};
 use crate::idempotency::rule::ScopePart;
 
-/// Method whose requests can have idempotency keys.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(in super::super) struct KeyedMethod(pub(in super::super) Method);
-
-impl FromStr for KeyedMethod {
-    type Err = ValueError;
-
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        let MethodName(method) = text.parse()?;
-        // Safe methods need no idempotency key, because repeating such a request has no effect. CONNECT cannot have
-        // one, because a tunnel has no response to store.
-        if method.is_safe() || method == Method::CONNECT {
-            return Err(ValueError::new(
-                format!("{method} requests cannot have idempotency keys"),
-                "remove this method: GET, HEAD, OPTIONS, TRACE and CONNECT requests pass through without a check of \
-                 the key",
-            ));
-        }
-        Ok(Self(method))
+/// Parses a method whose requests can have idempotency keys.
+pub(super) fn keyed_method(text: &str) -> Result<Method, ValueError> {
+    let method = method(text)?;
+    // Safe methods need no idempotency key, because repeating such a request has no effect. CONNECT cannot have
+    // one, because a tunnel has no response to store.
+    if method.is_safe() || method == Method::CONNECT {
+        return Err(ValueError::new(
+            format!("{method} requests cannot have idempotency keys"),
+            "remove this method: GET, HEAD, OPTIONS, TRACE and CONNECT requests pass through without a check of \
+             the key",
+        ));
     }
-}
-
-/// Name of a request header that can contain the idempotency key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(in super::super) struct KeyHeader(HeaderText);
-
-impl KeyHeader {
-    pub(in super::super) fn name(&self) -> HeaderName {
-        self.0.name()
-    }
+    Ok(method)
 }
 
 /// Headers that cannot contain an idempotency key, because they have another meaning.
@@ -71,65 +53,55 @@ const RESERVED: &[&str] = &[
     "x-request-id",
 ];
 
-impl FromStr for KeyHeader {
-    type Err = ValueError;
-
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        let header: HeaderText = text.parse()?;
-        text.parse::<CountedHeader>()?;
-        // An underscore is treated as a dash, because some servers read `User_Agent` as `User-Agent`.
-        let lower = text.to_ascii_lowercase().replace('_', "-");
-        if RESERVED.contains(&lower.as_str()) || lower.starts_with("x-forwarded-") {
-            return Err(ValueError::new(
-                format!(
-                    "the header `{text}` has another meaning, so it cannot contain an idempotency key"
-                ),
-                "write a header that clients use only for the idempotency key, such as \"Idempotency-Key\"",
-            ));
-        }
-        Ok(Self(header))
+/// Parses the name of a header that can contain the idempotency key.
+pub(super) fn key_header(text: &str) -> Result<HeaderName, ValueError> {
+    let header = counted_header(text)?;
+    // An underscore is treated as a dash, because some servers read `User_Agent` as `User-Agent`.
+    let lower = text.to_ascii_lowercase().replace('_', "-");
+    if RESERVED.contains(&lower.as_str()) || lower.starts_with("x-forwarded-") {
+        return Err(ValueError::new(
+            format!(
+                "the header `{text}` has another meaning, so it cannot contain an idempotency key"
+            ),
+            "write a header that clients use only for the idempotency key, such as \"Idempotency-Key\"",
+        ));
     }
+    Ok(header)
 }
 
-/// Entry of `scope`: what identifies a caller. Equal idempotency keys of different callers are independent.
+/// Entry of `scope`: what identifies a caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(in super::super) enum ScopeText {
+pub(in super::super) enum ScopeEntry {
     /// `shared`: all callers share their idempotency keys.
     Shared,
     /// The caller is identified by this part of a request.
     By(ScopePart),
 }
 
-impl FromStr for ScopeText {
-    type Err = ValueError;
-
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        let part = match text.split_once(':') {
-            None if text == "shared" => return Ok(Self::Shared),
-            None if text == "client" => ScopePart::Client,
-            Some(("header", name)) => {
-                let CountedHeader(name) = name.parse()?;
-                ScopePart::Header(name)
-            }
-            // A cookie name has the same syntax as a header name, but is case-sensitive.
-            Some(("cookie", name)) if HeaderName::from_bytes(name.as_bytes()).is_ok() => {
-                ScopePart::Cookie(name.into())
-            }
-            Some(("cookie", name)) => {
-                return Err(ValueError::new(
-                    format!("`{name}` is not a valid cookie name"),
-                    "write \"cookie:NAME\", where NAME consists of letters, digits and any of !#$%&'*+-.^_`|~",
-                ));
-            }
-            _ => {
-                return Err(ValueError::new(
-                    format!("`{text}` is not a valid scope"),
-                    "write \"client\", \"header:NAME\", \"cookie:NAME\" or a list of these, or \"shared\"",
-                ));
-            }
-        };
-        Ok(Self::By(part))
-    }
+/// Parses an entry of `scope`.
+pub(super) fn scope(text: &str) -> Result<ScopeEntry, ValueError> {
+    let part = match text.split_once(':') {
+        None if text == "shared" => return Ok(ScopeEntry::Shared),
+        None if text == "client" => ScopePart::Client,
+        Some(("header", name)) => ScopePart::Header(counted_header(name)?),
+        // A cookie name has the same syntax as a header name, but is case-sensitive.
+        Some(("cookie", name)) if HeaderName::from_bytes(name.as_bytes()).is_ok() => {
+            ScopePart::Cookie(name.into())
+        }
+        Some(("cookie", name)) => {
+            return Err(ValueError::new(
+                format!("`{name}` is not a valid cookie name"),
+                "write \"cookie:NAME\", where NAME consists of letters, digits and any of !#$%&'*+-.^_`|~",
+            ));
+        }
+        _ => {
+            return Err(ValueError::new(
+                format!("`{text}` is not a valid scope"),
+                "write \"client\", \"header:NAME\", \"cookie:NAME\" or a list of these, or \"shared\"",
+            ));
+        }
+    };
+    Ok(ScopeEntry::By(part))
 }
 
 #[cfg(test)]
@@ -139,20 +111,20 @@ mod tests {
     #[test]
     fn safe_methods_and_connect_cannot_have_keys() {
         for text in ["POST", "PATCH", "PUT", "DELETE", "PURGE"] {
-            assert!(text.parse::<KeyedMethod>().is_ok(), "{text}");
+            assert!(keyed_method(text).is_ok(), "{text}");
         }
         for text in ["GET", "HEAD", "OPTIONS", "TRACE", "CONNECT"] {
-            let error = text.parse::<KeyedMethod>().expect_err(text);
+            let error = keyed_method(text).expect_err(text);
             assert!(error.help.contains("pass through"), "{text}");
         }
-        let error = "post".parse::<KeyedMethod>().expect_err("lower case");
+        let error = keyed_method("post").expect_err("lower case");
         assert!(error.help.contains("\"POST\""));
     }
 
     #[test]
     fn reserved_headers_cannot_contain_a_key() {
         for text in ["Idempotency-Key", "X-Request-Token", "idempotency-key"] {
-            assert!(text.parse::<KeyHeader>().is_ok(), "{text}");
+            assert!(key_header(text).is_ok(), "{text}");
         }
         for text in [
             "Authorization",
@@ -166,21 +138,21 @@ mod tests {
             "Idempotency_Key",
             "a b",
         ] {
-            assert!(text.parse::<KeyHeader>().is_err(), "{text}");
+            assert!(key_header(text).is_err(), "{text}");
         }
     }
 
     #[test]
     fn scopes_are_parsed() {
-        assert_eq!("shared".parse(), Ok(ScopeText::Shared));
-        assert_eq!("client".parse(), Ok(ScopeText::By(ScopePart::Client)));
+        assert_eq!(scope("shared"), Ok(ScopeEntry::Shared));
+        assert_eq!(scope("client"), Ok(ScopeEntry::By(ScopePart::Client)));
         let header = HeaderName::from_static("x-api-key");
         assert_eq!(
-            "header:X-Api-Key".parse(),
-            Ok(ScopeText::By(ScopePart::Header(header)))
+            scope("header:X-Api-Key"),
+            Ok(ScopeEntry::By(ScopePart::Header(header)))
         );
         let cookie = ScopePart::Cookie("Sid".into());
-        assert_eq!("cookie:Sid".parse(), Ok(ScopeText::By(cookie)));
+        assert_eq!(scope("cookie:Sid"), Ok(ScopeEntry::By(cookie)));
         for text in [
             "global",
             "header:",
@@ -191,7 +163,7 @@ mod tests {
             "Client",
             "shared:x",
         ] {
-            assert!(text.parse::<ScopeText>().is_err(), "{text}");
+            assert!(scope(text).is_err(), "{text}");
         }
     }
 }

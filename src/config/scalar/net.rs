@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU32;
-use std::str::FromStr;
+use std::path::PathBuf;
 
 use http::Uri;
 use http::uri::Scheme;
@@ -11,99 +11,83 @@ use ipnet::IpNet;
 use super::ValueError;
 use crate::upstream::Server;
 
-/// IP address and port to listen on. Host names are not allowed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) struct Listen(pub(in super::super) SocketAddr);
-
-impl FromStr for Listen {
-    type Err = ValueError;
-
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        text.parse().map(Self).map_err(|_| {
-            let help = match text.rsplit_once(':') {
-                Some(("", port)) if port.parse::<u16>().is_ok() => {
-                    format!("write \"0.0.0.0:{port}\" to listen on all IPv4 addresses")
-                }
-                Some(("localhost", port)) => format!("write \"127.0.0.1:{port}\""),
-                _ => "write an IP address and a port: \"127.0.0.1:8080\", \"[::1]:8080\"".into(),
-            };
-            ValueError::new(format!("`{text}` is not an IP address with a port"), help)
-        })
-    }
+/// Parses an IP address and a port. Host names are not allowed.
+pub(super) fn listen(text: &str) -> Result<SocketAddr, ValueError> {
+    text.parse().map_err(|_| {
+        let help = match text.rsplit_once(':') {
+            Some(("", port)) if port.parse::<u16>().is_ok() => {
+                format!("write \"0.0.0.0:{port}\" to listen on all IPv4 addresses")
+            }
+            Some(("localhost", port)) => format!("write \"127.0.0.1:{port}\""),
+            _ => "write an IP address and a port: \"127.0.0.1:8080\", \"[::1]:8080\"".into(),
+        };
+        ValueError::new(format!("`{text}` is not an IP address with a port"), help)
+    })
 }
 
-/// IP network in CIDR notation, or a single IP address.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) struct Cidr(pub(in super::super) IpNet);
-
-impl FromStr for Cidr {
-    type Err = ValueError;
-
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        let single = || text.parse::<IpAddr>().map(IpNet::from);
-        text.parse::<IpNet>()
-            .or_else(|_| single())
-            .map(|net| Self(net.trunc()))
-            .map_err(|_| {
-                ValueError::new(
-                    format!("`{text}` is not an IP network or an IP address"),
-                    "write a network in CIDR notation or an IP address: \"10.0.0.0/8\", \"192.0.2.7\", \"fd00::/8\"",
-                )
-            })
-    }
+/// Accepts every text as a path.
+pub(super) fn file_path(text: &str) -> Result<PathBuf, ValueError> {
+    Ok(text.into())
 }
 
-/// URL of an upstream server: scheme, host and optional port.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(in super::super) struct ServerUrl(pub(in super::super) Server);
-
-impl FromStr for ServerUrl {
-    type Err = ValueError;
-
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        let error = |title: String| {
+/// Parses an IP network, or a single address as a network of one.
+pub(super) fn cidr(text: &str) -> Result<IpNet, ValueError> {
+    let single = || text.parse::<IpAddr>().map(IpNet::from);
+    text.parse::<IpNet>()
+        .or_else(|_| single())
+        .map(|net| net.trunc())
+        .map_err(|_| {
             ValueError::new(
-                title,
-                "write only scheme, host and port: \"http://127.0.0.1:9000\", \"https://api.example\"",
+                format!("`{text}` is not an IP network or an IP address"),
+                "write a network in CIDR notation or an IP address: \"10.0.0.0/8\", \"192.0.2.7\", \"fd00::/8\"",
             )
-        };
-        let not_a_url = || error(format!("`{text}` is not a valid URL of a server"));
-        let uri: Uri = text.parse().map_err(|_| not_a_url())?;
-        let (Some(scheme), Some(authority)) = (uri.scheme(), uri.authority()) else {
-            return Err(not_a_url());
-        };
-        let tls = *scheme == Scheme::HTTPS;
-        if !tls && *scheme != Scheme::HTTP {
-            return Err(error(format!(
-                "`{scheme}` is not a supported URL scheme for servers"
-            )));
-        }
-        // The text is searched for a fragment, because `Uri` silently drops it.
-        let extra = uri.query().is_some() || text.contains('#');
-        if extra || !matches!(uri.path(), "" | "/") {
-            return Err(error(format!(
-                "the server URL `{text}` has a path or a query, but the gateway forwards those of the request"
-            )));
-        }
-        if authority.as_str().contains('@') {
-            return Err(error(format!(
-                "the URL of the server `{}` contains a user, which is not supported",
-                authority.host()
-            )));
-        }
-        let port_is_wrong = match authority.as_str().strip_prefix(authority.host()) {
-            Some("") => false,
-            _ => authority.port_u16().is_none_or(|port| port == 0),
-        };
-        if authority.host().is_empty() || port_is_wrong {
-            return Err(not_a_url());
-        }
-        Ok(Self(Server {
-            tls,
-            authority: authority.clone(),
-            weight: NonZeroU32::MIN,
-        }))
+        })
+}
+
+/// Parses the URL of a server: scheme, host and optional port.
+pub(super) fn server_url(text: &str) -> Result<Server, ValueError> {
+    let error = |title: String| {
+        ValueError::new(
+            title,
+            "write only scheme, host and port: \"http://127.0.0.1:9000\", \"https://api.example\"",
+        )
+    };
+    let not_a_url = || error(format!("`{text}` is not a valid URL of a server"));
+    let uri: Uri = text.parse().map_err(|_| not_a_url())?;
+    let (Some(scheme), Some(authority)) = (uri.scheme(), uri.authority()) else {
+        return Err(not_a_url());
+    };
+    let tls = *scheme == Scheme::HTTPS;
+    if !tls && *scheme != Scheme::HTTP {
+        return Err(error(format!(
+            "`{scheme}` is not a supported URL scheme for servers"
+        )));
     }
+    // The text is searched for a fragment, because `Uri` silently drops it.
+    let extra = uri.query().is_some() || text.contains('#');
+    if extra || !matches!(uri.path(), "" | "/") {
+        return Err(error(format!(
+            "the server URL `{text}` has a path or a query, but the gateway forwards those of the request"
+        )));
+    }
+    if authority.as_str().contains('@') {
+        return Err(error(format!(
+            "the URL of the server `{}` contains a user, which is not supported",
+            authority.host()
+        )));
+    }
+    let port_is_wrong = match authority.as_str().strip_prefix(authority.host()) {
+        Some("") => false,
+        _ => authority.port_u16().is_none_or(|port| port == 0),
+    };
+    if authority.host().is_empty() || port_is_wrong {
+        return Err(not_a_url());
+    }
+    Ok(Server {
+        tls,
+        authority: authority.clone(),
+        weight: NonZeroU32::MIN,
+    })
 }
 
 #[cfg(test)]
@@ -112,31 +96,31 @@ mod tests {
 
     #[test]
     fn the_remedy_for_a_listen_address_contains_the_port() {
-        assert!("[::1]:0".parse::<Listen>().is_ok());
+        assert!(listen("[::1]:0").is_ok());
         for (text, remedy) in [
             (":8080", "0.0.0.0:8080"),
             ("localhost:80", "127.0.0.1:80"),
             ("8080", "127.0.0.1:8080"),
         ] {
-            let error = text.parse::<Listen>().expect_err(text);
+            let error = listen(text).expect_err(text);
             assert!(error.help.contains(remedy), "{text}: {}", error.help);
         }
     }
 
     #[test]
     fn a_single_address_is_a_network_of_one() {
-        let net = |text: &str| text.parse::<Cidr>().expect(text).0.to_string();
+        let net = |text: &str| cidr(text).expect(text).to_string();
         assert_eq!(net("192.0.2.7"), "192.0.2.7/32");
         assert_eq!(net("10.1.2.3/8"), "10.0.0.0/8");
-        assert!("10.0.0.0/33".parse::<Cidr>().is_err());
+        assert!(cidr("10.0.0.0/33").is_err());
     }
 
     #[test]
     fn a_server_url_has_a_scheme_a_host_and_an_optional_port() {
         for text in ["http://a", "https://a:8443", "http://[::1]:80", "http://a/"] {
-            assert!(text.parse::<ServerUrl>().is_ok(), "{text}");
+            assert!(server_url(text).is_ok(), "{text}");
         }
-        let tls = |text: &str| text.parse::<ServerUrl>().expect(text).0.tls;
+        let tls = |text: &str| server_url(text).expect(text).tls;
         assert!(tls("https://a") && !tls("http://a"));
         for text in [
             "",
@@ -152,15 +136,13 @@ mod tests {
             "http://a:99999",
             "http://a:",
         ] {
-            assert!(text.parse::<ServerUrl>().is_err(), "{text}");
+            assert!(server_url(text).is_err(), "{text}");
         }
     }
 
     #[test]
     fn the_error_about_a_url_omits_its_password() {
-        let error = "http://u:secret@a"
-            .parse::<ServerUrl>()
-            .expect_err("a user");
+        let error = server_url("http://u:secret@a").expect_err("a user");
         assert!(!error.title.contains("secret"));
     }
 }

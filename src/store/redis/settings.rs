@@ -6,14 +6,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Default of `store.limits_timeout`: the timeout of the call that charges the rate limits of a request.
-pub(crate) const LIMITS_TIMEOUT: Duration = Duration::from_millis(50);
-
-/// Default of `store.records_timeout`: the timeout of one operation on an idempotency record.
-pub(crate) const RECORDS_TIMEOUT: Duration = Duration::from_millis(500);
-
-/// Default prefix of all Redis keys.
-pub(crate) const PREFIX: &str = "tidegate";
+/// Prefix of the Redis keys in tests.
+#[cfg(test)]
+pub(super) const PREFIX: &str = "tidegate";
 
 /// The section `[store]` of the configuration with `backend = "redis"`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,8 +65,8 @@ impl RedisSettings {
             user: None,
             password: None,
             ca_file: None,
-            limits_timeout: LIMITS_TIMEOUT * 100,
-            records_timeout: RECORDS_TIMEOUT * 10,
+            limits_timeout: Duration::from_secs(5),
+            records_timeout: Duration::from_secs(5),
             lease: Duration::from_mins(1),
             wait_replicas: None,
             max_keys_per_client: None,

@@ -1,7 +1,10 @@
+use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::*;
 use crate::config::{Environment, Overrides, parse};
+use crate::idempotency::{OnServerError, OnUnknown};
 
 const ROUTE: &str = "[upstream.api]\nservers = [\"http://127.0.0.1:9000\"]\n\
                      [[route]]\nname = \"all\"\npath = \"/\"\n";

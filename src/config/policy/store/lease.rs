@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::super::RoutePolicy;
-use super::super::super::file::File;
+use super::super::super::file::{File, LONGEST_LEASE};
 use super::super::super::located::Located;
 use super::super::super::problem::Findings;
-use super::super::super::scalar::{HumanDuration, LONGEST_LEASE, LeaseDuration};
+use super::super::super::scalar::{Timeout, display_duration};
 use super::super::super::{Backend, StoreSettings};
 use crate::route::RouteMatch;
 use crate::upstream::{Timeouts, Upstream};
@@ -46,7 +46,7 @@ pub(in super::super) fn resolve_lease(
     let (
         Some(Located {
             span,
-            value: LeaseDuration(lease),
+            value: Timeout(lease),
         }),
         Some(slowest),
     ) = (given, slowest)
@@ -57,12 +57,12 @@ pub(in super::super) fn resolve_lease(
         return;
     }
     let name = &slowest.name;
-    let longest = HumanDuration(deadline);
+    let longest = display_duration(deadline);
     let help = if enough > deadline {
-        let enough = HumanDuration(enough);
+        let enough = display_duration(enough);
         format!("set `lease` to more than \"{longest}\", such as \"{enough}\", or remove `lease`")
     } else {
-        let most = HumanDuration(LONGEST_LEASE);
+        let most = display_duration(LONGEST_LEASE);
         format!("set a `timeout` below \"{most}\" in [upstream.{name}], or remove `lease`")
     };
     findings.error(
@@ -72,7 +72,7 @@ pub(in super::super) fn resolve_lease(
         ),
         help,
     );
-    if let Some((upstream, _)) = file.upstream.0.iter().nth(slowest.id.0) {
+    if let Some((upstream, _)) = file.upstream.entries.iter().nth(slowest.id.0) {
         findings.note(&upstream.span, reason);
     }
 }

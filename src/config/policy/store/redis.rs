@@ -1,17 +1,13 @@
 //! `[store]` with `backend = "redis"`: servers, credentials and timeouts.
 
-use std::num::NonZeroU32;
-
 use super::super::super::file::StoreSection;
 use super::super::super::located::{Located, OneOrMany};
 use super::super::super::problem::Findings;
-use super::super::super::scalar::{PasswordText, RedisUrl, StoreTimeout, UserText};
+use super::super::super::scalar::{PasswordText, RedisUrl};
 use super::super::super::source::Span;
 use super::super::read_secret;
 use super::{lease, missing};
-use crate::store::redis::settings::{
-    LIMITS_TIMEOUT, Nodes, PREFIX, Password, RECORDS_TIMEOUT, RedisNode, RedisSettings,
-};
+use crate::store::redis::settings::{Nodes, Password, RedisNode, RedisSettings};
 
 /// Returns those configuration keys of `[store]` that are set and have an effect only with Redis.
 pub(super) fn keys(section: &StoreSection) -> impl Iterator<Item = (&'static str, &Span)> {
@@ -20,13 +16,13 @@ pub(super) fn keys(section: &StoreSection) -> impl Iterator<Item = (&'static str
     }
     let keys = [
         ("url", at(section.url.as_ref())),
-        ("prefix", at(section.prefix.as_ref())),
+        ("prefix", section.prefix.span.as_ref()),
         ("user", at(section.user.as_ref())),
         ("password", at(section.password.as_ref())),
         ("password_file", at(section.password_file.as_ref())),
         ("ca_file", at(section.ca_file.as_ref())),
-        ("limits_timeout", at(section.limits_timeout.as_ref())),
-        ("records_timeout", at(section.records_timeout.as_ref())),
+        ("limits_timeout", section.limits_timeout.span.as_ref()),
+        ("records_timeout", section.records_timeout.span.as_ref()),
         ("lease", at(section.lease.as_ref())),
         ("wait_replicas", at(section.wait_replicas.as_ref())),
     ];
@@ -58,36 +54,23 @@ pub(super) fn resolve(section: &StoreSection, findings: &mut Findings) -> Option
             "write `rediss://` in `url`, or remove `ca_file`",
         );
     }
-    let timeout = |given: &Option<Located<StoreTimeout>>, default| match given {
-        Some(given) => given.value.0,
-        None => default,
-    };
-    let user = section.user.as_ref();
     Some(RedisSettings {
         nodes,
-        prefix: match &section.prefix {
-            Some(prefix) => prefix.value.0.as_str().into(),
-            None => PREFIX.into(),
-        },
-        user: user.map(
-            |Located {
-                 value: UserText(user),
-                 ..
-             }| user.as_str().into(),
-        ),
+        prefix: section.prefix.value.0.as_str().into(),
+        user: section
+            .user
+            .as_ref()
+            .map(|user| user.value.0.as_str().into()),
         password,
-        ca_file: section.ca_file.as_ref().map(|file| file.value.clone()),
-        limits_timeout: timeout(&section.limits_timeout, LIMITS_TIMEOUT),
-        records_timeout: timeout(&section.records_timeout, RECORDS_TIMEOUT),
+        ca_file: section.ca_file.as_ref().map(|file| file.value.0.clone()),
+        limits_timeout: section.limits_timeout.value.0,
+        records_timeout: section.records_timeout.value.0,
         lease: lease::MARGIN,
         wait_replicas: section
             .wait_replicas
             .as_ref()
-            .and_then(|replicas| NonZeroU32::new(replicas.value)),
-        max_keys_per_client: section
-            .max_keys_per_client
-            .as_ref()
-            .and_then(|most| NonZeroU32::new(most.value)),
+            .map(|replicas| replicas.value),
+        max_keys_per_client: section.max_keys_per_client.as_ref().map(|most| most.value),
     })
 }
 

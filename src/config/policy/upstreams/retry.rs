@@ -7,69 +7,44 @@
 
 use std::time::Duration;
 
-use super::super::super::file::{BudgetTable, PresetWord, RetrySection, StrategyWord};
+use super::super::super::file::RetrySection;
 use super::super::super::problem::Findings;
-use super::super::super::scalar::HumanDuration;
-use super::super::{count, plain, timeout};
-use crate::retry::{Backoff, Jitter, Preset, RetryAfterPolicy, RetryPolicy, Strategy};
+use super::super::super::scalar::display_duration;
+use super::super::bytes;
+use crate::retry::{Backoff, Jitter, RetryAfterPolicy, RetryPolicy, Strategy};
 use crate::upstream::{BudgetSettings, RetrySettings};
 
 /// Converts a section to retry settings. Reports contradictions, and warns about settings that are probably not
 /// intended.
 pub(super) fn resolve(section: &RetrySection, findings: &mut Findings) -> RetrySettings {
-    let default = RetrySettings::default();
-    let preset = section.preset.as_ref();
-    let preset = preset.map_or(Preset::Standard, |word| word.value.into());
-    let base_policy = preset.policy();
-    let deadline = section.deadline.as_ref().map(|deadline| deadline.value.0);
+    let base_policy = section.preset.policy();
     let policy = RetryPolicy {
-        backoff: backoff(section, preset, base_policy.backoff, findings),
-        attempts: count(section.attempts.as_ref(), base_policy.attempts),
-        deadline: deadline.or(default.policy.deadline),
+        backoff: backoff(section, base_policy.backoff, findings),
+        attempts: section.attempts.unwrap_or(base_policy.attempts),
+        deadline: Some(section.deadline.value.0),
         ..base_policy
     };
-    let budget = budget(section.budget.as_ref());
+    let budget = BudgetSettings {
+        ratio: section.budget.ratio.value,
+        window: section.budget.window.0,
+        floor: section.budget.floor,
+    };
     // If `attempts` is 1, there are no retries, so the warnings would be wrong.
     if policy.attempts.get() > 1 {
         warn_about_backoff(section, policy.backoff, findings);
         warn_if_no_retry_fits(section, &policy, findings);
         warn_about_budget(section, budget, findings);
     }
-    let max_body = section.max_body.as_ref();
     RetrySettings {
         policy,
-        max_body: max_body.map_or(default.max_body, |bytes| {
-            usize::try_from(bytes.value.0).unwrap_or(usize::MAX)
-        }),
+        max_body: bytes(&section.max_body),
         budget,
     }
 }
 
-impl From<PresetWord> for Preset {
-    fn from(word: PresetWord) -> Self {
-        match word {
-            PresetWord::AuthorizationApi => Self::AuthorizationApi,
-            PresetWord::Sender => Self::Sender,
-            PresetWord::Interactive => Self::Interactive,
-            PresetWord::Standard => Self::Standard,
-            PresetWord::Batch => Self::Batch,
-            PresetWord::TrafficControl => Self::TrafficControl,
-        }
-    }
-}
-
-fn backoff(
-    section: &RetrySection,
-    preset: Preset,
-    default: Backoff,
-    findings: &mut Findings,
-) -> Backoff {
-    let strategy = match section.strategy.as_ref().map(|word| word.value) {
-        Some(StrategyWord::Constant) => Strategy::Constant,
-        Some(StrategyWord::Linear) => Strategy::Linear,
-        Some(StrategyWord::Exponential) => Strategy::Exponential,
-        None => default.strategy,
-    };
+fn backoff(section: &RetrySection, default: Backoff, findings: &mut Findings) -> Backoff {
+    let strategy = section.strategy.as_ref();
+    let strategy = strategy.map_or(default.strategy, |strategy| strategy.value);
     if let Some(factor) = &section.factor {
         let growth = match strategy {
             Strategy::Constant => Some("with `strategy = \"constant\"`, the backoff does not grow"),
@@ -84,13 +59,14 @@ fn backoff(
             );
         }
     }
-    let (base, cap) = bounds(section, preset, default, findings);
+    let (base, cap) = bounds(section, default, findings);
     let jitter = section.jitter.as_ref();
+    let factor = section.factor.as_ref();
     Backoff {
         strategy,
         base,
         cap,
-        factor: plain(section.factor.as_ref(), default.factor),
+        factor: factor.map_or(default.factor, |factor| factor.value),
         jitter: jitter.map_or(default.jitter, |jitter| jitter.value.0),
     }
 }
@@ -98,19 +74,19 @@ fn backoff(
 /// Returns `base` (first backoff) and `cap` (maximum backoff). Reports a `cap` below `base`.
 fn bounds(
     section: &RetrySection,
-    preset: Preset,
     default: Backoff,
     findings: &mut Findings,
 ) -> (Duration, Duration) {
-    let base = timeout(section.base.as_ref(), default.base);
+    let base = section.base.as_ref();
+    let base = base.map_or(default.base, |base| base.value.0);
     let Some(cap) = &section.cap else {
         return (base, default.cap.max(base));
     };
     if cap.value.0 < base {
-        let first = HumanDuration(base);
+        let first = display_duration(base);
         let origin = match &section.base {
             Some(_) => String::new(),
-            None => format!(" in the preset `{}`", preset.name()),
+            None => format!(" in the preset `{}`", section.preset.name()),
         };
         findings.error(
             &cap.span,
@@ -124,30 +100,17 @@ fn bounds(
     (base, cap.value.0)
 }
 
-fn budget(table: Option<&BudgetTable>) -> BudgetSettings {
-    let default = BudgetSettings::default();
-    let Some(table) = table else {
-        return default;
-    };
-    let window = table.window.as_ref();
-    BudgetSettings {
-        ratio: plain(table.ratio.as_ref(), default.ratio),
-        window: window.map_or(default.window, |window| window.value.0),
-        floor: plain(table.floor.as_ref(), default.floor),
-    }
-}
-
 /// Warns about a `strategy` that has no effect or is constant, and about `jitter = "none"`.
 fn warn_about_backoff(section: &RetrySection, backoff: Backoff, findings: &mut Findings) {
     if let Some(word) = &section.strategy {
-        if backoff.jitter == Jitter::Decorrelated && word.value != StrategyWord::Exponential {
+        if backoff.jitter == Jitter::Decorrelated && word.value != Strategy::Exponential {
             findings.warning(
                 &word.span,
                 "`strategy` has no effect: with `jitter = \"decorrelated\"`, a backoff depends only on the previous \
                  backoff",
                 "remove `strategy`, or set another `jitter`, such as \"full\"",
             );
-        } else if word.value == StrategyWord::Constant {
+        } else if word.value == Strategy::Constant {
             findings.warning(
                 &word.span,
                 "retries at a constant interval do not reduce the load on an overloaded upstream",
@@ -172,7 +135,7 @@ fn warn_if_no_retry_fits(section: &RetrySection, policy: &RetryPolicy, findings:
     let Some(deadline) = policy.deadline else {
         return;
     };
-    let of_deadline = section.deadline.as_ref().map(|deadline| &deadline.span);
+    let of_deadline = section.deadline.span.as_ref();
     let of_base = section.base.as_ref().map(|base| &base.span);
     let (Some(span), true) = (of_deadline.or(of_base), policy.backoff.base >= deadline) else {
         return;
@@ -187,7 +150,8 @@ fn warn_if_no_retry_fits(section: &RetrySection, policy: &RetryPolicy, findings:
     } else {
         "some requests are not retried"
     };
-    let (first, most) = (HumanDuration(policy.backoff.base), HumanDuration(deadline));
+    let first = display_duration(policy.backoff.base);
+    let most = display_duration(deadline);
     findings.warning(
         span,
         format!(
@@ -209,16 +173,12 @@ fn shortest_first_wait(backoff: Backoff) -> Duration {
 }
 
 fn warn_about_budget(section: &RetrySection, budget: BudgetSettings, findings: &mut Findings) {
-    let ratio = section
-        .budget
-        .as_ref()
-        .and_then(|budget| budget.ratio.as_ref());
-    if let Some(ratio) = ratio
+    if let Some(span) = &section.budget.ratio.span
         && budget.ratio <= 0.0
         && budget.floor == 0
     {
         findings.warning(
-            &ratio.span,
+            span,
             "no request is retried: `ratio` and `floor` of the retry budget are 0",
             "set `ratio` or `floor` above 0, or write `attempts = 1`",
         );

@@ -7,7 +7,9 @@ use super::*;
 use crate::config::{ConfigErrors, ConfigProblem, Environment, Loaded, Overrides, parse};
 use crate::problem::Fallback;
 use crate::retry::{Backoff, Jitter, Preset, Strategy};
-use crate::upstream::{BudgetSettings, FailureStatuses, HealthSettings, OpensOn, RetrySettings};
+use crate::upstream::{
+    BreakerSettings, BudgetSettings, FailureStatuses, HealthSettings, OpensOn, RetrySettings,
+};
 
 const HEAD: &str = "[[route]]\nname = \"all\"\npath = \"/\"\n\
                     [upstream.api]\nservers = [\"http://127.0.0.1:9000\"]\n";
@@ -69,7 +71,19 @@ fn omitted_keys_have_the_defaults_of_the_settings() {
         "health = { path = \"/healthz\" }\n\
          [upstream.api.retry]\n[upstream.api.breaker]\n[upstream.api.concurrency]",
     );
-    assert_eq!(empty.retry, Some(RetrySettings::default()));
+    let retry = RetrySettings {
+        policy: crate::retry::RetryPolicy {
+            deadline: Some(seconds(30)),
+            ..Preset::Standard.policy()
+        },
+        max_body: 64 * 1024,
+        budget: BudgetSettings {
+            ratio: 0.1,
+            window: seconds(10),
+            floor: 3,
+        },
+    };
+    assert_eq!(empty.retry, Some(retry));
     // If `[upstream.api.breaker]` is present, even if empty, all failures can open the circuit, not only connect
     // failures.
     let configured = BreakerSettings {

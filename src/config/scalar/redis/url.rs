@@ -8,7 +8,6 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use super::super::ValueError;
-use super::{PasswordText, UserText};
 use crate::config::secrets;
 use crate::store::redis::settings::{Password, RedisNode};
 
@@ -19,64 +18,58 @@ const DEFAULT_PORT: u16 = 6379;
 const FORM: &str = "write scheme, host, and optional port and database: \"redis://127.0.0.1:6379\", \
                     \"rediss://redis.example/1\"";
 
-/// URL of a Redis server, or of one node of a Redis Cluster.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::config) struct RedisUrl(pub(in crate::config) RedisNode);
-
-impl FromStr for RedisUrl {
-    type Err = ValueError;
-
-    fn from_str(text: &str) -> Result<Self, ValueError> {
-        let error = |what: &str, help: &str| {
-            ValueError::new(format!("`{}` {what}", secrets::masked_url(text)), help)
-        };
-        let Some((scheme, rest)) = text.split_once("://") else {
-            return Err(error("is not the URL of a Redis server", FORM));
-        };
-        let tls = match scheme {
-            "redis" => false,
-            "rediss" => true,
-            _ => {
-                return Err(error("does not begin with `redis://` or `rediss://`", FORM));
-            }
-        };
-        let (authority, tail) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
-        let (userinfo, address) = match authority.rsplit_once('@') {
-            Some((userinfo, address)) => (Some(userinfo), address),
-            None => (None, authority),
-        };
-        if tail.contains('@') || userinfo.is_some_and(|userinfo| userinfo.contains('@')) {
-            return Err(error(
-                "has a user or password with a reserved character that is not escaped",
-                "write `@` as `%40`, `/` as `%2F`, `?` as `%3F` and `#` as `%23`, or set `user` and \
-                 `password` in [store]",
-            ));
+/// Parses the URL of a Redis server, or of one node of a Redis Cluster.
+pub(in super::super) fn redis_url(text: &str) -> Result<RedisNode, ValueError> {
+    let error = |what: &str, help: &str| {
+        ValueError::new(format!("`{}` {what}", secrets::masked_url(text)), help)
+    };
+    let Some((scheme, rest)) = text.split_once("://") else {
+        return Err(error("is not the URL of a Redis server", FORM));
+    };
+    let tls = match scheme {
+        "redis" => false,
+        "rediss" => true,
+        _ => {
+            return Err(error("does not begin with `redis://` or `rediss://`", FORM));
         }
-        let (user, password) = match userinfo.map(credentials) {
-            None => (None, None),
-            Some(Ok((user, password))) => (user, Some(password)),
-            Some(Err(cause)) => return Err(error(&cause.title, &cause.help)),
-        };
-        let (host, port) = match host_and_port(address) {
-            Ok(found) => found,
-            Err(cause) => return Err(error(&cause.title, &cause.help)),
-        };
-        let database = match tail.strip_prefix('/') {
-            None if tail.is_empty() => 0,
-            None => return Err(error("has a query or a fragment", FORM)),
-            Some("") => 0,
-            Some(path) => digits(path)
-                .ok_or_else(|| error("has a path that is not a database number", FORM))?,
-        };
-        Ok(Self(RedisNode {
-            host: host.into(),
-            port,
-            tls,
-            database,
-            user,
-            password,
-        }))
+    };
+    let (authority, tail) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    let (userinfo, address) = match authority.rsplit_once('@') {
+        Some((userinfo, address)) => (Some(userinfo), address),
+        None => (None, authority),
+    };
+    if tail.contains('@') || userinfo.is_some_and(|userinfo| userinfo.contains('@')) {
+        return Err(error(
+            "has a user or password with a reserved character that is not escaped",
+            "write `@` as `%40`, `/` as `%2F`, `?` as `%3F` and `#` as `%23`, or set `user` and \
+             `password` in [store]",
+        ));
     }
+    let (user, password) = match userinfo.map(credentials) {
+        None => (None, None),
+        Some(Ok((user, password))) => (user, Some(password)),
+        Some(Err(cause)) => return Err(error(&cause.title, &cause.help)),
+    };
+    let (host, port) = match host_and_port(address) {
+        Ok(found) => found,
+        Err(cause) => return Err(error(&cause.title, &cause.help)),
+    };
+    let database = match tail.strip_prefix('/') {
+        None if tail.is_empty() => 0,
+        None => return Err(error("has a query or a fragment", FORM)),
+        Some("") => 0,
+        Some(path) => {
+            digits(path).ok_or_else(|| error("has a path that is not a database number", FORM))?
+        }
+    };
+    Ok(RedisNode {
+        host: host.into(),
+        port,
+        tls,
+        database,
+        user,
+        password,
+    })
 }
 
 /// Parses the part of the URL before the `@`: `user:password` or `:password`. The title of an error has no
@@ -98,13 +91,12 @@ fn credentials(userinfo: &str) -> Result<(Option<Arc<str>>, Password), ValueErro
             )
         })
     };
-    let PasswordText(password) = decoded(password)?.parse()?;
+    let password = super::password(&decoded(password)?)?;
     if user.is_empty() {
         return Ok((None, password));
     }
-    let UserText(user) = decoded(user)?
-        .parse()
-        .map_err(|error: ValueError| ValueError::new("has a user name with spaces", error.help))?;
+    let user = super::user(&decoded(user)?)
+        .map_err(|error| ValueError::new("has a user name with spaces", error.help))?;
     Ok((Some(user.into()), password))
 }
 
