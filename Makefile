@@ -112,7 +112,7 @@ crash:
 	$(call install,$(TEST_NEEDS))
 	$(CARGO) build --locked --release
 	CRASH_TIDEGATE="$(abspath $(TARGET))/release/tidegate" CRASH_ROUNDS="$${CRASH_ROUNDS:-200}" \
-	    $(CARGO) test --locked $(TEST_FEATURES) --test crash repeated_kills:: -- --include-ignored --nocapture
+	    $(CARGO) test --locked $(TEST_FEATURES) --test integration crash::repeated_kills:: -- --include-ignored --nocapture
 
 bench:
 	$(CARGO) bench --locked --features internals --bench decisions

@@ -1,6 +1,6 @@
 //! Functions that damage the files of a disk store.
 //!
-//! Several test binaries include this file by path, like `redis.rs`.
+//! The unit tests of the disk store include this file by path.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt as _;

@@ -1,12 +1,7 @@
 //! Real `redis-server` processes for tests and benches, and servers that do not speak the Redis protocol.
 //!
-//! Test binaries include this file by path, so that it does not need its own crate:
-//!
-//! ```text
-//! #[path = "../support/redis.rs"]
-//! #[allow(dead_code, unused_imports, reason = "this test does not use all of it")]
-//! mod redis;
-//! ```
+//! The unit tests of the stores and the benchmark `peers` include this file by path, so that it does not need its own
+//! crate.
 //!
 //! Each server listens on a free loopback port and has its own directory. It stops when it is dropped, and also when
 //! the process that started it exits for any reason. Tests never use a server that the Linux distribution runs on port

@@ -4,7 +4,7 @@
 //! under `unshare --user --map-root-user --mount`. If the mount fails, the tests fail with a message that names this
 //! command.
 //!
-//! Test binaries include this file by path, like `redis.rs`.
+//! The unit tests of the disk store include this file by path.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write as _;

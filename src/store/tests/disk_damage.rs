@@ -1,8 +1,8 @@
 //! Tests of the store on disk with damaged files: flipped bytes, holes, truncated and missing files.
 //!
 //! Whatever the damage, the store never treats a used idempotency key as new. If it detects the damage when it opens,
-//! it fails with an error. Otherwise it opens, and every record is either intact or unreadable. `tests/crash/damage.rs`
-//! has the tests that need a process.
+//! it fails with an error. Otherwise it opens, and every record is either intact or unreadable.
+//! `tests/integration/crash/journal_damage.rs` has the tests that need a process.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};

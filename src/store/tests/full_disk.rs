@@ -1,5 +1,5 @@
-//! A test of a store on a disk that is too full for its maintenance. `tests/crash/full_disk.rs` tests gateways on a
-//! full disk.
+//! A test of a store on a disk that is too full for its maintenance.
+//! `tests/integration/crash/full_disk.rs` tests gateways on a full disk.
 
 use std::time::{Duration, Instant, SystemTime};
 

@@ -1,0 +1,338 @@
+//! Tests of circuit breakers without a `[breaker]` section. Connect failures open such a breaker. Failed responses open
+//! it only if the server is the single outlier among several servers.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
+use super::{assert_rejected, endless, state};
+use crate::support::{
+    ClientRequest, Gateway, Received, RefusingPort, Reply, TEST_TIMEOUT, Upstream, empty, full,
+};
+
+/// Number of clients that send ordinary requests while another client makes the API fail.
+const OTHERS: u8 = 10;
+
+/// Upstream timeouts so short that a request for `/poll` or `/silent` exceeds them.
+const SHORT_TIMEOUTS: &str = "first_byte_timeout = \"200ms\"\nidle_timeout = \"200ms\"";
+
+/// Responds according to the path. `/status/N` gets the status N, `/silent` gets no response, `/poll` gets a response
+/// after 400 ms, and `/events` gets an endless body. Every other path gets 200.
+async fn as_requested(received: Received) -> Reply {
+    if let Some(status) = received.target.strip_prefix("/status/") {
+        return empty(status.parse().expect("the status is valid"));
+    }
+    match &*received.target {
+        "/silent" => std::future::pending().await,
+        "/poll" => {
+            tokio::time::sleep(Duration::from_millis(400)).await;
+            empty(204)
+        }
+        "/events" => endless(),
+        _ => full("ok"),
+    }
+}
+
+/// Sends `times` concurrent requests and then six sequential ones for each target, all from one client. Meanwhile ten
+/// other clients send requests for `/`. Asserts that all requests for `/` get 200.
+async fn send_misuse(gateway: &Gateway, times: usize, targets: &[&str]) {
+    let is_done = Arc::new(AtomicBool::new(false));
+    let mut others = JoinSet::new();
+    for number in 1..=OTHERS {
+        let client = gateway.client().from(&format!("127.0.0.{number}"));
+        let is_done = Arc::clone(&is_done);
+        others.spawn(async move {
+            let mut connection = client.keep_alive().await;
+            let mut last = false;
+            while !last {
+                last = is_done.load(Ordering::SeqCst);
+                let response = connection.send(client.get("/")).await;
+                assert_eq!(response.status, 200, "{}", response.text());
+            }
+        });
+    }
+    let client = gateway.client().from("127.0.0.99");
+    for target in targets {
+        let sent: JoinSet<_> = (0..times)
+            .map(|_| client.get(target))
+            .map(ClientRequest::try_send)
+            .collect();
+        for response in sent.join_all().await {
+            let status = response.ok().map(|response| response.status);
+            assert_ne!(status, Some(200), "{target}");
+        }
+        // Failures of sequential requests can be consecutive. They must not open the circuit either.
+        for _ in 0..6 {
+            drop(client.get(target).try_send().await);
+        }
+    }
+    is_done.store(true, Ordering::SeqCst);
+    let ended = tokio::time::timeout(TEST_TIMEOUT, others.join_all()).await;
+    ended.expect("the other clients get all their responses in time");
+}
+
+async fn assert_never_opened(gateway: &Gateway) {
+    for server in gateway.servers().await {
+        let circuit = &server["circuit"];
+        assert_eq!(circuit["state"], "closed", "{circuit}");
+        assert_eq!(circuit["openings"], 0, "{circuit}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_client_that_makes_the_only_server_fail_causes_no_error_for_others() {
+    let upstream = Upstream::with(as_requested);
+    let gateway = Gateway::with_servers(1, SHORT_TIMEOUTS)
+        .upstream(&upstream)
+        .admin()
+        .start();
+    let targets = ["/status/500", "/status/502", "/status/503", "/silent"];
+    send_misuse(&gateway, 100, &targets).await;
+    assert_never_opened(&gateway).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ten_long_polls_cause_no_error_for_others() {
+    let upstream = Upstream::with(as_requested);
+    let gateway = Gateway::with_servers(1, SHORT_TIMEOUTS)
+        .upstream(&upstream)
+        .admin()
+        .start();
+    send_misuse(&gateway, 10, &["/poll"]).await;
+    assert_never_opened(&gateway).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn quiet_streams_cut_by_a_timeout_cause_no_error_for_others() {
+    // A stream cut by `idle_timeout` or `timeout` is not a failure of the server, with or without breaker settings.
+    for breaker in ["", "breaker = { consecutive_failures = 1 }"] {
+        for timeout in ["idle_timeout = \"200ms\"", "timeout = \"400ms\""] {
+            let upstream = Upstream::with(as_requested);
+            let gateway = Gateway::with_servers(1, &format!("{timeout}\n{breaker}"))
+                .upstream(&upstream)
+                .admin()
+                .start();
+            send_misuse(&gateway, 5, &["/events"]).await;
+            assert_never_opened(&gateway).await;
+            assert_eq!(gateway.circuit().await["window"]["failed"], 0);
+        }
+    }
+}
+
+#[tokio::test]
+async fn connect_failures_open_the_circuit_for_one_second_which_a_failed_probe_doubles() {
+    let refusing = RefusingPort::new();
+    let gateway = Gateway::with_servers(1, "")
+        .upstream_url(&refusing.url())
+        .admin()
+        .start();
+    let client = gateway.client();
+    for _ in 0..5 {
+        let response = client.get("/").send().await;
+        assert_eq!(response.problem(), "upstream-unavailable");
+    }
+    let open_time = async || {
+        let circuit = gateway.circuit().await;
+        assert_eq!(circuit["state"], "open", "{circuit}");
+        let seconds = |of: &str| {
+            circuit[of]
+                .as_f64()
+                .expect("the value is a number of seconds")
+        };
+        seconds("for_seconds") + seconds("remaining_seconds")
+    };
+    let first = open_time().await;
+    assert!(
+        (0.89..=1.11).contains(&first),
+        "the circuit is open for {first} s instead of about 1 s"
+    );
+    let rejected = client.get("/").send().await;
+    assert_rejected(&rejected);
+    assert!((1..=2).contains(&rejected.retry_after()));
+
+    tokio::time::sleep(Duration::from_secs_f64(first)).await;
+    let probe = client.get("/").send().await;
+    assert_eq!(probe.problem(), "upstream-unavailable");
+    let second = open_time().await;
+    assert!(
+        (1.79..=2.21).contains(&second),
+        "the circuit is open for {second} s instead of about 2 s"
+    );
+    assert_eq!(gateway.circuit().await["opened_by"], "failed probe");
+}
+
+#[tokio::test]
+async fn a_connection_closes_the_circuit_before_the_response() {
+    let refusing = RefusingPort::new();
+    let gateway = Gateway::with_servers(1, "")
+        .upstream_url(&refusing.url())
+        .admin()
+        .start();
+    let client = gateway.client();
+    for _ in 0..5 {
+        client.get("/").send().await;
+    }
+    assert_rejected(&client.get("/").send().await);
+    // From now on the port accepts connections, but no response follows.
+    refusing.listen();
+    let server = refusing.url();
+    let server = server
+        .strip_prefix("http://")
+        .expect("the URL begins with http://");
+    let half_open =
+        format!("breaker_state{{upstream=\"api\",server=\"{server}\",state=\"half_open\"}}");
+    gateway.wait_for_metric(&half_open, 1).await;
+    let probe = tokio::spawn(client.get("/").try_send());
+    gateway
+        .wait_for_metric(&half_open.replace("half_open", "closed"), 1)
+        .await;
+    assert!(!probe.is_finished());
+    probe.abort();
+}
+
+#[tokio::test]
+async fn a_response_failure_resets_the_count_of_connect_failures() {
+    let refusing = RefusingPort::new();
+    let gateway = Gateway::with_servers(1, SHORT_TIMEOUTS)
+        .upstream_url(&refusing.url())
+        .admin()
+        .start();
+    let client = gateway.client();
+    for failures in 1..=4 {
+        let response = client.get("/").send().await;
+        assert_eq!(response.problem(), "upstream-unavailable");
+        assert_eq!(gateway.circuit().await["failures_in_a_row"], failures);
+    }
+    // From now on the port accepts connections, but no response follows.
+    refusing.listen();
+    assert_eq!(client.get("/").send().await.status, 504);
+    let circuit = gateway.circuit().await;
+    assert_eq!(circuit["state"], "closed", "{circuit}");
+    assert_eq!(circuit["failures_in_a_row"], 1, "{circuit}");
+    assert_eq!(circuit["window"]["failed"], 5, "{circuit}");
+}
+
+/// Sends 60 requests per server, which is three times the minimum for an outlier decision. Returns for each server why
+/// its circuit opened, or `None` if it did not open.
+async fn opened_by(servers: &[&Upstream]) -> Vec<Option<String>> {
+    let mut builder = Gateway::with_servers(servers.len(), "").admin();
+    for server in servers {
+        builder = builder.upstream(server);
+    }
+    let gateway = builder.start();
+    let client = gateway.client();
+    let mut connection = client.keep_alive().await;
+    for _ in 0..60 * servers.len() {
+        connection.send(client.get("/")).await;
+    }
+    let circuits = gateway.servers().await.into_iter();
+    let causes = circuits.map(|server| server["circuit"]["opened_by"].as_str().map(str::to_owned));
+    causes.collect()
+}
+
+#[tokio::test]
+async fn the_circuit_of_one_outlier_among_several_servers_opens() {
+    let (healthy, other) = (Upstream::replying(200), Upstream::replying(404));
+    for status in [502, 503, 504] {
+        let failing = Upstream::replying(status);
+        let causes = opened_by(&[&healthy, &failing, &other]).await;
+        assert_eq!(causes, [None, Some("outlier".into()), None], "{status}");
+        assert!(
+            failing.count() < 60,
+            "the server that responds with {status} got {} requests",
+            failing.count()
+        );
+    }
+    let resetting = Upstream::resetting();
+    let causes = opened_by(&[&healthy, &resetting]).await;
+    assert_eq!(causes, [None, Some("outlier".into())]);
+}
+
+#[tokio::test]
+async fn servers_that_all_fail_are_not_outliers() {
+    let healthy = Upstream::replying(200);
+    let failing = [(); 3].map(|()| Upstream::replying(503));
+    let [one, two, three] = &failing;
+    assert_eq!(opened_by(&[one, &healthy, two]).await, [None, None, None]);
+    assert_eq!(opened_by(&[one, two, three]).await, [None, None, None]);
+    // 500 is not a failure status by default, so a server that only responds with 500 is not an outlier.
+    let broken = Upstream::replying(500);
+    assert_eq!(opened_by(&[&broken, &healthy]).await, [None, None]);
+}
+
+#[tokio::test]
+async fn servers_that_start_to_fail_together_are_not_outliers() {
+    let servers = [(); 3].map(|()| Upstream::with_status_switch(200));
+    let mut builder = Gateway::with_servers(3, "").admin();
+    for (server, _) in &servers {
+        builder = builder.upstream(server);
+    }
+    let gateway = builder.start();
+    let client = gateway.client();
+    let mut connection = client.keep_alive().await;
+    for status in [200, 503] {
+        for (_, switch) in &servers {
+            switch.set_status(status);
+        }
+        for _ in 0..300 {
+            connection.send(client.get("/")).await;
+        }
+    }
+    assert_never_opened(&gateway).await;
+}
+
+#[tokio::test]
+async fn an_outlier_gets_requests_again_when_no_other_server_is_left() {
+    let (healthy, failing) = (Upstream::replying(200), Upstream::replying(503));
+    let gateway = Gateway::with_servers(2, "")
+        .upstream(&healthy)
+        .upstream(&failing)
+        .admin()
+        .start();
+    let client = gateway.client();
+    let mut connection = client.keep_alive().await;
+    for _ in 0..120 {
+        connection.send(client.get("/")).await;
+    }
+    assert_eq!(
+        gateway.servers().await[1]["circuit"]["opened_by"],
+        "outlier"
+    );
+    let open = format!("/upstreams/api/servers/{}/open", healthy.address());
+    assert_eq!(gateway.admin().post(&open).send().await.status, 200);
+    for _ in 0..20 {
+        let response = connection.send(client.get("/")).await;
+        assert_eq!((response.status, response.text().as_str()), (503, "ok"));
+    }
+    assert_eq!(gateway.servers().await[1]["circuit"]["state"], "closed");
+}
+
+#[tokio::test]
+async fn at_most_one_circuit_opens_because_of_responses() {
+    let (one, switch) = Upstream::with_status_switch(200);
+    let (failing, healthy) = (Upstream::replying(503), Upstream::replying(200));
+    let gateway = Gateway::with_servers(3, "")
+        .upstream(&failing)
+        .upstream(&one)
+        .upstream(&healthy)
+        .admin()
+        .start();
+    let client = gateway.client();
+    let mut connection = client.keep_alive().await;
+    for _ in 0..180 {
+        connection.send(client.get("/")).await;
+    }
+    let first = &state(&failing, "closed");
+    assert!(
+        gateway.metric(first).await < 0.5,
+        "the circuit of the outlier is still closed"
+    );
+    switch.set_status(503);
+    for _ in 0..400 {
+        connection.send(client.get("/")).await;
+    }
+    let circuit = gateway.servers().await[1]["circuit"].take();
+    assert_eq!(circuit["openings"], 0, "{circuit}");
+}

@@ -1,0 +1,268 @@
+//! Tests of start, drain and shutdown of the gateway process.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use tempfile::TempDir;
+
+use crate::support::{Certificates, Process, TEST_TIMEOUT, Upstream, eventually};
+
+/// Configuration file in a temporary directory. Dropping this value deletes the directory.
+struct ConfigFile {
+    path: PathBuf,
+    _directory: TempDir,
+}
+
+impl ConfigFile {
+    /// Writes a configuration that forwards all requests to `upstream`. `server` contains additional lines for
+    /// `[server]`.
+    fn new(server: &str, upstream: &Upstream) -> Self {
+        let directory = tempfile::tempdir().expect("the temporary directory should be created");
+        let path = directory.path().join("gateway.toml");
+        let config = format!(
+            "[server]\nlisten = \"127.0.0.1:0\"\n{server}\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+             [upstream.api]\nservers = [\"{}\"]\n\
+             [[route]]\nname = \"quiet\"\npath = \"/quiet\"\naccess_log = false\n\
+             [[route]]\nname = \"loud\"\npath = \"/\"\n",
+            upstream.url()
+        );
+        std::fs::write(&path, config).expect("the test file should be accessible");
+        Self {
+            path,
+            _directory: directory,
+        }
+    }
+
+    fn serve(&self) -> Process {
+        Process::start(&["serve", "--config", self.name()])
+    }
+
+    fn name(&self) -> &str {
+        self.path.to_str().expect("the path should be valid UTF-8")
+    }
+}
+
+#[tokio::test]
+async fn sigterm_finishes_requests_in_flight_and_accepts_no_connections() {
+    let (upstream, permits) = Upstream::responding_on_permit();
+    let file = ConfigFile::new("", &upstream);
+    let mut process = file.serve();
+    let (client, admin) = (process.client(), process.admin());
+    assert_eq!(admin.get("/readyz").send().await.status, 200);
+    let slow = tokio::spawn(client.get("/slow").send());
+    eventually("upstream has the slow request", || upstream.count() == 1).await;
+
+    process.signal(Signal::TERM);
+    process.wait_for_line("draining");
+    let ready = admin.get("/readyz").send().await;
+    assert_eq!(ready.status, 503);
+    assert_eq!(admin.get("/livez").send().await.status, 200);
+    let deadline = Instant::now() + TEST_TIMEOUT;
+    while client.connect().await.is_ok() {
+        assert!(
+            Instant::now() < deadline,
+            "the gateway still accepts connections"
+        );
+    }
+    assert!(process.is_running());
+    assert!(!slow.is_finished());
+
+    permits.add_permits(1);
+    let response = slow.await.expect("the request should get a response");
+    assert_eq!(
+        (response.status, response.text().as_str()),
+        (200, "late, but whole")
+    );
+    assert_eq!(process.wait_for_exit().code(), Some(0));
+}
+
+#[tokio::test]
+async fn idle_connections_do_not_delay_a_drain() {
+    let upstream = Upstream::echo();
+    let file = ConfigFile::new("shutdown_grace = \"10m\"", &upstream);
+    let mut process = file.serve();
+    let client = process.client();
+    let silent = client
+        .connect()
+        .await
+        .expect("the connection should be established");
+    let mut connections = Vec::new();
+    for client in [client.clone(), client.h2()] {
+        let mut connection = client.keep_alive().await;
+        assert_eq!(connection.send(client.get("/")).await.status, 200);
+        connections.push(connection);
+    }
+    process.signal(Signal::INT);
+    // The test polls and does not block this thread: the clients run on the same thread and must respond to GOAWAY.
+    eventually("the process exits", || !process.is_running()).await;
+    assert_eq!(process.wait_for_exit().code(), Some(0));
+    drop((silent, connections));
+}
+
+#[tokio::test]
+async fn an_admin_port_in_use_is_reported() {
+    let taken =
+        std::net::TcpListener::bind("127.0.0.1:0").expect("a free port should be available");
+    let address = taken
+        .local_addr()
+        .expect("the listen address should be known")
+        .to_string();
+    let variables = [("TIDEGATE__ADMIN__LISTEN", address.as_str())];
+    let file = ConfigFile::new("", &Upstream::echo());
+    let mut process = Process::start_with_env(&variables, &["serve", "--config", file.name()]);
+    assert!(!process.wait_for_exit().success());
+    let error = process.wait_for_line(&address);
+    assert!(error.contains("in use"), "{error}");
+}
+
+#[tokio::test]
+async fn a_second_signal_ends_the_process_immediately() {
+    let (upstream, _permits) = Upstream::responding_on_permit();
+    let file = ConfigFile::new("shutdown_grace = \"10m\"", &upstream);
+    let mut process = file.serve();
+    let slow = tokio::spawn(process.client().get("/slow").try_send());
+    eventually("upstream has the slow request", || upstream.count() == 1).await;
+    process.signal(Signal::TERM);
+    process.wait_for_line("draining");
+    process.signal(Signal::TERM);
+    process.wait_for_exit();
+    assert!(slow.await.expect("the task should not panic").is_err());
+}
+
+#[tokio::test]
+async fn shutdown_grace_bounds_a_drain() {
+    let (upstream, _permits) = Upstream::responding_on_permit();
+    let file = ConfigFile::new("shutdown_grace = \"300ms\"", &upstream);
+    let mut process = file.serve();
+    let slow = tokio::spawn(process.client().get("/slow").try_send());
+    eventually("upstream has the slow request", || upstream.count() == 1).await;
+    let signalled_at = Instant::now();
+    process.signal(Signal::TERM);
+    process.wait_for_exit();
+    assert!(signalled_at.elapsed() >= Duration::from_millis(300));
+    assert!(slow.await.expect("the task should not panic").is_err());
+}
+
+#[tokio::test]
+async fn a_port_in_use_is_reported_with_a_remedy() {
+    let taken =
+        std::net::TcpListener::bind("127.0.0.1:0").expect("a free port should be available");
+    let address = taken
+        .local_addr()
+        .expect("the listen address should be known")
+        .to_string();
+    let output = Process::run(&[
+        "serve",
+        "--upstream",
+        "http://127.0.0.1:9",
+        "--listen",
+        &address,
+    ]);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success());
+    assert!(error.contains(&address), "{error}");
+    assert!(
+        error.contains("in use") && error.contains("choose another port"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn a_second_gateway_on_the_same_port_fails_to_start() {
+    let upstream = Upstream::echo();
+    let file = ConfigFile::new("", &upstream);
+    let first = file.serve();
+    let address = first.wait_for_line("listening address=http://127.");
+    let address = address
+        .rsplit("//")
+        .next()
+        .expect("the listen address should be known");
+    let second = Process::run(&["serve", "--config", file.name(), "--listen", address]);
+    assert!(!second.status.success());
+    assert!(String::from_utf8_lossy(&second.stderr).contains(address));
+}
+
+#[tokio::test]
+async fn an_unreadable_certificate_is_reported() {
+    let upstream = Upstream::echo();
+    let certificates = Certificates::for_localhost();
+    let key = certificates.key_file();
+    let missing = key.with_file_name("missing.pem");
+    let invalid = key.with_file_name("junk.pem");
+    std::fs::write(&invalid, "not a certificate").expect("the test file should be accessible");
+    for cert in [&missing, &invalid] {
+        let tls = format!(
+            "tls = {{ cert = \"{}\", key = \"{}\" }}",
+            cert.display(),
+            key.display()
+        );
+        let file = ConfigFile::new(&tls, &upstream);
+        let output = Process::run(&["serve", "--config", file.name()]);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success());
+        assert!(error.contains(&cert.display().to_string()), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn an_upstream_url_is_enough_to_start() {
+    let upstream = Upstream::echo();
+    let process = Process::start(&[
+        "serve",
+        "--upstream",
+        &upstream.url(),
+        "--listen",
+        "127.0.0.1:0",
+    ]);
+    let client = process.client();
+    let response = client.get("/anything").send().await;
+    assert_eq!(response.status, 200);
+    assert_eq!(response.header("ratelimit-policy"), "\"client\";q=4;w=4");
+    let mut statuses = Vec::new();
+    for _ in 0..20 {
+        statuses.push(client.get("/").send().await.status);
+    }
+    assert!(statuses.contains(&429), "{statuses:?}");
+}
+
+#[tokio::test]
+async fn the_json_log_has_one_object_per_line() {
+    let upstream = Upstream::echo();
+    let file = ConfigFile::new("", &upstream);
+    let process = Process::start(&["serve", "--config", file.name(), "--log-format", "json"]);
+    process.client().get("/loud\"quoted\"").send().await;
+    process.wait_for_line("\"request\"");
+    let lines = process.lines();
+    let mut access = Vec::new();
+    for line in &lines {
+        let event: serde_json::Value = serde_json::from_str(line)
+            .unwrap_or_else(|error| panic!("log line is not valid JSON ({error}): {line}"));
+        assert!(event.is_object(), "{line}");
+        if event["target"] == "tidegate::access" {
+            access.push(event);
+        }
+    }
+    let [event] = &access[..] else {
+        panic!("expected one access log line for one request: {lines:#?}");
+    };
+    assert_eq!(event["route"], "loud");
+    assert_eq!(event["status"], 200);
+    assert_eq!(event["method"], "GET");
+    assert_eq!(event["client"], "127.0.0.1");
+}
+
+#[tokio::test]
+async fn a_route_can_disable_its_access_log() {
+    let upstream = Upstream::echo();
+    let file = ConfigFile::new("", &upstream);
+    let process = file.serve();
+    assert_eq!(process.client().get("/quiet").send().await.status, 200);
+    assert_eq!(process.client().get("/loud").send().await.status, 200);
+    process.wait_for_line("route=\"loud\"");
+    let lines = process.lines();
+    assert!(
+        !lines.iter().any(|line| line.contains("quiet")),
+        "{lines:#?}"
+    );
+}

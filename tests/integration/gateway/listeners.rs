@@ -1,0 +1,137 @@
+//! Tests of listeners: TLS, HTTP/2 and several listen addresses.
+
+use http::Version;
+
+use crate::support::{Certificates, Client, Gateway, Upstream};
+
+fn tls_gateway(certificates: &Certificates, upstream: &Upstream) -> Gateway {
+    let tls = format!(
+        "[server]\ntls = {{ cert = \"{}\", key = \"{}\" }}",
+        certificates.cert_file().display(),
+        certificates.key_file().display()
+    );
+    Gateway::proxying(&tls).upstream(upstream).start()
+}
+
+#[tokio::test]
+async fn a_tls_listener_uses_the_protocol_negotiated_by_alpn() {
+    let certificates = Certificates::for_localhost();
+    let upstream = Upstream::echo();
+    let gateway = tls_gateway(&certificates, &upstream);
+    let h1 = gateway.tls_client(&certificates, &["http/1.1"]);
+    let h2 = gateway.tls_client(&certificates, &["h2", "http/1.1"]).h2();
+    for (client, version) in [(h1, Version::HTTP_11), (h2, Version::HTTP_2)] {
+        let response = client.post("/x?y").body("hello").send().await;
+        assert_eq!((response.status, response.version), (200, version));
+        assert_eq!(response.json()["body"], "hello");
+        let received = upstream.last();
+        assert_eq!(received.target, "/x?y");
+        assert_eq!(received.header("x-forwarded-proto"), "https");
+        assert_eq!(received.header("host"), gateway.address().to_string());
+    }
+}
+
+#[tokio::test]
+async fn a_tls_listener_prefers_http_2() {
+    let certificates = Certificates::for_localhost();
+    let upstream = Upstream::echo();
+    let gateway = tls_gateway(&certificates, &upstream);
+    for (offered, negotiated) in [
+        (&["http/1.1", "h2"][..], Some("h2")),
+        (&["http/1.1"], Some("http/1.1")),
+        (&[], None),
+    ] {
+        let stream = gateway
+            .client()
+            .connect()
+            .await
+            .expect("the connection should be established");
+        let name = "localhost"
+            .try_into()
+            .expect("the server name should be valid");
+        let connector = certificates.connector(offered);
+        let tls = connector
+            .connect(name, stream)
+            .await
+            .expect("the TLS handshake should succeed");
+        let alpn = tls.get_ref().1.alpn_protocol().map(String::from_utf8_lossy);
+        assert_eq!(alpn.as_deref(), negotiated);
+    }
+}
+
+#[tokio::test]
+async fn cleartext_on_a_tls_listener_is_not_forwarded() {
+    let certificates = Certificates::for_localhost();
+    let upstream = Upstream::echo();
+    let gateway = tls_gateway(&certificates, &upstream);
+    assert!(gateway.client().get("/").try_send().await.is_err());
+    assert_eq!(upstream.count(), 0);
+    // The failed TLS handshake of one client does not affect other clients.
+    let client = gateway.tls_client(&certificates, &["http/1.1"]);
+    assert_eq!(client.get("/").send().await.status, 200);
+}
+
+#[tokio::test]
+async fn cleartext_http_2_works_with_prior_knowledge() {
+    let upstream = Upstream::echo();
+    let gateway = Gateway::proxying("").upstream(&upstream).start();
+    let response = gateway.client().h2().post("/").body("hello").send().await;
+    assert_eq!((response.status, response.version), (200, Version::HTTP_2));
+    assert_eq!(response.json()["body"], "hello");
+    for name in ["connection", "keep-alive", "transfer-encoding"] {
+        assert!(!response.has(name), "{name}");
+    }
+}
+
+#[tokio::test]
+async fn a_rejection_over_http_2_has_the_same_headers() {
+    let upstream = Upstream::echo();
+    let gateway = Gateway::limited("rate = \"1/h\"")
+        .upstream(&upstream)
+        .start();
+    let client = gateway.client().h2();
+    assert_eq!(client.get("/").send().await.status, 200);
+    let rejected = client.get("/").header("Accept", "text/html").send().await;
+    assert_eq!((rejected.status, rejected.version), (429, Version::HTTP_2));
+    assert_eq!(rejected.header("content-type"), "text/html; charset=utf-8");
+    assert!(rejected.retry_after() >= 1);
+    assert!(rejected.has("ratelimit"));
+}
+
+#[tokio::test]
+async fn a_gateway_listens_on_every_configured_address() {
+    let upstream = Upstream::echo();
+    let mut builder = Gateway::proxying("")
+        .upstream(&upstream)
+        .listen("127.0.0.1:0")
+        .listen("127.0.0.2:0");
+    let has_ipv6 = std::net::TcpListener::bind("[::1]:0").is_ok();
+    if has_ipv6 {
+        builder = builder.listen("[::1]:0");
+    }
+    let gateway = builder.start();
+    assert_eq!(gateway.addresses().len(), if has_ipv6 { 3 } else { 2 });
+    for address in gateway.addresses() {
+        assert_ne!(address.port(), 0);
+        let response = Client::of(*address).get("/").send().await;
+        assert_eq!(response.status, 200, "{address}");
+    }
+    if has_ipv6 {
+        assert_eq!(upstream.last().header("x-forwarded-for"), "::1");
+    }
+}
+
+#[tokio::test]
+async fn one_client_has_one_bucket_on_all_addresses() {
+    let upstream = Upstream::echo();
+    let gateway = Gateway::limited("rate = \"1/h\"")
+        .upstream(&upstream)
+        .listen("127.0.0.1:0")
+        .listen("127.0.0.1:0")
+        .start();
+    let [one, other] = gateway.addresses() else {
+        panic!("the gateway should have two addresses");
+    };
+    assert_eq!(Client::of(*one).get("/").send().await.status, 200);
+    assert_eq!(Client::of(*other).get("/").send().await.status, 429);
+}

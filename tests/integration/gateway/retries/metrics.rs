@@ -1,0 +1,112 @@
+//! Tests of the metrics and the access log of retries.
+
+use super::{QUICK, gateway_to, with_statuses};
+use crate::support::{Gateway, Process};
+
+/// Asserts five counts in `/metrics`: attempts, retries, and retries rejected because of the number of attempts, the
+/// deadline and the budget.
+async fn assert_counts(gateway: &Gateway, counts: [u32; 5]) {
+    let text = gateway.admin().get("/metrics").send().await.text();
+    let rejected =
+        |reason| format!("retries_refused_total{{upstream=\"api\",reason=\"{reason}\"}}");
+    let series = [
+        "attempts_total{upstream=\"api\"}".into(),
+        "retries_total{upstream=\"api\"}".into(),
+        rejected("attempts"),
+        rejected("deadline"),
+        rejected("budget"),
+    ];
+    for (series, count) in series.iter().zip(counts) {
+        let line = format!("tidegate_upstream_{series} {count}");
+        assert!(
+            text.lines().any(|found| found == line),
+            "/metrics has no line `{line}`:\n{text}"
+        );
+    }
+}
+
+async fn send(gateway: &Gateway, method: &str) -> u16 {
+    gateway.client().request(method, "/").send().await.status
+}
+
+#[tokio::test]
+async fn attempts_retries_and_rejected_retries_are_counted() {
+    let upstream = with_statuses(&[503, 200, 503, 503, 503, 404, 503]);
+    let api = format!("{QUICK}attempts = 3");
+    let gateway = gateway_to(&[upstream.url()], &api).admin().start();
+    assert_counts(&gateway, [0, 0, 0, 0, 0]).await;
+    assert_eq!(send(&gateway, "GET").await, 200);
+    assert_counts(&gateway, [2, 1, 0, 0, 0]).await;
+    assert_eq!(send(&gateway, "GET").await, 503);
+    assert_counts(&gateway, [5, 3, 1, 0, 0]).await;
+    // The gateway retries neither a response with a final status (404) nor a POST request. It does not count them as
+    // rejected retries.
+    assert_eq!(send(&gateway, "GET").await, 404);
+    assert_eq!(send(&gateway, "POST").await, 503);
+    assert_counts(&gateway, [7, 3, 1, 0, 0]).await;
+}
+
+#[tokio::test]
+async fn a_retry_beyond_the_deadline_is_counted_as_rejected() {
+    let upstream = with_statuses(&[503]);
+    let api = "[upstream.api.retry]\nbase = \"25s\"\ndeadline = \"20s\"";
+    let gateway = gateway_to(&[upstream.url()], api).admin().start();
+    assert_eq!(send(&gateway, "GET").await, 503);
+    assert_counts(&gateway, [1, 0, 0, 1, 0]).await;
+}
+
+#[tokio::test]
+async fn a_budget_bounds_the_retries_of_all_requests_together() {
+    let upstream = with_statuses(&[503]);
+    let api = "[upstream.api.retry]\nattempts = 2\nbase = \"1ms\"\ncap = \"5ms\"\n\
+               budget = { ratio = 0.5, floor = 0, window = \"1h\" }";
+    let gateway = gateway_to(&[upstream.url()], api).admin().start();
+    for _ in 0..20 {
+        assert_eq!(send(&gateway, "GET").await, 503);
+    }
+    assert_counts(&gateway, [30, 10, 10, 0, 10]).await;
+    assert_eq!(upstream.count(), 30);
+}
+
+#[tokio::test]
+async fn an_empty_budget_rejects_every_retry_and_the_failure_is_forwarded() {
+    let upstream = with_statuses(&[503]);
+    let api = "[upstream.api.retry]\nbudget = { ratio = 0.0, floor = 0 }";
+    let gateway = gateway_to(&[upstream.url()], api).admin().start();
+    let response = gateway.client().get("/").send().await;
+    assert_eq!(
+        (response.status, response.text().as_str()),
+        (503, "response 1")
+    );
+    assert_counts(&gateway, [1, 0, 0, 0, 1]).await;
+}
+
+#[tokio::test]
+async fn the_access_log_contains_the_number_of_attempts() {
+    let upstream = with_statuses(&[503, 503, 200]);
+    let directory = tempfile::tempdir().expect("the temporary directory should be created");
+    let path = directory.path().join("tidegate.toml");
+    let config = format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\n[upstream.api]\nservers = [\"{}\"]\n{QUICK}\
+         [[route]]\nname = \"all\"\npath = \"/\"\n",
+        upstream.url(),
+    );
+    std::fs::write(&path, config).expect("the test file should be accessible");
+    let name = path.to_str().expect("the path should be valid UTF-8");
+    let process = Process::start(&["serve", "--config", name, "--log-format", "json"]);
+    let client = process.client();
+    for (target, status, attempts) in [
+        ("/failing", 200, Some(3)),
+        ("/healthy", 200, Some(1)),
+        // The gateway rejects this request and sends nothing to upstream, so the access log line has no number of
+        // attempts.
+        ("/%00", 400, None),
+    ] {
+        assert_eq!(client.get(target).send().await.status, status);
+        let line = process.wait_for_line(&format!("\"path\":\"{target}\""));
+        let event: serde_json::Value =
+            serde_json::from_str(&line).expect("the text should be valid JSON");
+        assert_eq!(event["target"], "tidegate::access", "{line}");
+        assert_eq!(event["attempts"].as_u64(), attempts, "{line}");
+    }
+}

@@ -1,0 +1,297 @@
+//! Tests of the memory that one client can make the gateway use. The size of heads is limited, bodies are streamed, and
+//! idle connections use little memory.
+//!
+//! The tests start the gateway as a separate process, so that they can measure its memory.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+
+use rustix::process::{Resource, getrlimit, setrlimit};
+
+use crate::support::raw_http::{RawClient, RawUpstream, WireGateway, configuration, contains, ok};
+
+#[test]
+fn a_head_that_is_too_large_returns_431() {
+    let upstream = RawUpstream::echoing_request_line();
+    let gateway = WireGateway::forwarding_to(&upstream);
+    for head in [
+        format!("X: {}\r\n", "x".repeat(1 << 20)),
+        "X: y\r\n".repeat(10_000),
+        "X: y\r\n".repeat(101),
+        format!("{}: y\r\n", "x".repeat(1 << 20)),
+    ] {
+        let mut client = gateway.client();
+        let request = format!("GET /api HTTP/1.1\r\nHost: a\r\n{head}\r\n");
+        let sending = client.send_in_background(request.into_bytes());
+        assert_eq!(client.response().status, 431);
+        client.assert_closed();
+        sending.join().unwrap();
+    }
+    let mut client = gateway.client();
+    let target = format!(
+        "GET /api/{} HTTP/1.1\r\nHost: a\r\n\r\n",
+        "x".repeat(1 << 20)
+    );
+    let sending = client.send_in_background(target.into_bytes());
+    assert!(matches!(client.response().status, 414 | 431));
+    client.assert_closed();
+    sending.join().unwrap();
+    upstream.assert_received_nothing(&gateway);
+}
+
+#[test]
+fn a_head_of_the_maximum_size_is_served() {
+    let upstream = RawUpstream::echoing_request_line();
+    let gateway = WireGateway::forwarding_to(&upstream);
+    let mut client = gateway.client();
+    let long = "x".repeat(31 * 1024);
+    client.send(format!("GET /api HTTP/1.1\r\nHost: a\r\nX: {long}\r\n\r\n"));
+    assert_eq!(client.response().status, 200);
+    let many = "X: y\r\n".repeat(99);
+    client.send(format!("GET /api HTTP/1.1\r\nHost: a\r\n{many}\r\n"));
+    assert_eq!(client.response().status, 200);
+}
+
+#[test]
+fn a_forwarded_for_header_with_ten_thousand_hops_is_rejected() {
+    let upstream = RawUpstream::echoing_request_line();
+    let server = "max_header_bytes = \"256KiB\"\n[client]\ntrusted_proxies = [\"127.0.0.0/8\"]";
+    let gateway = WireGateway::with(upstream.address, server, "");
+    let mut client = gateway.client();
+    let hops = vec!["127.0.0.1"; 10_000].join(", ");
+    client.send(format!(
+        "GET /api HTTP/1.1\r\nHost: a\r\nX-Forwarded-For: {hops}\r\n\r\n"
+    ));
+    assert!(matches!(client.response().status, 400 | 431));
+    upstream.assert_received_nothing(&gateway);
+}
+
+/// Gateway in a separate process. Dropping this value kills the process.
+struct GatewayProcess {
+    child: Child,
+    address: SocketAddr,
+    _directory: tempfile::TempDir,
+}
+
+impl GatewayProcess {
+    fn forwarding_to(upstream: SocketAddr) -> Self {
+        let directory = tempfile::tempdir().expect("the temporary directory should be created");
+        let file = directory.path().join("tidegate.toml");
+        let text = configuration("127.0.0.1:0", upstream, "", "");
+        std::fs::write(&file, text).expect("the test file should be accessible");
+        let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
+            .args(["serve", "--log-format", "text", "--config"])
+            .arg(&file)
+            .env("NO_COLOR", "1")
+            .env_remove("RUST_LOG")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the gateway process should start");
+        // This function reads stdout and stderr, because the log line with the listen address can be on either of them.
+        let (lines, received_lines) = std::sync::mpsc::channel();
+        let outputs: [Box<dyn std::io::Read + Send>; 2] = [
+            Box::new(
+                child
+                    .stdout
+                    .take()
+                    .expect("the output of the process should be piped"),
+            ),
+            Box::new(
+                child
+                    .stderr
+                    .take()
+                    .expect("the output of the process should be piped"),
+            ),
+        ];
+        for output in outputs {
+            let lines = lines.clone();
+            thread::spawn(move || {
+                for line in BufReader::new(output).lines().map_while(Result::ok) {
+                    // A send error is ignored: the receiver is dropped after it has read the listen address.
+                    let _ = lines.send(line);
+                }
+            });
+        }
+        let address = loop {
+            let line = received_lines
+                .recv_timeout(crate::support::raw_http::TEST_TIMEOUT)
+                .expect("the gateway should log its listen address");
+            if let Some((_, address)) = line.split_once("listening address=http://") {
+                break address
+                    .trim()
+                    .parse()
+                    .expect("the listen address should be known");
+            }
+        };
+        Self {
+            child,
+            address,
+            _directory: directory,
+        }
+    }
+
+    /// Returns the field `name` of `/proc/PID/status` in KiB.
+    fn memory(&self, name: &str) -> u64 {
+        let path = format!("/proc/{}/status", self.child.id());
+        let status = std::fs::read_to_string(path).expect("the gateway process should be running");
+        let line = status.lines().find(|line| line.starts_with(name));
+        let value = line.and_then(|line| line.split_whitespace().nth(1));
+        value
+            .expect("the status file should contain the field")
+            .parse()
+            .expect("the value should be a number")
+    }
+
+    /// Sends one request, so that a later measurement does not include one-time allocations.
+    fn warmed_up(self) -> Self {
+        let mut client = RawClient::connect(self.address);
+        client.send("GET /api HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(client.response().status, 200);
+        self
+    }
+}
+
+impl Drop for GatewayProcess {
+    fn drop(&mut self) {
+        // Errors are ignored, because they mean that the process has already exited.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Returns the number of bytes to stream: 1 GiB if `TIDEGATE_FULL` is 1, otherwise 256 MiB.
+fn stream_length() -> u64 {
+    if std::env::var_os("TIDEGATE_FULL").is_some_and(|full| full == "1") {
+        1 << 30
+    } else {
+        256 << 20
+    }
+}
+
+/// Starts an upstream that discards request bodies. It responds to `/api/down` with [`stream_length`] bytes, and to
+/// other requests with the length of their body. Returns its address.
+fn streaming_upstream() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port should be available");
+    let address = listener
+        .local_addr()
+        .expect("the listener should have an address");
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("the connection should be established");
+            thread::spawn(move || while serve(&mut stream).is_some() {});
+        }
+    });
+    address
+}
+
+fn serve(stream: &mut TcpStream) -> Option<()> {
+    let mut buf = vec![0; 256 * 1024];
+    let mut head = Vec::new();
+    while !contains(&head, b"\r\n\r\n") {
+        let n = stream.read(&mut buf[..1]).ok().filter(|&n| n > 0)?;
+        head.extend_from_slice(&buf[..n]);
+    }
+    let head = String::from_utf8(head).ok()?.to_ascii_lowercase();
+    if head.starts_with("get /api/down ") {
+        let len = stream_length();
+        write!(stream, "HTTP/1.1 200 OK\r\nContent-Length: {len}\r\n\r\n").ok()?;
+        return write_zeros(stream, len).ok();
+    }
+    let len = head.split("\r\ncontent-length: ").nth(1);
+    let len: u64 = len.map_or(Some(0), |rest| rest.split("\r\n").next()?.parse().ok())?;
+    let mut left = len;
+    while left > 0 {
+        let most = buf.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        let n = stream.read(&mut buf[..most]).ok().filter(|&n| n > 0)?;
+        left -= n as u64;
+    }
+    stream.write_all(ok(&len.to_string()).as_bytes()).ok()
+}
+
+fn write_zeros(stream: &mut TcpStream, mut left: u64) -> std::io::Result<()> {
+    let zeros = vec![0; 256 * 1024];
+    while left > 0 {
+        let most = zeros.len().min(usize::try_from(left).unwrap_or(usize::MAX));
+        stream.write_all(&zeros[..most])?;
+        left -= most as u64;
+    }
+    Ok(())
+}
+
+const MAX_GROWTH: u64 = 32 * 1024;
+
+#[test]
+fn a_huge_request_body_is_streamed_in_bounded_memory() {
+    let gateway = GatewayProcess::forwarding_to(streaming_upstream()).warmed_up();
+    let before = gateway.memory("VmRSS");
+    let mut client = RawClient::connect(gateway.address);
+    let len = stream_length();
+    client.send(format!(
+        "POST /api/up HTTP/1.1\r\nHost: a\r\nContent-Length: {len}\r\n\r\n"
+    ));
+    write_zeros(&mut client.stream, len).unwrap();
+    assert_eq!(client.response().body, len.to_string().as_bytes());
+    let growth = gateway.memory("VmHWM").saturating_sub(before);
+    println!(
+        "the gateway used {growth} KiB more memory for a request body of {} MiB",
+        len >> 20
+    );
+    assert!(growth < MAX_GROWTH, "{growth} KiB");
+}
+
+#[test]
+fn a_huge_response_body_is_streamed_in_bounded_memory() {
+    let gateway = GatewayProcess::forwarding_to(streaming_upstream()).warmed_up();
+    let before = gateway.memory("VmRSS");
+    let mut client = RawClient::connect(gateway.address);
+    client.send("GET /api/down HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    let mut buf = vec![0; 256 * 1024];
+    let mut received = 0;
+    while let n @ 1.. = client.stream.read(&mut buf).unwrap() {
+        received += n as u64;
+    }
+    assert!(
+        (stream_length()..stream_length() + 1024).contains(&received),
+        "{received}"
+    );
+    let growth = gateway.memory("VmHWM").saturating_sub(before);
+    println!(
+        "the gateway used {growth} KiB more memory for a response body of {} MiB",
+        stream_length() >> 20
+    );
+    assert!(growth < MAX_GROWTH, "{growth} KiB");
+}
+
+#[test]
+fn ten_thousand_idle_connections_use_little_memory() {
+    const CONNECTIONS: u64 = 10_000;
+    let mut limit = getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    setrlimit(Resource::Nofile, limit)
+        .expect("raising RLIMIT_NOFILE to its hard limit should succeed");
+    if limit.maximum.is_some_and(|most| most < CONNECTIONS + 1_000) {
+        println!(
+            "skipped: RLIMIT_NOFILE is {:?}, which is too low for {CONNECTIONS} connections",
+            limit.maximum
+        );
+        return;
+    }
+    let gateway = GatewayProcess::forwarding_to(streaming_upstream()).warmed_up();
+    let before = gateway.memory("VmRSS");
+    let clients: Vec<RawClient> = (0..CONNECTIONS)
+        .map(|_| {
+            let mut client = RawClient::connect(gateway.address);
+            client.send("GET /api HTTP/1.1\r\nHost: a\r\n\r\n");
+            assert_eq!(client.response().status, 200);
+            client
+        })
+        .collect();
+    let each = gateway.memory("VmRSS").saturating_sub(before) * 1024 / CONNECTIONS;
+    println!("each of {CONNECTIONS} idle connections uses {each} bytes of memory");
+    assert!(each <= 16 * 1024, "{each} bytes");
+    drop(clients);
+}
