@@ -28,6 +28,9 @@ mod redis;
 mod setup;
 mod table;
 mod upstream;
+#[path = "../../tests/support/wait.rs"]
+#[allow(dead_code, reason = "the tests use the other items")]
+mod wait;
 
 use std::error::Error;
 

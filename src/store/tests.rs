@@ -26,6 +26,9 @@ mod record_fixture;
 pub(crate) mod redis;
 mod server;
 mod two_gateways;
+#[path = "../../tests/support/wait.rs"]
+#[allow(dead_code, reason = "the integration tests use the rest")]
+mod wait;
 
 /// Generates a module `$store` with one test for each behaviour. Each test uses a store of the kind `$kind`.
 macro_rules! on {

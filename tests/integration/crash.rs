@@ -8,7 +8,6 @@
 mod execution_log;
 mod failpoints;
 mod full_disk;
-mod harness;
 mod journal_damage;
 mod key_tracker;
 mod lookup_memory;

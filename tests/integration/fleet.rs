@@ -19,7 +19,6 @@ mod duplicates;
 mod faults;
 mod frozen_gateway;
 mod gateways;
-mod harness;
 mod load;
 mod record_formats;
 mod slow_proxy;

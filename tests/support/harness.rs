@@ -21,8 +21,7 @@ pub(crate) mod redis;
 pub(crate) mod small_disk;
 mod unreachable;
 mod upstream;
-
-use std::time::{Duration, Instant};
+mod wait;
 
 pub(crate) use certificates::Certificates;
 pub(crate) use client::{Client, ClientRequest, ClientResponse};
@@ -30,15 +29,4 @@ pub(crate) use gateway::{Gateway, GatewayBuilder};
 pub(crate) use process::Process;
 pub(crate) use unreachable::{FullBacklog, RefusingPort};
 pub(crate) use upstream::{Received, Reply, StatusSwitch, Upstream, empty, full};
-
-/// How long a test waits for an event before it fails. The time is long, so that tests pass on a busy machine.
-pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Waits until `condition` returns true. Panics after [`TEST_TIMEOUT`] with `what`, a description of the condition.
-pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + TEST_TIMEOUT;
-    while !condition() {
-        assert!(Instant::now() < deadline, "timed out waiting until {what}");
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-}
+pub(crate) use wait::{TEST_TIMEOUT, eventually, wait_until};

@@ -11,25 +11,14 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tidegate::clock::Clock;
 use tidegate::config::{self, Environment, Overrides};
 use tidegate::gateway::Gateway;
 use tidegate::pipeline::Shared;
 
-/// How long a test waits for an event that must happen. The value is large enough for a busy machine.
-pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(20);
-
-/// Waits until `holds` returns true. Panics with the description `what` after [`TEST_TIMEOUT`].
-#[track_caller]
-pub(crate) fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
-    let deadline = Instant::now() + TEST_TIMEOUT;
-    while !holds() {
-        assert!(Instant::now() < deadline, "timed out waiting until {what}");
-        thread::sleep(Duration::from_millis(2));
-    }
-}
+use super::TEST_TIMEOUT;
 
 /// Gateway with one worker. It forwards `/api`, forwards one `/limited` request per hour, and rejects everything else.
 pub(crate) struct WireGateway {

@@ -1,7 +1,7 @@
 //! Real `redis-server` processes for tests and benches, and servers that do not speak the Redis protocol.
 //!
-//! The unit tests of the stores and the benchmark `peers` include this file by path, so that it does not need its own
-//! crate.
+//! The unit tests of the stores and the benchmark `peers` include this file and its sibling `wait.rs` by path, so that
+//! they do not need their own crate.
 //!
 //! Each server listens on a free loopback port and has its own directory. It stops when it is dropped, and also when
 //! the process that started it exits for any reason. Tests never use a server that the Linux distribution runs on port
@@ -25,8 +25,6 @@ mod server;
 #[path = "redis/time.rs"]
 mod time;
 
-use std::time::{Duration, Instant};
-
 pub(crate) use cluster::RedisCluster;
 pub(crate) use fake_servers::{GarbageServer, SilentServer};
 pub(crate) use options::Options;
@@ -36,14 +34,4 @@ pub(crate) use time::{
     FakeTime, ahead_variables, remove_faketime_files, shift_clock_ahead, shift_clock_back,
 };
 
-/// How long a test waits for an event before it fails. The time is long, so that tests pass on a busy machine.
-const TEST_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Waits until `condition` returns true. Panics after [`TEST_TIMEOUT`] with `what`, a description of the condition.
-fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + TEST_TIMEOUT;
-    while !condition() {
-        assert!(Instant::now() < deadline, "timed out waiting until {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
+use super::wait::{TEST_TIMEOUT, wait_until};

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::crash::harness::{Response, Upstream, full};
+use crate::support::{ClientResponse, Upstream, full};
 
 /// Name of the request header with the idempotency key.
 pub(crate) const KEY: &str = "idempotency-key";
@@ -51,7 +51,7 @@ pub(crate) struct ResponseDigest {
 
 impl ResponseDigest {
     /// Returns the digest of a response of the upstream. Returns `None` for a response that the gateway generated.
-    pub(crate) fn of(response: &Response) -> Option<Self> {
+    pub(crate) fn of(response: &ClientResponse) -> Option<Self> {
         response.has(EXECUTION).then(|| Self {
             status: response.status,
             execution: response.header(EXECUTION),

@@ -9,8 +9,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::crash::execution_log::{ExecutionLog, KEY, ResponseDigest};
-use crate::crash::harness::{Client, Process, Response, eventually};
 use crate::crash::setup::{Setup, is_unknown};
+use crate::support::{Client, ClientResponse, Process, eventually};
 
 /// The gateway that is built with the tests. Other builds have no failpoints.
 const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
@@ -36,7 +36,7 @@ enum Duplicates {
     Waiting,
 }
 
-async fn post_work(client: Client) -> Option<Response> {
+async fn post_work(client: Client) -> Option<ClientResponse> {
     let request = client.post("/work").header(KEY, "one").body("one");
     request.try_send().await.ok()
 }
@@ -55,7 +55,7 @@ async fn crash(
     failpoint: &str,
     duplicates: Duplicates,
     gate: &watch::Sender<bool>,
-) -> Vec<Response> {
+) -> Vec<ClientResponse> {
     let failpoints = format!("{failpoint}=return");
     let mut process = setup.start_binary(Path::new(TIDEGATE), &[("FAILPOINTS", &failpoints)]);
     let mut clients = JoinSet::new();
@@ -65,7 +65,7 @@ async fn crash(
         clients.spawn(post_work(process.client()));
     }
     if duplicates == Duplicates::Waiting {
-        let deadline = std::time::Instant::now() + crate::crash::harness::TEST_TIMEOUT;
+        let deadline = std::time::Instant::now() + crate::support::TEST_TIMEOUT;
         while !duplicates_wait(&process).await {
             assert!(std::time::Instant::now() < deadline, "no duplicate waits");
         }
@@ -99,7 +99,7 @@ async fn crash_at(failpoint: &str, duplicates: Duplicates, expected: StateOnDisk
     let client = process.client();
     let first = post_work(client.clone()).await.unwrap();
     let second = post_work(client).await.unwrap();
-    let replayed = |response: &Response| response.header("idempotent-replayed") == "true";
+    let replayed = |response: &ClientResponse| response.header("idempotent-replayed") == "true";
     if expected == StateOnDisk::Claim {
         assert!(is_unknown(&first), "{failpoint}: {first:?}");
         assert!(is_unknown(&second), "{failpoint}: {second:?}");
@@ -107,7 +107,10 @@ async fn crash_at(failpoint: &str, duplicates: Duplicates, expected: StateOnDisk
         // failpoints it has sent the request, but the upstream has possibly not received it yet.
         let is_sent = failpoint != "after-claim";
         if is_sent {
-            eventually("the request arrives", || executions.count_of("one") == 1).await;
+            eventually("the request arrives", async || {
+                executions.count_of("one") == 1
+            })
+            .await;
         }
         assert_eq!(executions.count_of("one"), usize::from(is_sent));
         return;

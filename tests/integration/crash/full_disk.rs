@@ -7,14 +7,14 @@ use tempfile::TempDir;
 use tokio::sync::watch;
 
 use crate::crash::execution_log::{ExecutionLog, KEY, ResponseDigest};
-use crate::crash::harness::{Client, Process, Response, Upstream, eventually};
 use crate::crash::setup::{Setup, is_problem, kill, lines_with, metric, readyz};
 use crate::support::small_disk::SmallDisk;
+use crate::support::{Client, ClientResponse, Process, Upstream, eventually};
 
 /// Maximum time between the moment at which disk space becomes free and the next execution.
 const MAX_RECOVERY: Duration = Duration::from_secs(5);
 
-async fn post_work(client: &Client, key: &str) -> Response {
+async fn post_work(client: &Client, key: &str) -> ClientResponse {
     let request = client.post("/work").header(KEY, key).body(key.to_owned());
     request.send().await
 }
@@ -236,7 +236,10 @@ async fn an_execution_in_flight_when_the_disk_fills_up_records_its_response_in_t
         let client = client.clone();
         async move { post_work(&client, "caught").await }
     });
-    eventually("it is executed", || executions.count_of("caught") == 1).await;
+    eventually("it is executed", async || {
+        executions.count_of("caught") == 1
+    })
+    .await;
     let waiting = tokio::spawn({
         let client = client.clone();
         async move { post_work(&client, "caught").await }

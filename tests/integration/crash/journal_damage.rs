@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tempfile::TempDir;
 
 use crate::crash::execution_log::KEY;
-use crate::crash::harness::{Process, Upstream, eventually, full};
 use crate::crash::setup::{Setup, kill};
 use crate::support::damage::{Damage, copy, used};
+use crate::support::{Process, Upstream, eventually, full};
 
 /// Result of an attempt to start a gateway with a damaged store.
 #[derive(Debug, PartialEq, Eq)]
@@ -70,12 +70,12 @@ async fn kill_between_journals(setup: &Setup, store: &Path) -> Vec<String> {
                 completed
             });
         }
-        eventually("a new journal is started", || {
+        eventually("a new journal is started", async || {
             journals_in(store).last() != before.last()
         })
         .await;
         let before = count.load(Ordering::Relaxed);
-        eventually("requests are recorded in it", || {
+        eventually("requests are recorded in it", async || {
             count.load(Ordering::Relaxed) > before + 16
         })
         .await;
@@ -92,7 +92,7 @@ async fn kill_between_journals(setup: &Setup, store: &Path) -> Vec<String> {
 async fn try_start(setup: &Setup) -> Option<Process> {
     let mut process = setup.start(&[]);
     let logged = |part: &str| process.lines().iter().any(|line| line.contains(part));
-    eventually("the gateway starts or exits", || {
+    eventually("the gateway starts or exits", async || {
         logged("listening") || logged("move it away")
     })
     .await;

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use crate::crash::execution_log::{ExecutionLog, ResponseDigest};
-use crate::crash::harness::Response;
 use crate::crash::setup::is_unknown;
+use crate::support::ClientResponse;
 
 /// State of an idempotency key, as the clients know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl KeyTracker {
         &mut self,
         key: &str,
         before: &StateBeforeSend,
-        response: &Response,
+        response: &ClientResponse,
         phase: Phase,
         executions: &ExecutionLog,
     ) {

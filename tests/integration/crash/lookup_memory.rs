@@ -6,8 +6,8 @@ use std::path::Path;
 use tempfile::TempDir;
 
 use crate::crash::execution_log::KEY;
-use crate::crash::harness::{Upstream, full};
 use crate::crash::setup::Setup;
+use crate::support::{Upstream, full};
 
 /// Number of callers that use the same idempotency key. Each caller has its own scope.
 const SCOPES: usize = 300;

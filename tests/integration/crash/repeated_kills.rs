@@ -18,9 +18,9 @@ use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
 use crate::crash::execution_log::{ExecutionLog, KEY};
-use crate::crash::harness::{Client, Process, Request, Response};
 use crate::crash::key_tracker::{KeyState, KeyTracker, Phase, StateBeforeSend};
 use crate::crash::setup::{Setup, kill};
+use crate::support::{Client, ClientRequest, ClientResponse, Process};
 
 const DEFAULT_ROUNDS: u64 = 25;
 
@@ -228,7 +228,7 @@ impl LoadClient {
         }
     }
 
-    fn receive(&self, key: &str, before: &StateBeforeSend, response: &Response) {
+    fn receive(&self, key: &str, before: &StateBeforeSend, response: &ClientResponse) {
         let mut tracker = self.tracker.lock();
         tracker.receive(key, before, response, Phase::Load, &self.executions);
     }
@@ -252,7 +252,7 @@ impl LoadClient {
     }
 }
 
-fn work_request(client: &Client, key: &str) -> Request {
+fn work_request(client: &Client, key: &str) -> ClientRequest {
     client.post("/work").header(KEY, key).body(key.to_owned())
 }
 

@@ -6,10 +6,19 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::crash::harness::{Process, Response, tidegate};
+use crate::support::{ClientResponse, Process};
 
 /// Maximum time between the start of a gateway and its readiness. A slower start fails the test.
 const MAX_START: Duration = Duration::from_secs(5);
+
+/// Returns the path of the gateway under test. This is `CRASH_TIDEGATE` if it is set, and otherwise the binary that is
+/// built with the tests.
+fn tidegate() -> PathBuf {
+    match std::env::var_os("CRASH_TIDEGATE") {
+        Some(path) => path.into(),
+        None => env!("CARGO_BIN_EXE_tidegate").into(),
+    }
+}
 
 /// A configuration file and a store directory. Several gateway processes can use them, one after the other.
 pub(crate) struct Setup {
@@ -76,12 +85,12 @@ pub(crate) fn kill(process: &mut Process) {
 }
 
 /// Returns whether the response is a problem document (RFC 9457) of the type `kind`.
-pub(crate) fn is_problem(response: &Response, kind: &str) -> bool {
+pub(crate) fn is_problem(response: &ClientResponse, kind: &str) -> bool {
     response.header("content-type") == "application/problem+json" && response.problem() == kind
 }
 
 /// Returns whether the response is the problem `idempotency-outcome-unknown`.
-pub(crate) fn is_unknown(response: &Response) -> bool {
+pub(crate) fn is_unknown(response: &ClientResponse) -> bool {
     response.status == 409 && is_problem(response, "idempotency-outcome-unknown")
 }
 

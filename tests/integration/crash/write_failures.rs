@@ -15,10 +15,10 @@ use tempfile::TempDir;
 use tokio::task::JoinSet;
 
 use crate::crash::execution_log::{ExecutionLog, KEY, ResponseDigest};
-use crate::crash::harness::{Client, Process, Response, Upstream, eventually};
 use crate::crash::repeated_kills::number;
 use crate::crash::setup::{Setup, is_problem, is_unknown, kill, lines_with, metric, readyz};
 use crate::support::small_disk::SmallDisk;
+use crate::support::{Client, ClientResponse, Process, Upstream, eventually};
 
 /// The gateway that is built with the tests. Other builds have no failpoints.
 const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
@@ -105,7 +105,7 @@ impl Load {
     }
 }
 
-async fn post_work(client: &Client, key: &str) -> Response {
+async fn post_work(client: &Client, key: &str) -> ClientResponse {
     let request = client.post("/work").header(KEY, key).body(key.to_owned());
     request.send().await
 }
@@ -174,7 +174,10 @@ async fn a_disk_that_fills_up_at_random_loses_at_most_one_response_per_reopening
     let mut slowest = Duration::ZERO;
     for _ in 0..5 {
         let before = load.completed();
-        eventually("requests are executed", || load.completed() > before + 50).await;
+        eventually("requests are executed", async || {
+            load.completed() > before + 50
+        })
+        .await;
         tokio::time::sleep(Duration::from_millis(random.u64(..300))).await;
         disk.fill();
         if random.bool() {
@@ -184,7 +187,7 @@ async fn a_disk_that_fills_up_at_random_loses_at_most_one_response_per_reopening
         tokio::time::sleep(Duration::from_millis(random.u64(500..3_000))).await;
         disk.empty();
         let (freed, before) = (Instant::now(), load.completed());
-        eventually("requests are executed again", || {
+        eventually("requests are executed again", async || {
             load.completed() > before + 2 * CLIENTS
         })
         .await;
@@ -211,7 +214,7 @@ async fn writes_and_syncs_that_fail_at_random_lose_at_most_one_response_per_reop
     let mut process = loop {
         let mut process = setup.start_binary(TIDEGATE.as_ref(), &failpoints);
         let mut ended = false;
-        eventually("the gateway starts or exits", || {
+        eventually("the gateway starts or exits", async || {
             ended = !process.is_running();
             let lines = process.lines();
             ended || lines.iter().any(|line| line.contains("admin listening"))
@@ -222,7 +225,7 @@ async fn writes_and_syncs_that_fail_at_random_lose_at_most_one_response_per_reop
         }
     };
     let load = Load::start(&process.client());
-    eventually("the store has been reopened 5 times", || {
+    eventually("the store has been reopened 5 times", async || {
         reopenings(&process) >= 5
     })
     .await;
@@ -429,7 +432,7 @@ async fn after_a_failed_sync_at_start_the_next_process_rewrites_the_files() {
 
     let failing = [("FAILPOINTS", "store-sync=1*return->off")];
     let mut process = setup.start_binary(TIDEGATE.as_ref(), &failing);
-    eventually("the gateway exits", || !process.is_running()).await;
+    eventually("the gateway exits", async || !process.is_running()).await;
     let manifest = store.join(MANIFEST);
     let long_ago = SystemTime::now() - Duration::from_hours(1);
     let file = OpenOptions::new().write(true).open(&manifest).unwrap();

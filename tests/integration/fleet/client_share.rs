@@ -1,9 +1,9 @@
 //! Tests of `max_keys_per_client`: one client cannot fill Redis with idempotency keys.
 
 use crate::fleet::gateways::{Gateway, Setup, is_problem};
-use crate::fleet::harness::{ClientResponse, eventually};
 use crate::fleet::upstream_api::{Api, ApiResponse};
 use crate::support::redis::{RedisCluster, RedisServer};
+use crate::support::{ClientResponse, eventually};
 
 /// `max_keys_per_client` in these tests.
 const MAX_KEYS: usize = 40;

@@ -4,8 +4,8 @@
 use std::time::Duration;
 
 use crate::fleet::gateways::{Gateway, Setup, is_in_flight};
-use crate::fleet::harness::eventually;
 use crate::fleet::upstream_api::{Api, Withheld};
+use crate::support::eventually;
 use crate::support::redis::{RedisServer, ahead_variables};
 
 const APART: Duration = Duration::from_mins(5);

@@ -5,9 +5,9 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use crate::fleet::gateways::{Gateway, Setup, is_unavailable};
-use crate::fleet::harness::{Certificates, eventually};
 use crate::fleet::upstream_api::{Api, ApiResponse, Withheld};
 use crate::support::redis::RedisServer;
+use crate::support::{Certificates, eventually};
 
 /// Maximum time between the recovery of Redis and the recovery of a gateway.
 const RECOVERY: Duration = Duration::from_secs(2);

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use crate::fleet::gateways::{Gateway, Setup};
-use crate::fleet::harness::{ClientResponse, eventually};
 use crate::fleet::upstream_api::{Api, ApiResponse, Withheld};
 use crate::support::redis::{RedisCluster, RedisServer};
+use crate::support::{ClientResponse, eventually};
 
 /// Number of concurrent HTTP/2 streams on one connection.
 const STREAMS: usize = 250;

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinHandle;
 
 use crate::fleet::gateways::{Gateway, Setup, is_in_flight, is_unknown};
-use crate::fleet::harness::{ClientResponse, eventually};
 use crate::fleet::upstream_api::{Api, ApiResponse, Withheld};
 use crate::support::redis::RedisServer;
+use crate::support::{ClientResponse, eventually};
 
 /// Duration of the lease of a claim.
 const LEASE: Duration = Duration::from_secs(2);

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::fleet::harness::{Client, ClientRequest, ClientResponse, Process, eventually};
 use crate::fleet::upstream_api::{Api, ApiResponse};
+use crate::support::{Client, ClientRequest, ClientResponse, Process, eventually};
 
 /// How long the startup of a gateway can take, with or without its Redis.
 const STARTUP: Duration = Duration::from_secs(3);

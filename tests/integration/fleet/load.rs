@@ -9,8 +9,8 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::fleet::gateways::{Gateway, is_in_flight, is_unavailable, is_unknown};
-use crate::fleet::harness::ClientResponse;
 use crate::fleet::upstream_api::ApiResponse;
+use crate::support::ClientResponse;
 
 /// Number of clients with idempotency keys at each gateway. The number of clients without keys is the same.
 const CLIENTS: usize = 2;

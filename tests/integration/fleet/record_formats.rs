@@ -1,8 +1,8 @@
 //! Tests with idempotency records in Redis that another version of the gateway wrote in another format.
 
 use crate::fleet::gateways::{Gateway, Setup, is_unavailable};
-use crate::fleet::harness::eventually;
 use crate::fleet::upstream_api::Api;
+use crate::support::eventually;
 use crate::support::redis::{RedisServer, Reply};
 
 /// The record format that this version of the gateway writes.

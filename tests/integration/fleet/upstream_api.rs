@@ -11,7 +11,7 @@ use http_body_util::channel::Channel;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-use crate::fleet::harness::{ClientResponse, Received, Reply, Upstream};
+use crate::support::{ClientResponse, Received, Reply, Upstream};
 
 /// The header field with the number of an execution.
 const EXECUTION: &str = "x-execution";

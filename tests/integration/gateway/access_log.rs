@@ -46,7 +46,7 @@ impl LoggingGateway {
                 })
                 .collect()
         };
-        eventually("the access log contains the expected lines", || {
+        eventually("the access log contains the expected lines", async || {
             found().len() >= count
         })
         .await;
@@ -277,7 +277,7 @@ async fn keyed_requests_without_an_execution_are_logged_with_the_reason() {
     let gateway = LoggingGateway::start(&upstream.url(), "json", ROUTES);
     let client = gateway.process.client();
     let first = tokio::spawn(client.post("/keyed/first").key("one").send());
-    eventually("the upstream has received the request", || {
+    eventually("the upstream has received the request", async || {
         upstream.count() == 1
     })
     .await;
@@ -444,7 +444,7 @@ async fn characters_of_a_request_cannot_change_how_a_line_is_displayed() {
                 .filter(|line| line.contains("tidegate::access"))
                 .count()
         };
-        eventually("the access log has a line for each request", || {
+        eventually("the access log has a line for each request", async || {
             access() >= sent
         })
         .await;

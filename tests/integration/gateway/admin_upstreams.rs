@@ -149,7 +149,7 @@ async fn requests_in_flight_appear_in_the_admin_api_and_in_metrics() {
     let requests: Vec<_> = (0..3)
         .map(|_| tokio::spawn(gateway.client().get("/").send()))
         .collect();
-    eventually("the upstream has received the requests", || {
+    eventually("the upstream has received the requests", async || {
         upstream.count() == 3
     })
     .await;

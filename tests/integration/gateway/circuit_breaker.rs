@@ -145,7 +145,7 @@ async fn the_breaker_goes_from_open_to_half_open_to_closed() {
         .await;
     assert_eq!(upstream.count(), 2);
     let probe = tokio::spawn(client.get("/probe").send());
-    eventually("the upstream has received the probe", || {
+    eventually("the upstream has received the probe", async || {
         upstream.count() == 3
     })
     .await;
@@ -243,7 +243,7 @@ async fn after_a_probe_whose_client_disconnects_another_probe_is_sent() {
     let gateway = half_open_gateway(&upstream).await;
     let client = gateway.client();
     let probe = tokio::spawn(client.get("/silent").try_send());
-    eventually("the upstream has received the probe", || {
+    eventually("the upstream has received the probe", async || {
         upstream.count() == 2
     })
     .await;

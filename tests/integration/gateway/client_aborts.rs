@@ -31,7 +31,7 @@ async fn requests_whose_clients_disconnect_are_counted_with_status_499() {
                 tokio::spawn(request.try_send())
             })
             .collect();
-        eventually("the upstream has received the requests", || {
+        eventually("the upstream has received the requests", async || {
             upstream.count() == arrived + REQUESTS
         })
         .await;
@@ -60,7 +60,7 @@ async fn requests_whose_clients_disconnect_are_counted_with_status_499() {
     permits.add_permits(2 * REQUESTS);
     eventually(
         "the responses to the requests with a key are stored",
-        || usize::try_from(gateway.counts().completed) == Ok(REQUESTS),
+        async || usize::try_from(gateway.counts().completed) == Ok(REQUESTS),
     )
     .await;
 }
@@ -72,7 +72,7 @@ async fn a_request_whose_client_disconnects_is_in_the_access_log() {
     let arguments = ["serve", "--upstream", &url, "--listen", "127.0.0.1:0"];
     let process = Process::start(&arguments);
     let pending = tokio::spawn(process.client().get("/slow").try_send());
-    eventually("the upstream has received the request", || {
+    eventually("the upstream has received the request", async || {
         upstream.count() == 1
     })
     .await;
@@ -99,7 +99,7 @@ async fn a_client_that_half_closes_after_its_request_counts_as_disconnected() {
         .write_all(request)
         .await
         .expect("the connection is open");
-    eventually("the upstream has received the request", || {
+    eventually("the upstream has received the request", async || {
         upstream.count() == 1
     })
     .await;

@@ -22,7 +22,7 @@ async fn a_request_above_the_concurrency_limit_returns_503_with_retry_after() {
     let in_flight: Vec<_> = (0..2)
         .map(|_| tokio::spawn(gateway.client().get("/").send()))
         .collect();
-    eventually("two requests are in flight", || upstream.count() == 2).await;
+    eventually("two requests are in flight", async || upstream.count() == 2).await;
 
     let shed = gateway.client().get("/").send().await;
     assert_eq!((shed.status, shed.retry_after()), (503, 1));
@@ -65,7 +65,7 @@ async fn a_keyed_request_above_the_concurrency_limit_is_released() {
     .upstream(&upstream)
     .start();
     let stalling = tokio::spawn(gateway.client().get("/stalls").send());
-    eventually("one request is in flight", || upstream.count() == 1).await;
+    eventually("one request is in flight", async || upstream.count() == 1).await;
     let pay = || gateway.client().post("/pay").key("k1").body("1").send();
     assert_eq!(pay().await.status, 503);
     stalling.abort();

@@ -70,7 +70,7 @@ async fn streams_of_one_connection_do_not_wait_for_each_other() {
     let mut slow = connection.open_stream();
     let request = client.get("/slow");
     let slow = tokio::spawn(async move { slow.send(request).await });
-    eventually("the upstream has received the slow request", || {
+    eventually("the upstream has received the slow request", async || {
         upstream.count() == 1
     })
     .await;
@@ -118,7 +118,7 @@ async fn after_a_client_disconnects_nothing_stays_in_flight() {
         .enumerate()
     {
         let leaving = tokio::spawn(client.get("/").send());
-        eventually("the upstream has received the request", || {
+        eventually("the upstream has received the request", async || {
             upstream.count() == round + 1
         })
         .await;
@@ -340,7 +340,7 @@ async fn a_drain_lets_http1_and_http2_requests_finish() {
     let gateway = Gateway::proxying("").upstream(&upstream).start();
     let h1 = tokio::spawn(gateway.client().get("/").send());
     let h2 = tokio::spawn(gateway.client().h2().get("/").send());
-    eventually("the upstream has received both requests", || {
+    eventually("the upstream has received both requests", async || {
         upstream.count() == 2
     })
     .await;

@@ -136,7 +136,7 @@ async fn a_shadow_limit_changes_only_metrics() {
         assert_eq!(response.status, 200);
         assert!(!response.has("ratelimit") && !response.has("ratelimit-policy"));
     }
-    eventually("the upstream has received five requests", || {
+    eventually("the upstream has received five requests", async || {
         upstream.count() == 5
     })
     .await;

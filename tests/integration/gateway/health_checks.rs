@@ -149,7 +149,7 @@ async fn max_ejected_bounds_the_number_of_ejected_servers() {
     };
     gateway.wait_for_metric(&one.ejected(), 1).await;
     let seen = other.checks().len();
-    eventually("the servers fail six more health checks", || {
+    eventually("the servers fail six more health checks", async || {
         other.checks().len() > seen + 6
     })
     .await;
@@ -190,7 +190,7 @@ async fn a_check_has_the_configured_host_and_the_user_agent_of_the_gateway() {
     ] {
         let gateway = gateway(&[&server], &format!("host = \"{host}\""));
         let seen = server.checks().len();
-        eventually("the server gets a health check", || {
+        eventually("the server gets a health check", async || {
             server.checks().len() > seen
         })
         .await;
@@ -209,7 +209,7 @@ async fn a_check_has_the_configured_host_and_the_user_agent_of_the_gateway() {
 async fn checks_stop_when_the_gateway_stops() {
     let server = CheckedServer::with_status(200);
     let gateway = gateway(&[&server], "");
-    eventually("the server gets a health check", || {
+    eventually("the server gets a health check", async || {
         server.checks().len() > 2
     })
     .await;

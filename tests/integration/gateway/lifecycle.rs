@@ -51,7 +51,10 @@ async fn sigterm_finishes_requests_in_flight_and_accepts_no_connections() {
     let (client, admin) = (process.client(), process.admin());
     assert_eq!(admin.get("/readyz").send().await.status, 200);
     let slow = tokio::spawn(client.get("/slow").send());
-    eventually("upstream has the slow request", || upstream.count() == 1).await;
+    eventually("upstream has the slow request", async || {
+        upstream.count() == 1
+    })
+    .await;
 
     process.signal(Signal::TERM);
     process.wait_for_line("draining");
@@ -95,7 +98,7 @@ async fn idle_connections_do_not_delay_a_drain() {
     }
     process.signal(Signal::INT);
     // The test polls and does not block this thread: the clients run on the same thread and must respond to GOAWAY.
-    eventually("the process exits", || !process.is_running()).await;
+    eventually("the process exits", async || !process.is_running()).await;
     assert_eq!(process.wait_for_exit().code(), Some(0));
     drop((silent, connections));
 }
@@ -122,7 +125,10 @@ async fn a_second_signal_ends_the_process_immediately() {
     let file = ConfigFile::new("shutdown_grace = \"10m\"", &upstream);
     let mut process = file.serve();
     let slow = tokio::spawn(process.client().get("/slow").try_send());
-    eventually("upstream has the slow request", || upstream.count() == 1).await;
+    eventually("upstream has the slow request", async || {
+        upstream.count() == 1
+    })
+    .await;
     process.signal(Signal::TERM);
     process.wait_for_line("draining");
     process.signal(Signal::TERM);
@@ -136,7 +142,10 @@ async fn shutdown_grace_bounds_a_drain() {
     let file = ConfigFile::new("shutdown_grace = \"300ms\"", &upstream);
     let mut process = file.serve();
     let slow = tokio::spawn(process.client().get("/slow").try_send());
-    eventually("upstream has the slow request", || upstream.count() == 1).await;
+    eventually("upstream has the slow request", async || {
+        upstream.count() == 1
+    })
+    .await;
     let signalled_at = Instant::now();
     process.signal(Signal::TERM);
     process.wait_for_exit();

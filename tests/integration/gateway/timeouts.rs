@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::support::raw_http;
-use crate::support::{ClientResponse, FullBacklog, Gateway, Upstream};
+use crate::support::{ClientResponse, FullBacklog, Gateway, TEST_TIMEOUT, Upstream};
 
 const TIMEOUT: Duration = Duration::from_millis(300);
 
@@ -86,7 +86,7 @@ async fn idle_timeout_of_an_upload_returns_504() {
     let upstream = raw_http::RawUpstream::scripted(|connection| {
         connection.head();
         // The server neither reads the body nor closes the connection while the test runs.
-        std::thread::sleep(2 * raw_http::TEST_TIMEOUT);
+        std::thread::sleep(2 * TEST_TIMEOUT);
     });
     let gateway = gateway_to(&upstream, "idle_timeout = \"300ms\"");
     let address = gateway.address();

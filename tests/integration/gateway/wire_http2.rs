@@ -8,9 +8,8 @@ use crate::gateway::http2::frames::{
     CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, RST_STREAM, SETTINGS,
     block, frame, length,
 };
-use crate::support::raw_http::{
-    RawClient, RawUpstream, TEST_TIMEOUT, UpstreamConnection, WireGateway, ok,
-};
+use crate::support::TEST_TIMEOUT;
+use crate::support::raw_http::{RawClient, RawUpstream, UpstreamConnection, WireGateway, ok};
 
 /// HPACK code of the field `:status: 200`, from the static table (RFC 7541).
 const STATUS_200: u8 = 0x88;

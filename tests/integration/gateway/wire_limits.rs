@@ -118,7 +118,7 @@ impl GatewayProcess {
         }
         let address = loop {
             let line = received_lines
-                .recv_timeout(crate::support::raw_http::TEST_TIMEOUT)
+                .recv_timeout(crate::support::TEST_TIMEOUT)
                 .expect("the gateway should log its listen address");
             if let Some((_, address)) = line.split_once("listening address=http://") {
                 break address

@@ -7,8 +7,8 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::support::Certificates;
-use crate::support::raw_http::{RawUpstream, TEST_TIMEOUT, WireGateway, eventually};
+use crate::support::raw_http::{RawUpstream, WireGateway};
+use crate::support::{Certificates, TEST_TIMEOUT, wait_until};
 
 const GET: &str = "GET /api HTTP/1.1\r\nHost: a\r\n\r\n";
 
@@ -148,7 +148,7 @@ fn a_client_that_does_not_read_its_response_is_disconnected() {
     let gateway = WireGateway::with(upstream.address, SHORT_TIMEOUTS, "");
     let mut client = gateway.client();
     client.send(GET);
-    eventually("the gateway closes the upstream connection", || {
+    wait_until("the gateway closes the upstream connection", || {
         ended.load(Ordering::SeqCst)
     });
 }

@@ -6,7 +6,8 @@ use std::net::Shutdown;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 
-use crate::support::raw_http::{End, RawUpstream, TEST_TIMEOUT, WireGateway, eventually, ok};
+use crate::support::raw_http::{End, RawUpstream, WireGateway, ok};
+use crate::support::{TEST_TIMEOUT, wait_until};
 
 const GET: &str = "GET /api HTTP/1.1\r\nHost: a\r\n\r\n";
 
@@ -342,11 +343,11 @@ fn a_client_that_disconnects_closes_its_upstream_connection() {
     let gateway = WireGateway::forwarding_to(&upstream);
     let mut client = gateway.client();
     client.send(GET);
-    eventually("upstream has the request", || {
+    wait_until("upstream has the request", || {
         upstream.received().contains("GET")
     });
     drop(client);
-    eventually("the upstream connection is closed", || {
+    wait_until("the upstream connection is closed", || {
         *closed.lock().unwrap()
     });
 }

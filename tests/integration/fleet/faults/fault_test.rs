@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::fleet::gateways::{Gateway, Setup};
-use crate::fleet::harness::eventually;
 use crate::fleet::load::{Load, LoadResults, p99};
 use crate::fleet::upstream_api::Api;
+use crate::support::eventually;
 use crate::support::redis::{RedisCluster, RedisServer};
 
 /// How long the load runs before the fault, for comparison.

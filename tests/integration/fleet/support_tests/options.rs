@@ -3,7 +3,7 @@
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 
-use crate::fleet::harness::Certificates;
+use crate::support::Certificates;
 use crate::support::redis::{RedisServer, Reply};
 
 /// Sends `command` on a new connection, and returns the reply of the server as text.

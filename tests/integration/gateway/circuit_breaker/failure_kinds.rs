@@ -217,7 +217,7 @@ async fn a_client_that_disconnects_does_not_open_the_circuit() {
 
     for arrived in 1..=3 {
         let pending = tokio::spawn(gateway.client().get("/silent").try_send());
-        eventually("the upstream has received the request", || {
+        eventually("the upstream has received the request", async || {
             upstream.count() == arrived
         })
         .await;
@@ -324,7 +324,7 @@ async fn a_server_that_closes_on_a_slow_reader_does_not_open_the_circuit() {
     let mut client = raw_http::RawClient::connect(gateway.address());
     client.send("GET /large HTTP/1.1\r\nHost: a\r\n\r\n");
     // The client starts to read after the server has closed the connection.
-    eventually("the server closes the connection", || {
+    eventually("the server closes the connection", async || {
         has_closed.load(Ordering::SeqCst)
     })
     .await;

@@ -100,7 +100,7 @@ async fn an_api_slower_than_the_client_timeout_creates_one_customer() {
     // The response arrives after the client has given up. The gateway stores it and replays it to a request with the
     // same idempotency key.
     permits.add_permits(1);
-    eventually("the gateway stores the response", || {
+    eventually("the gateway stores the response", async || {
         gateway.counts().completed == 1
     })
     .await;

@@ -205,9 +205,10 @@ async fn an_incomplete_request_is_never_executed() {
         assert_eq!(response.status, 201, "{key}: {}", response.text());
         assert!(!response.is_replay());
     }
-    eventually("the upstream has received all complete requests", || {
-        upstream.count() == keys.len()
-    })
+    eventually(
+        "the upstream has received all complete requests",
+        async || upstream.count() == keys.len(),
+    )
     .await;
     println!("the upstream received none of {count} incomplete requests");
 }
@@ -269,9 +270,10 @@ async fn a_request_with_content_length_0_is_complete_only_with_end_stream() {
         .write_all(&sent)
         .await
         .expect("the connection is open");
-    eventually("the upstream has received the complete request", || {
-        upstream.count() == 1
-    })
+    eventually(
+        "the upstream has received the complete request",
+        async || upstream.count() == 1,
+    )
     .await;
     assert_eq!(upstream.last().header("content-length"), "0");
 }

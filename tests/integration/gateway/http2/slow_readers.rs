@@ -269,7 +269,7 @@ async fn a_client_whose_socket_accepts_nothing_is_disconnected() {
             .write_all(&get)
             .await
             .expect("the connection is open");
-        eventually("the upstream has received the request", || {
+        eventually("the upstream has received the request", async || {
             upstream.count() == number + 1
         })
         .await;
@@ -375,7 +375,7 @@ async fn a_client_that_withdraws_its_window_does_not_hold_responses_forever() {
         .await
         .expect("the connection is open");
     let arrived = usize::try_from(STREAMS).expect("the number is small");
-    eventually("the upstream has received all requests", || {
+    eventually("the upstream has received all requests", async || {
         upstream.count() == arrived
     })
     .await;

@@ -36,7 +36,7 @@ async fn connect_and_request(gateway: &Gateway, upstream: &Upstream) -> FrameCli
     for stream in 0..STREAMS {
         client.get(2 * stream + 1, "/").await;
     }
-    eventually("the upstream has received all requests", || {
+    eventually("the upstream has received all requests", async || {
         upstream.count() == STREAMS as usize
     })
     .await;
@@ -85,9 +85,10 @@ async fn responses_of_streams_that_the_client_resets_before_they_are_written_are
         count_complete < STREAMS.into(),
         "the socket accepted all responses, so none was truncated"
     );
-    eventually("the incomplete responses are counted as truncated", || {
-        truncated(&gateway) >= u64::from(STREAMS) - count_complete
-    })
+    eventually(
+        "the incomplete responses are counted as truncated",
+        async || truncated(&gateway) >= u64::from(STREAMS) - count_complete,
+    )
     .await;
 }
 
@@ -97,7 +98,7 @@ async fn a_response_after_the_goaway_of_the_client_is_complete() {
     let gateway = Gateway::proxying("").admin().upstream(&upstream).start();
     let mut client = FrameClient::connect(&gateway).await;
     client.get(1, "/").await;
-    eventually("the upstream has received the request", || {
+    eventually("the upstream has received the request", async || {
         upstream.count() == 1
     })
     .await;
@@ -120,8 +121,9 @@ async fn responses_lost_in_a_drain_because_the_client_closes_are_truncated() {
     tokio::time::sleep(Duration::from_millis(50)).await;
     client.end().await;
     let count_complete = count_complete(&mut client, |_, _| false).await;
-    eventually("the incomplete responses are counted as truncated", || {
-        truncated(&gateway) >= u64::from(STREAMS) - count_complete
-    })
+    eventually(
+        "the incomplete responses are counted as truncated",
+        async || truncated(&gateway) >= u64::from(STREAMS) - count_complete,
+    )
     .await;
 }

@@ -76,7 +76,7 @@ async fn keys_in_progress_count() {
             tokio::spawn(async move { send(&client, key).await })
         })
         .collect();
-    eventually("upstream has both requests", || upstream.count() == 2).await;
+    eventually("upstream has both requests", async || upstream.count() == 2).await;
     let rejected = send(&client, 3).await;
     assert_problem(&rejected, 429, "idempotency-keys-exhausted");
     permits.add_permits(2);

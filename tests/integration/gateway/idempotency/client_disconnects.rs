@@ -43,12 +43,12 @@ async fn an_execution_whose_client_disconnected_is_finished_and_recorded() {
         .start();
     let mut client = raw_http::RawClient::connect(gateway.address());
     client.send(REQUEST);
-    eventually("upstream has the request", || upstream.count() == 1).await;
+    eventually("upstream has the request", async || upstream.count() == 1).await;
     drop(client);
     wait_until_handled(&gateway).await;
     assert_eq!(gateway.counts().in_progress, 1);
     permits.add_permits(1);
-    eventually("the response is recorded", || {
+    eventually("the response is recorded", async || {
         gateway.counts().completed == 1
     })
     .await;
@@ -68,7 +68,7 @@ async fn a_stream_that_is_reset_does_not_stop_its_execution() {
     let mut stream = connection.open_stream();
     let request = client.post("/pay").key("k1");
     let first = tokio::spawn(async move { stream.send(request).await });
-    eventually("upstream has the request", || upstream.count() == 1).await;
+    eventually("upstream has the request", async || upstream.count() == 1).await;
     first.abort();
     assert!(first.await.is_err_and(|error| error.is_cancelled()));
     // The gateway handles frames of a connection in order, so it has handled the stream reset when it responds to these
@@ -79,7 +79,7 @@ async fn a_stream_that_is_reset_does_not_stop_its_execution() {
     }
     assert_eq!(gateway.counts().in_progress, 1);
     permits.add_permits(1);
-    eventually("the response is recorded", || {
+    eventually("the response is recorded", async || {
         gateway.counts().completed == 1
     })
     .await;
@@ -132,11 +132,11 @@ async fn the_execution_of_a_client_that_half_closes_is_recorded() {
         let gateway = Gateway::keyed("").upstream(&upstream).start();
         let mut client = raw_http::RawClient::connect(gateway.address());
         client.send(request);
-        eventually("upstream has the request", || upstream.count() == 1).await;
+        eventually("upstream has the request", async || upstream.count() == 1).await;
         let half_closed = client.stream.shutdown(std::net::Shutdown::Write);
         half_closed.expect("the socket should be open");
         permits.add_permits(1);
-        eventually("the response is recorded", || {
+        eventually("the response is recorded", async || {
             gateway.counts().completed == 1
         })
         .await;
@@ -172,7 +172,7 @@ async fn a_drain_waits_for_an_execution_whose_client_disconnected() {
     let (upstream, permits) = numbered_on_permit();
     let gateway = Gateway::keyed("").upstream(&upstream).start();
     let first = tokio::spawn(gateway.client().post("/pay").key("k1").send());
-    eventually("upstream has the request", || upstream.count() == 1).await;
+    eventually("upstream has the request", async || upstream.count() == 1).await;
     first.abort();
     assert!(first.await.is_err());
     gateway.drain();
@@ -206,7 +206,7 @@ async fn an_execution_beyond_shutdown_grace_becomes_unknown_on_disk() {
     };
     let gateway = builder().start();
     let first = tokio::spawn(gateway.client().post("/pay").key("k1").try_send());
-    eventually("upstream has the request", || upstream.count() == 1).await;
+    eventually("upstream has the request", async || upstream.count() == 1).await;
     gateway.drain();
     let counts = tokio::task::spawn_blocking(move || gateway.wait_for_exit()).await;
     let counts = counts.expect("the task should not panic");
@@ -232,7 +232,7 @@ async fn an_execution_beyond_shutdown_grace_becomes_unknown_in_memory() {
         .upstream(&upstream)
         .start();
     let first = tokio::spawn(gateway.client().post("/pay").key("k1").try_send());
-    eventually("upstream has the request", || upstream.count() == 1).await;
+    eventually("upstream has the request", async || upstream.count() == 1).await;
     gateway.drain();
     let ended = tokio::task::spawn_blocking(move || gateway.wait_for_exit());
     let counts = tokio::time::timeout(Duration::from_secs(20), ended).await;

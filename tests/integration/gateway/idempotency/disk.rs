@@ -121,7 +121,7 @@ async fn a_request_in_progress_when_the_gateway_is_killed_becomes_unknown() {
     let fixture = StoreFixture::new(&upstream.url());
     let mut process = fixture.serve();
     let lost = tokio::spawn(process.client().post("/pay").key("k1").try_send());
-    eventually("upstream has the request", || upstream.count() == 1).await;
+    eventually("upstream has the request", async || upstream.count() == 1).await;
     process.signal(Signal::KILL);
     process.wait_for_exit();
     assert!(lost.await.expect("the task should not panic").is_err());

@@ -7,7 +7,8 @@ use std::sync::mpsc;
 
 use super::url;
 use crate::support::Gateway;
-use crate::support::raw_http::{RawClient, RawUpstream, eventually, ok};
+use crate::support::raw_http::{RawClient, RawUpstream, ok};
+use crate::support::wait_until;
 
 const SMUGGLED: &str = "GET /smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
 const NEXT: &str = "GET /next HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
@@ -139,7 +140,7 @@ fn after_a_conflict_the_next_request_is_read() {
         upstream.clear_received();
         let mut first = RawClient::connect(gateway.address());
         first.send(&requests(&key, &body)[0]);
-        eventually("upstream has the first request", || {
+        wait_until("upstream has the first request", || {
             upstream.received().contains(&body)
         });
         for request in requests(&key, &body) {

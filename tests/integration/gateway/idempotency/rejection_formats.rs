@@ -134,7 +134,10 @@ async fn retry_after_is_present_in_every_format() {
         request.header("Origin", APP).send()
     };
     let first = tokio::spawn(send("*/*"));
-    eventually("upstream has the first request", || upstream.count() == 1).await;
+    eventually("upstream has the first request", async || {
+        upstream.count() == 1
+    })
+    .await;
     for (accept, kind) in [
         ("text/html", "text/html; charset=utf-8"),
         ("text/plain", "text/plain; charset=utf-8"),

@@ -173,7 +173,10 @@ async fn another_request_with_a_key_in_progress_is_rejected_without_waiting() {
     let gateway = Gateway::keyed("").upstream(&upstream).start();
     let send = |body: &'static str| gateway.client().post("/").key("k1").body(body).send();
     let first = tokio::spawn(send("amount=1"));
-    eventually("upstream has the first request", || upstream.count() == 1).await;
+    eventually("upstream has the first request", async || {
+        upstream.count() == 1
+    })
+    .await;
     let rejected = send("amount=2").await;
     assert_problem(&rejected, 422, "idempotency-key-reused");
     permits.add_permits(1);
@@ -257,7 +260,10 @@ async fn with_in_flight_conflict_a_duplicate_returns_409_with_retry_after() {
         .start();
     let send = || gateway.client().post("/").key("k1").send();
     let first = tokio::spawn(send());
-    eventually("upstream has the first request", || upstream.count() == 1).await;
+    eventually("upstream has the first request", async || {
+        upstream.count() == 1
+    })
+    .await;
     for _ in 0..3 {
         let rejected = send().await;
         assert_problem(&rejected, 409, "idempotency-in-flight");

@@ -195,7 +195,7 @@ async fn waiting_duplicates_get_409_when_the_response_turns_out_to_be_a_stream()
             frame.into_data().expect("the frame should contain data"),
         )
     });
-    eventually("upstream has the first request", || {
+    eventually("upstream has the first request", async || {
         upstream.received().contains("POST /")
     })
     .await;

@@ -25,7 +25,7 @@ async fn first_and_waiting(
 ) -> (JoinHandle<ClientResponse>, Vec<JoinHandle<ClientResponse>>) {
     let sent = upstream.count();
     let first = spawn_request(gateway);
-    eventually("upstream has the first request", || {
+    eventually("upstream has the first request", async || {
         upstream.count() == sent + 1
     })
     .await;
@@ -75,7 +75,10 @@ async fn a_duplicate_waits_at_most_wait_timeout() {
         .upstream(&upstream)
         .start();
     let first = spawn_request(&gateway);
-    eventually("upstream has the first request", || upstream.count() == 1).await;
+    eventually("upstream has the first request", async || {
+        upstream.count() == 1
+    })
+    .await;
     let started = Instant::now();
     let rejected = spawn_request(&gateway)
         .await
@@ -218,7 +221,7 @@ async fn waiting_duplicates_get_409_immediately_if_the_outcome_is_unknown() {
         .start();
     let sent = || upstream.received().matches("POST /pay").count();
     let first = spawn_request(&gateway);
-    eventually("upstream has the first request", || sent() == 1).await;
+    eventually("upstream has the first request", async || sent() == 1).await;
     let waiting: Vec<_> = (0..5).map(|_| spawn_request(&gateway)).collect();
     gateway.wait_for_outcome("waited", 5).await;
     release

@@ -4,10 +4,8 @@ use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
 use super::{ConnectionAction, QUICK, arrived_count, gateway_to, with_first_connection};
-use crate::support::Gateway;
-use crate::support::raw_http::{
-    RawClient, RawUpstream, TEST_TIMEOUT, UpstreamConnection, contains, eventually, ok,
-};
+use crate::support::raw_http::{RawClient, RawUpstream, UpstreamConnection, contains, ok};
+use crate::support::{Gateway, TEST_TIMEOUT, wait_until};
 
 /// Framing of a request body.
 #[derive(Clone, Copy, Debug)]
@@ -135,7 +133,7 @@ fn a_body_that_arrives_slowly_is_sent_again_from_its_start() {
             let mut client = connect(&gateway);
             client.send(framing.head(18));
             client.send(framing.part(b"first,"));
-            eventually("the second attempt has the first part", || {
+            wait_until("the second attempt has the first part", || {
                 upstream.received().matches("first,").count() == 2
             });
             client.send(framing.part(b"second,"));
@@ -272,7 +270,7 @@ async fn a_body_that_its_client_aborts_is_never_sent_again() {
                 let mut client = connect(&gateway);
                 client.send(framing.head(100));
                 client.send(framing.part(b"first,"));
-                eventually("upstream has the first part", || {
+                wait_until("upstream has the first part", || {
                     upstream.received().matches("first,").count() == failures + 1
                 });
                 abort(client);
@@ -295,7 +293,7 @@ async fn an_invalid_or_stalled_body_is_never_sent_again() {
         let mut client = connect(&gateway);
         client.send(Framing::Chunks.head(0));
         client.send(Framing::Chunks.part(b"first,"));
-        eventually("upstream has the first part", || {
+        wait_until("upstream has the first part", || {
             upstream.received().contains("first,")
         });
         client.send(rest);

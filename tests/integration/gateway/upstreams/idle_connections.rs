@@ -4,7 +4,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use crate::support::raw_http::{RawClient, RawUpstream, WireGateway, eventually};
+use crate::support::raw_http::{RawClient, RawUpstream, WireGateway};
+use crate::support::wait_until;
 
 const GET: &str = "GET /api HTTP/1.1\r\nHost: a\r\n\r\n";
 
@@ -40,7 +41,7 @@ fn idle_connections_close_before_the_announced_keep_alive_timeout() {
         0,
         "the gateway closed idle connections too early"
     );
-    eventually("all idle connections are closed", || {
+    wait_until("all idle connections are closed", || {
         closed.load(Ordering::SeqCst) == BURST
     });
     // The server announces a keep-alive timeout of 3 s. The connections expire one second earlier, after 2 s, and the
