@@ -1,6 +1,8 @@
 //! HTTP client with which the tests send requests to the gateway.
 
+use std::fmt::Debug;
 use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
 
 use bytes::Bytes;
 use http::header::HOST;
@@ -155,6 +157,18 @@ impl Client {
                 _driver: AbortOnDropHandle::new(tokio::spawn(connection)),
             })
         }
+    }
+
+    /// Returns the value of one series of `/metrics` of an admin listener. `series` is its name without `tidegate_`, for
+    /// example `refused_total{limit="device"}`. Panics if the series is missing.
+    pub(crate) async fn metric<N: FromStr<Err: Debug>>(&self, series: &str) -> N {
+        let text = self.get("/metrics").send().await.text();
+        let prefix = format!("tidegate_{series} ");
+        let value = text.lines().find_map(|line| line.strip_prefix(&prefix));
+        value
+            .unwrap_or_else(|| panic!("/metrics has no series tidegate_{series}:\n{text}"))
+            .parse()
+            .expect("the value is a number")
     }
 
     /// Opens a TCP connection to the gateway without sending anything.
@@ -404,4 +418,14 @@ impl ClientResponse {
             .parse()
             .expect("Retry-After is a number of seconds")
     }
+}
+
+/// Returns whether the response is a problem document (RFC 9457) of the type `kind`.
+pub(crate) fn is_problem(response: &ClientResponse, kind: &str) -> bool {
+    response.header("content-type") == "application/problem+json" && response.problem() == kind
+}
+
+/// Returns whether a request was rejected because the outcome of its idempotency key is unknown.
+pub(crate) fn is_unknown(response: &ClientResponse) -> bool {
+    response.status == 409 && is_problem(response, "idempotency-outcome-unknown")
 }

@@ -152,15 +152,9 @@ impl Gateway {
         )
     }
 
-    /// Returns the value of one series of `/metrics`. `series` is its name without `tidegate_`, for example
-    /// `refused_total{limit="device"}`. Panics if the series is missing.
+    /// Returns the value of one series of `/metrics`, like [`Client::metric`].
     pub(crate) async fn metric(&self, series: &str) -> f64 {
-        let text = self.admin().get("/metrics").send().await.text();
-        let prefix = format!("tidegate_{series} ");
-        let line = text.lines().find_map(|line| line.strip_prefix(&prefix));
-        line.unwrap_or_else(|| panic!("/metrics has no series tidegate_{series}:\n{text}"))
-            .parse()
-            .expect("the value is a number")
+        self.admin().metric(series).await
     }
 
     /// Waits until a series of `/metrics` has exactly the value `wanted`.

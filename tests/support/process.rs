@@ -2,44 +2,66 @@
 
 use std::io::{BufRead as _, BufReader, Read};
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
 
 use super::{Client, TEST_TIMEOUT};
 
 /// Path of the binary that Cargo has built for the tests.
-const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
+pub(crate) const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
+
+/// Binary, arguments and environment of a `tidegate` process. Several processes can be started from it.
+#[derive(Clone)]
+pub(crate) struct ProcessBuilder {
+    binary: PathBuf,
+    arguments: Vec<String>,
+    variables: Vec<(String, String)>,
+    /// Directory of the configuration file, and working directory of the processes.
+    directory: Option<Arc<TempDir>>,
+}
 
 /// Running `tidegate` process, which is killed when this value is dropped.
 pub(crate) struct Process {
     child: Child,
     lines: Arc<Mutex<Vec<String>>>,
+    address: OnceLock<SocketAddr>,
+    admin: OnceLock<SocketAddr>,
+    _directory: Option<Arc<TempDir>>,
 }
 
-impl Process {
-    /// Starts `tidegate` with these arguments.
-    pub(crate) fn start(arguments: &[&str]) -> Self {
-        Self::start_with_env(&[], arguments)
+impl ProcessBuilder {
+    /// Replaces the binary that Cargo has built for the tests.
+    pub(crate) fn binary(mut self, binary: impl Into<PathBuf>) -> Self {
+        self.binary = binary.into();
+        self
     }
 
-    /// Starts `tidegate` with these environment variables and arguments.
-    pub(crate) fn start_with_env(variables: &[(&str, &str)], arguments: &[&str]) -> Self {
-        Self::start_binary(Path::new(TIDEGATE), variables, arguments)
+    pub(crate) fn args(mut self, arguments: &[&str]) -> Self {
+        self.arguments.extend(arguments.iter().map(|&it| it.into()));
+        self
     }
 
-    /// Starts the `tidegate` at the path `binary` with these environment variables and arguments.
-    pub(crate) fn start_binary(
-        binary: &Path,
-        variables: &[(&str, &str)],
-        arguments: &[&str],
-    ) -> Self {
-        let mut child = command(binary, arguments)
-            .envs(variables.iter().copied())
+    pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
+        self.variables.push((name.into(), value.into()));
+        self
+    }
+
+    /// Returns the directory of the configuration file.
+    pub(crate) fn directory(&self) -> &Path {
+        let directory = self.directory.as_ref();
+        directory.expect("there is a configuration file").path()
+    }
+
+    /// Starts the process. Does not wait until it listens.
+    pub(crate) fn start(&self) -> Process {
+        let mut child = self
+            .command()
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -47,14 +69,77 @@ impl Process {
         let lines = Arc::default();
         collect(child.stdout.take().expect("the output is piped"), &lines);
         collect(child.stderr.take().expect("the output is piped"), &lines);
-        Self { child, lines }
+        Process {
+            child,
+            lines,
+            address: OnceLock::new(),
+            admin: OnceLock::new(),
+            _directory: self.directory.clone(),
+        }
+    }
+
+    /// Starts the process and waits until it listens. Panics if this takes longer than `max`.
+    pub(crate) fn start_within(&self, max: Duration) -> Process {
+        let began = Instant::now();
+        let process = self.start();
+        process.address();
+        let took = began.elapsed();
+        assert!(took < max, "startup took {took:?}:\n{}", process.log());
+        process
+    }
+
+    /// Runs the process until it exits, and returns its output.
+    pub(crate) fn run(&self) -> Output {
+        self.command().output().expect("the process starts")
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.binary);
+        command
+            .args(&self.arguments)
+            .env_remove("RUST_LOG")
+            .env("NO_COLOR", "1")
+            .envs(self.variables.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null());
+        if let Some(directory) = &self.directory {
+            command.current_dir(directory.path());
+        }
+        command
+    }
+}
+
+impl Process {
+    /// Prepares `tidegate` with these arguments.
+    pub(crate) fn with(arguments: &[&str]) -> ProcessBuilder {
+        let builder = ProcessBuilder {
+            binary: TIDEGATE.into(),
+            arguments: Vec::new(),
+            variables: Vec::new(),
+            directory: None,
+        };
+        builder.args(arguments)
+    }
+
+    /// Prepares `tidegate serve` with this TOML configuration. Its working directory is a new temporary directory, which
+    /// also contains the configuration file.
+    pub(crate) fn serving(config: &str) -> ProcessBuilder {
+        let directory = tempfile::tempdir().expect("the directory is created");
+        std::fs::write(directory.path().join("tidegate.toml"), config)
+            .expect("the file is written");
+        ProcessBuilder {
+            directory: Some(Arc::new(directory)),
+            ..Self::with(&["serve", "--config", "tidegate.toml"])
+        }
+    }
+
+    /// Starts `tidegate` with these arguments.
+    pub(crate) fn start(arguments: &[&str]) -> Self {
+        Self::with(arguments).start()
     }
 
     /// Runs `tidegate` with these arguments until it exits, and returns its output.
     pub(crate) fn run(arguments: &[&str]) -> Output {
-        command(Path::new(TIDEGATE), arguments)
-            .output()
-            .expect("the process starts")
+        Self::with(arguments).run()
     }
 
     /// Returns all lines that the process has written so far to standard output and standard error.
@@ -62,42 +147,62 @@ impl Process {
         self.lines.lock().clone()
     }
 
+    /// Returns [`lines`](Self::lines) as one text.
+    pub(crate) fn log(&self) -> String {
+        self.lines.lock().join("\n")
+    }
+
+    /// Returns the number of lines that contain `part`.
+    pub(crate) fn count_lines(&self, part: &str) -> usize {
+        let lines = self.lines.lock();
+        lines.iter().filter(|line| line.contains(part)).count()
+    }
+
     /// Waits until the process has written a line that contains `part`, and returns the first such line.
+    #[track_caller]
     pub(crate) fn wait_for_line(&self, part: &str) -> String {
         self.line(part, |line| line.contains(part))
     }
 
+    #[track_caller]
     fn line(&self, part: &str, wanted: impl Fn(&str) -> bool) -> String {
-        let deadline = Instant::now() + TEST_TIMEOUT;
-        loop {
-            let found = self.lines().into_iter().find(|line| wanted(line));
-            if let Some(line) = found {
-                return line;
-            }
-            assert!(
-                Instant::now() < deadline,
-                "tidegate has not written a line with {part:?}: {:#?}",
-                self.lines()
-            );
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let find = || self.lines.lock().iter().find(|line| wanted(line)).cloned();
+        poll(find)
+            .unwrap_or_else(|| panic!("tidegate writes no line with {part:?}:\n{}", self.log()))
     }
 
     /// Waits until the gateway listens for client requests, and returns the address.
+    #[track_caller]
     pub(crate) fn address(&self) -> SocketAddr {
         let announced =
             |line: &str| line.contains("listening") && !line.contains("admin listening");
-        address_in(&self.line("listening", announced))
+        let line = || self.line("listening", announced);
+        *self.address.get_or_init(|| address_in(&line()))
     }
 
     /// Returns a client that sends requests to the gateway. Waits until the gateway listens.
+    #[track_caller]
     pub(crate) fn client(&self) -> Client {
         Client::of(self.address())
     }
 
     /// Returns a client that sends requests to the admin listener. Waits until the admin listener is open.
+    #[track_caller]
     pub(crate) fn admin(&self) -> Client {
-        Client::of(address_in(&self.wait_for_line("admin listening")))
+        let line = || self.wait_for_line("admin listening");
+        Client::of(*self.admin.get_or_init(|| address_in(&line())))
+    }
+
+    /// Returns the value of one series of `/metrics`, like [`Client::metric`].
+    pub(crate) async fn metric(&self, series: &str) -> u64 {
+        self.admin().metric(series).await
+    }
+
+    /// Returns the body of `/readyz`. Asserts that the status is 200, also if the store is degraded.
+    pub(crate) async fn readyz(&self) -> String {
+        let response = self.admin().get("/readyz").send().await;
+        assert_eq!(response.status, 200, "{response:?}");
+        response.text()
     }
 
     /// Returns a field of `/proc/PID/status` in KiB, for example `VmRSS`, the resident memory.
@@ -116,31 +221,44 @@ impl Process {
         kill_process(Pid::from_child(&self.child), signal).expect("the process is running");
     }
 
+    /// Suspends the process with SIGSTOP. Its connections stay open.
+    pub(crate) fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Resumes the process with SIGCONT.
+    pub(crate) fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// Shuts the gateway down with SIGTERM, and asserts that it exits with status 0.
+    #[track_caller]
+    pub(crate) fn stop(mut self) {
+        self.signal(Signal::TERM);
+        assert!(self.wait_for_exit().success(), "{}", self.log());
+    }
+
+    /// Kills the process with SIGKILL, as in a crash, and waits until it has ended.
+    #[track_caller]
+    pub(crate) fn kill(&mut self) {
+        self.signal(Signal::KILL);
+        self.wait_for_exit();
+    }
+
     /// Waits until the process exits. Panics after [`TEST_TIMEOUT`].
+    #[track_caller]
     pub(crate) fn wait_for_exit(&mut self) -> ExitStatus {
-        let deadline = Instant::now() + TEST_TIMEOUT;
-        loop {
-            if let Some(status) = self
-                .child
-                .try_wait()
-                .expect("the child process can be queried")
-            {
-                return status;
-            }
-            assert!(
-                Instant::now() < deadline,
-                "tidegate has not exited in time: {:#?}",
-                self.lines()
-            );
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let status = poll(|| self.exit_status());
+        status.unwrap_or_else(|| panic!("tidegate does not exit:\n{}", self.log()))
     }
 
     pub(crate) fn is_running(&mut self) -> bool {
-        self.child
-            .try_wait()
-            .expect("the child process can be queried")
-            .is_none()
+        self.exit_status().is_none()
+    }
+
+    fn exit_status(&mut self) -> Option<ExitStatus> {
+        let status = self.child.try_wait();
+        status.expect("the child process can be queried")
     }
 }
 
@@ -149,17 +267,10 @@ impl Drop for Process {
         // Errors are ignored: they mean that the process has already exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if !std::thread::panicking() {
+            assert_eq!(self.count_lines("panicked at"), 0, "{}", self.log());
+        }
     }
-}
-
-fn command(binary: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(binary);
-    command
-        .args(arguments)
-        .env_remove("RUST_LOG")
-        .env("NO_COLOR", "1")
-        .stdin(Stdio::null());
-    command
 }
 
 fn collect(output: impl Read + Send + 'static, lines: &Arc<Mutex<Vec<String>>>) {
@@ -169,6 +280,18 @@ fn collect(output: impl Read + Send + 'static, lines: &Arc<Mutex<Vec<String>>>) 
             lines.lock().push(line);
         }
     });
+}
+
+/// Calls `check` until it returns a value. Returns `None` after [`TEST_TIMEOUT`].
+fn poll<T>(mut check: impl FnMut() -> Option<T>) -> Option<T> {
+    let deadline = Instant::now() + TEST_TIMEOUT;
+    loop {
+        let found = check();
+        if found.is_some() || Instant::now() > deadline {
+            return found;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// Returns the address of the first URL in a log line. Panics if there is none.

@@ -1,7 +1,6 @@
 //! Crashes of the gateway at each step of one request with an idempotency key.
 
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::Path;
 
 use rustix::process::Signal;
 use tempfile::TempDir;
@@ -9,11 +8,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use crate::crash::execution_log::{ExecutionLog, KEY, ResponseDigest};
-use crate::crash::setup::{Setup, is_unknown};
-use crate::support::{Client, ClientResponse, Process, eventually};
-
-/// The gateway that is built with the tests. Other builds have no failpoints.
-const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
+use crate::crash::setup::disk_gateway;
+use crate::support::{Client, ClientResponse, Process, ProcessBuilder, eventually, is_unknown};
 
 /// State of the idempotency key on disk after a crash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,13 +47,13 @@ async fn duplicates_wait(process: &Process) -> bool {
 /// Sends a request to a gateway that crashes at `failpoint`. Returns the responses that clients received before the
 /// crash.
 async fn crash(
-    setup: &Setup,
+    setup: &ProcessBuilder,
     failpoint: &str,
     duplicates: Duplicates,
     gate: &watch::Sender<bool>,
 ) -> Vec<ClientResponse> {
     let failpoints = format!("{failpoint}=return");
-    let mut process = setup.start_binary(Path::new(TIDEGATE), &[("FAILPOINTS", &failpoints)]);
+    let mut process = setup.start_failing(&failpoints);
     let mut clients = JoinSet::new();
     clients.spawn(post_work(process.client()));
     if duplicates != Duplicates::None {
@@ -85,7 +81,7 @@ async fn crash_at(failpoint: &str, duplicates: Duplicates, expected: StateOnDisk
     let executions = ExecutionLog::at(&files.path().join("executions"));
     let gate = watch::Sender::new(duplicates != Duplicates::Waiting);
     let upstream = executions.gated_upstream(1, "one", &gate.subscribe());
-    let setup = Setup::new(&upstream.url());
+    let setup = disk_gateway(&upstream.url());
     let received = crash(&setup, failpoint, duplicates, &gate).await;
     // A waiting duplicate request can receive the response as soon as the record is on disk. No other request can
     // receive one before the crash.

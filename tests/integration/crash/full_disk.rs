@@ -7,9 +7,11 @@ use tempfile::TempDir;
 use tokio::sync::watch;
 
 use crate::crash::execution_log::{ExecutionLog, KEY, ResponseDigest};
-use crate::crash::setup::{Setup, is_problem, kill, lines_with, metric, readyz};
+use crate::crash::setup::disk_gateway_at;
 use crate::support::small_disk::SmallDisk;
-use crate::support::{Client, ClientResponse, Process, Upstream, eventually};
+use crate::support::{
+    Client, ClientResponse, Process, ProcessBuilder, Upstream, eventually, is_problem,
+};
 
 /// Maximum time between the moment at which disk space becomes free and the next execution.
 const MAX_RECOVERY: Duration = Duration::from_secs(5);
@@ -80,7 +82,7 @@ struct FullDiskFixture {
     gate: watch::Sender<bool>,
     process: Process,
     client: Client,
-    setup: Setup,
+    setup: ProcessBuilder,
     disk: SmallDisk,
     /// Declared after `process`, so that the upstream is dropped after the gateway.
     _upstream: Upstream,
@@ -95,7 +97,7 @@ fn start() -> FullDiskFixture {
     let upstream = executions.gated_upstream(3, "caught", &gate.subscribe());
     let disk = SmallDisk::mount();
     let store = disk.path().join("store");
-    let setup = Setup::with_store(TempDir::new().unwrap(), &store, &upstream.url());
+    let setup = disk_gateway_at(&store, &upstream.url());
     let process = setup.restart();
     let client = process.client();
     FullDiskFixture {
@@ -151,7 +153,7 @@ async fn on_a_full_disk_new_keys_are_rejected_until_there_is_space_again() {
         done.push(rejected);
     }
 
-    kill(&mut fixture.process);
+    fixture.process.kill();
     let process = fixture.setup.restart();
     assert_all_replayed(&process.client(), &done, executions).await;
     assert_eq!(
@@ -171,8 +173,8 @@ async fn a_full_disk_is_logged_once_and_reported_by_readyz_and_metrics_until_it_
     let mut fixture = start();
     let (client, executions) = (&fixture.client, &fixture.executions);
     assert!(ResponseDigest::of(&post_work(client, "early").await).is_some());
-    assert_eq!(readyz(&fixture.process).await, "ready\n");
-    assert_eq!(metric(&fixture.process, DEGRADED).await, 0);
+    assert_eq!(fixture.process.readyz().await, "ready\n");
+    assert_eq!(fixture.process.metric(DEGRADED).await, 0);
     let before = fixture.process.lines().len();
 
     fixture.disk.fill();
@@ -187,42 +189,39 @@ async fn a_full_disk_is_logged_once_and_reported_by_readyz_and_metrics_until_it_
     // One line reports the failure of the idempotency store. Another one is possible for the snapshot of rate limit
     // buckets.
     assert!(lines.len() <= 2, "{} lines: {lines:#?}", lines.len());
-    let text = readyz(&fixture.process).await;
+    let text = fixture.process.readyz().await;
     assert!(text.starts_with("ready, degraded: records: "), "{text}");
     assert!(text.contains("No space left on device"), "{text}");
-    assert_eq!(metric(&fixture.process, DEGRADED).await, 1);
+    assert_eq!(fixture.process.metric(DEGRADED).await, 1);
     let errors = "idempotency_store_errors_total{route=\"all\"}";
-    assert!(metric(&fixture.process, errors).await >= REJECTED as u64);
+    assert!(fixture.process.metric(errors).await >= REJECTED as u64);
     let failures = "store_failures_total{part=\"records\"}";
-    assert!(metric(&fixture.process, failures).await > 0);
+    assert!(fixture.process.metric(failures).await > 0);
 
     fixture.disk.empty();
     wait_until_working(client, "after").await;
-    assert_eq!(readyz(&fixture.process).await, "ready\n");
-    assert_eq!(metric(&fixture.process, DEGRADED).await, 0);
+    assert_eq!(fixture.process.readyz().await, "ready\n");
+    assert_eq!(fixture.process.metric(DEGRADED).await, 0);
     let lines = fixture.process.lines().split_off(before);
     assert!(lines.len() <= 4, "{lines:#?}");
-    assert_eq!(lines_with(&fixture.process, "idempotency store failed,"), 1);
-    assert_eq!(
-        lines_with(&fixture.process, "idempotency store reopened"),
-        1
-    );
+    assert_eq!(fixture.process.count_lines("idempotency store failed,"), 1);
+    assert_eq!(fixture.process.count_lines("idempotency store reopened"), 1);
 
     // A gateway that starts on a full disk reports the failure too. It deletes the reserve file and opens its store in
     // the freed space.
-    kill(&mut fixture.process);
+    fixture.process.kill();
     fixture.disk.fill();
     let process = fixture.setup.restart();
     let reason = process.wait_for_line("idempotency store failed,");
     assert!(reason.contains("No space left on device"), "{reason}");
-    let text = readyz(&process).await;
+    let text = process.readyz().await;
     assert!(text.starts_with("ready, degraded: records: "), "{text}");
-    assert_eq!(metric(&process, DEGRADED).await, 1);
+    assert_eq!(process.metric(DEGRADED).await, 1);
     fixture.disk.empty();
     wait_until_working(&process.client(), "restarted").await;
-    assert_eq!(readyz(&process).await, "ready\n");
-    assert_eq!(metric(&process, DEGRADED).await, 0);
-    assert_eq!(lines_with(&process, "idempotency store failed,"), 1);
+    assert_eq!(process.readyz().await, "ready\n");
+    assert_eq!(process.metric(DEGRADED).await, 0);
+    assert_eq!(process.count_lines("idempotency store failed,"), 1);
 }
 
 #[tokio::test]
@@ -264,7 +263,7 @@ async fn an_execution_in_flight_when_the_disk_fills_up_records_its_response_in_t
 
     fixture.disk.empty();
     wait_until_working(client, "after").await;
-    kill(&mut fixture.process);
+    fixture.process.kill();
     let process = fixture.setup.restart();
     assert_all_replayed(&process.client(), &done, executions).await;
     assert_all_replayed(&process.client(), &["caught".into()], executions).await;
@@ -293,7 +292,7 @@ async fn no_response_is_lost_when_responses_fill_the_disk() {
     fixture.disk.remount("size=200m");
     wait_until_working(&client, "after").await;
     assert_all_replayed(&client, &keys, &executions).await;
-    kill(&mut fixture.process);
+    fixture.process.kill();
     let process = fixture.setup.restart();
     assert_all_replayed(&process.client(), &keys, &executions).await;
     assert_eq!(executions.repeated(), [] as [String; 0]);
@@ -305,10 +304,10 @@ async fn no_response_is_lost_when_responses_fill_the_disk() {
 async fn a_gateway_with_a_read_only_store_exits_with_a_remedy() {
     let mut fixture = start();
     assert!(ResponseDigest::of(&post_work(&fixture.client, "early").await).is_some());
-    kill(&mut fixture.process);
+    fixture.process.kill();
 
     fixture.disk.remount("ro");
-    let mut rejected = fixture.setup.start(&[]);
+    let mut rejected = fixture.setup.start();
     assert!(!rejected.wait_for_exit().success());
     let reason = rejected.wait_for_line("cannot use the store directory");
     assert!(reason.contains("Read-only file system"), "{reason}");

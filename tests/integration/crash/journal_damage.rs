@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tempfile::TempDir;
 
 use crate::crash::execution_log::KEY;
-use crate::crash::setup::{Setup, kill};
+use crate::crash::setup::disk_gateway_at;
 use crate::support::damage::{Damage, copy, used};
-use crate::support::{Process, Upstream, eventually, full};
+use crate::support::{Process, ProcessBuilder, Upstream, eventually, full};
 
 /// Result of an attempt to start a gateway with a damaged store.
 #[derive(Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ fn journals_in(store: &Path) -> Vec<PathBuf> {
 
 /// Kills a gateway shortly after the storage engine has started a new journal. The content of the old journal is then
 /// not yet written to table files. Returns the idempotency keys whose requests received a response.
-async fn kill_between_journals(setup: &Setup, store: &Path) -> Vec<String> {
+async fn kill_between_journals(setup: &ProcessBuilder, store: &Path) -> Vec<String> {
     let mut keys = Vec::new();
     for attempt in 0..20 {
         let mut process = setup.restart();
@@ -79,7 +79,7 @@ async fn kill_between_journals(setup: &Setup, store: &Path) -> Vec<String> {
             count.load(Ordering::Relaxed) > before + 16
         })
         .await;
-        kill(&mut process);
+        process.kill();
         keys.extend(clients.join_all().await.into_iter().flatten());
         if journals_in(store).len() > 1 {
             return keys;
@@ -89,8 +89,8 @@ async fn kill_between_journals(setup: &Setup, store: &Path) -> Vec<String> {
 }
 
 /// Starts a gateway and waits until it listens. Returns `None` if it exits with an error that contains the remedy.
-async fn try_start(setup: &Setup) -> Option<Process> {
-    let mut process = setup.start(&[]);
+async fn try_start(setup: &ProcessBuilder) -> Option<Process> {
+    let mut process = setup.start();
     let logged = |part: &str| process.lines().iter().any(|line| line.contains(part));
     eventually("the gateway starts or exits", async || {
         logged("listening") || logged("move it away")
@@ -112,7 +112,7 @@ async fn a_store_with_a_damaged_older_journal_is_rejected() {
     });
     let dir = TempDir::new().unwrap();
     let store = dir.path().join("store");
-    let setup = Setup::with_store(TempDir::new().unwrap(), &store, &upstream.url());
+    let setup = disk_gateway_at(&store, &upstream.url());
     let keys = kill_between_journals(&setup, &store).await;
     let sealed = journals_in(&store).swap_remove(0);
     let end = used(&fs::read(&sealed).unwrap()) as u64;
@@ -131,7 +131,7 @@ async fn a_store_with_a_damaged_older_journal_is_rejected() {
                 .join(sealed.file_name().unwrap());
             damage.apply(&struck);
         }
-        let setup = Setup::with_store(TempDir::new().unwrap(), home.path(), &upstream.url());
+        let setup = disk_gateway_at(home.path(), &upstream.url());
         // After a rejection, the gateway is started once more, as a supervisor would do. The first attempt can have
         // changed the files.
         let Some(process) = try_start(&setup).await else {

@@ -3,8 +3,7 @@
 use std::collections::HashMap;
 
 use crate::crash::execution_log::{ExecutionLog, ResponseDigest};
-use crate::crash::setup::is_unknown;
-use crate::support::ClientResponse;
+use crate::support::{ClientResponse, is_unknown};
 
 /// State of an idempotency key, as the clients know it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,13 +1,8 @@
 //! Memory use of a lookup through the admin API, for an idempotency key with many large responses.
 
-use std::fs;
-use std::path::Path;
-
-use tempfile::TempDir;
-
 use crate::crash::execution_log::KEY;
-use crate::crash::setup::Setup;
-use crate::support::{Upstream, full};
+use crate::crash::setup::disk_gateway;
+use crate::support::{Process, Upstream, full};
 
 /// Number of callers that use the same idempotency key. Each caller has its own scope.
 const SCOPES: usize = 300;
@@ -19,28 +14,15 @@ const BODY: usize = 1_000_000;
 /// storage engine (32 MiB), a few responses, and memory that the allocator does not return.
 const MAX_GROWTH: usize = 96 << 20;
 
-/// Returns the resident memory of the gateway, in bytes. The process id of the gateway is in the file `lock` of its
-/// store.
-fn resident(store: &Path) -> usize {
-    let id = fs::read_to_string(store.join("lock")).unwrap();
-    let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
-    let kib: usize = line
-        .unwrap()
-        .split_whitespace()
-        .nth(1)
-        .unwrap()
-        .parse()
-        .unwrap();
-    kib << 10
+/// Returns the resident memory of the gateway, in bytes.
+fn resident(process: &Process) -> usize {
+    usize::try_from(process.memory("VmRSS")).unwrap() << 10
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lookup_of_a_key_with_300_mb_of_responses_reads_no_response_into_memory() {
     let upstream = Upstream::with(|_| async { full(vec![b'.'; BODY]) });
-    let dir = TempDir::new().unwrap();
-    let store = dir.path().join("store");
-    let setup = Setup::with_store(TempDir::new().unwrap(), &store, &upstream.url());
+    let setup = disk_gateway(&upstream.url());
     let process = setup.restart();
     let mut connection = process.client().keep_alive().await;
     for scope in 0..SCOPES {
@@ -53,14 +35,14 @@ async fn a_lookup_of_a_key_with_300_mb_of_responses_reads_no_response_into_memor
     drop(process);
     let process = setup.restart();
     let admin = process.admin();
-    let before = resident(&store);
+    let before = resident(&process);
 
     let found = admin.get("/idempotency/keys/shared").send().await.json();
     assert_eq!(found["records"].as_array().map(Vec::len), Some(100));
     assert_eq!(found["left_out"], SCOPES - 100);
     assert_eq!(found["records"][0]["status"], 200);
     assert_eq!(found["records"][0]["response_bytes"], BODY);
-    let growth = resident(&store).saturating_sub(before);
+    let growth = resident(&process).saturating_sub(before);
     println!(
         "lookup: {} MiB before, {} MiB more after",
         before >> 20,
@@ -94,6 +76,6 @@ async fn a_lookup_of_a_key_with_300_mb_of_responses_reads_no_response_into_memor
     let shown = bodies["records"].as_array().map_or(0, Vec::len);
     assert!(shown > 1);
     assert_eq!(bodies["left_out"], SCOPES - shown);
-    let growth = resident(&store).saturating_sub(before);
+    let growth = resident(&process).saturating_sub(before);
     assert!(growth < 2 * MAX_GROWTH, "{growth} bytes");
 }

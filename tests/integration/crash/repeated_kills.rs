@@ -19,8 +19,8 @@ use tokio::task::JoinSet;
 
 use crate::crash::execution_log::{ExecutionLog, KEY};
 use crate::crash::key_tracker::{KeyState, KeyTracker, Phase, StateBeforeSend};
-use crate::crash::setup::{Setup, kill};
-use crate::support::{Client, ClientRequest, ClientResponse, Process};
+use crate::crash::setup::disk_gateway;
+use crate::support::{Client, ClientRequest, ClientResponse, Process, ProcessBuilder};
 
 const DEFAULT_ROUNDS: u64 = 25;
 
@@ -42,7 +42,7 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// State that outlives each gateway process of the test.
 struct KillTest {
-    setup: Setup,
+    setup: ProcessBuilder,
     executions: Arc<ExecutionLog>,
     tracker: Arc<Mutex<KeyTracker>>,
 }
@@ -68,7 +68,7 @@ async fn a_gateway_killed_at_random_times_replays_its_responses_and_executes_no_
     let executions = ExecutionLog::at(&files.path().join("executions"));
     let upstream = executions.upstream(seed);
     let test = KillTest {
-        setup: Setup::new(&upstream.url()),
+        setup: disk_gateway(&upstream.url()),
         executions,
         tracker: Arc::default(),
     };
@@ -80,9 +80,9 @@ async fn a_gateway_killed_at_random_times_replays_its_responses_and_executes_no_
         let before = test.tracker.lock().keys().len();
         test.load(&mut process, round, &mut random).await;
         if random.u8(..) < 50 {
-            let mut starting = test.setup.start(&[]);
+            let mut starting = test.setup.start();
             tokio::time::sleep(Duration::from_millis(random.u64(..MAX_START_MILLIS))).await;
-            kill(&mut starting);
+            starting.kill();
         }
         let started = Instant::now();
         process = test.setup.restart();
@@ -93,7 +93,7 @@ async fn a_gateway_killed_at_random_times_replays_its_responses_and_executes_no_
             break;
         }
     }
-    kill(&mut process);
+    process.kill();
     process = test.setup.restart();
     test.review(&process, 0, 0, &mut random).await;
 
@@ -139,7 +139,7 @@ impl KillTest {
             clients.spawn(load_client.send_until(Arc::clone(&over)));
         }
         tokio::time::sleep(Duration::from_millis(random.u64(10..=MAX_LOAD_MILLIS))).await;
-        kill(process);
+        process.kill();
         over.store(true, Ordering::Relaxed);
         clients.join_all().await;
     }
@@ -267,10 +267,10 @@ async fn a_release_build_has_no_failpoints() {
     let files = tempfile::TempDir::new().unwrap();
     let executions = ExecutionLog::at(&files.path().join("executions"));
     let upstream = executions.upstream(0);
-    let setup = Setup::new(&upstream.url());
+    let setup = disk_gateway(&upstream.url());
     let all = "before-claim=return;after-claim=return;mid-upstream=return;after-upstream=return;\
                after-commit=return;mid-reply=return";
-    let mut process = setup.start(&[("FAILPOINTS", all)]);
+    let mut process = setup.env("FAILPOINTS", all).start();
     let client = process.client();
     let mut tracker = KeyTracker::default();
     for _ in 0..2 {

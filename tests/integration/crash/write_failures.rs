@@ -16,12 +16,11 @@ use tokio::task::JoinSet;
 
 use crate::crash::execution_log::{ExecutionLog, KEY, ResponseDigest};
 use crate::crash::repeated_kills::number;
-use crate::crash::setup::{Setup, is_problem, is_unknown, kill, lines_with, metric, readyz};
+use crate::crash::setup::{disk_gateway, disk_gateway_at};
 use crate::support::small_disk::SmallDisk;
-use crate::support::{Client, ClientResponse, Process, Upstream, eventually};
-
-/// The gateway that is built with the tests. Other builds have no failpoints.
-const TIDEGATE: &str = env!("CARGO_BIN_EXE_tidegate");
+use crate::support::{
+    Client, ClientResponse, Process, ProcessBuilder, Upstream, eventually, is_problem, is_unknown,
+};
 
 /// Number of clients that send requests at the same time.
 const CLIENTS: usize = 16;
@@ -115,9 +114,9 @@ async fn check(
     received: &Received,
     executions: &ExecutionLog,
     process: &mut Process,
-    setup: &Setup,
+    setup: &ProcessBuilder,
 ) {
-    let reopenings = reopenings(process);
+    let reopenings = process.count_lines(REOPENED);
     println!(
         "write failures: {} executed, {} responses, {} lost, {} rejected, {reopenings} reopenings",
         executions.count(),
@@ -131,7 +130,7 @@ async fn check(
         "{} responses were lost in {reopenings} reopenings",
         received.lost.len()
     );
-    kill(process);
+    process.kill();
     *process = setup.restart();
     let mut connection = process.client().keep_alive().await;
     for key in received.completed.iter().chain(&received.lost) {
@@ -152,11 +151,6 @@ async fn check(
     assert_eq!(executions.repeated(), [] as [String; 0]);
 }
 
-fn reopenings(process: &Process) -> usize {
-    let lines = process.lines();
-    lines.iter().filter(|line| line.contains(REOPENED)).count()
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_disk_that_fills_up_at_random_loses_at_most_one_response_per_reopening() {
     let seed = number("CRASH_SEED").unwrap_or_else(|| fastrand::u64(..));
@@ -168,7 +162,7 @@ async fn a_disk_that_fills_up_at_random_loses_at_most_one_response_per_reopening
     let disk = SmallDisk::mount();
     disk.remount("size=96m");
     let store = disk.path().join("store");
-    let setup = Setup::with_store(TempDir::new().unwrap(), &store, &upstream.url());
+    let setup = disk_gateway_at(&store, &upstream.url());
     let mut process = setup.restart();
     let load = Load::start(&process.client());
     let mut slowest = Duration::ZERO;
@@ -207,12 +201,12 @@ async fn writes_and_syncs_that_fail_at_random_lose_at_most_one_response_per_reop
     let files = TempDir::new().unwrap();
     let executions = ExecutionLog::at(&files.path().join("executions"));
     let upstream = executions.upstream(1);
-    let setup = Setup::new(&upstream.url());
-    let failpoints = [("FAILPOINTS", "store-sync=1%return;store-write=1%return")];
+    let setup = disk_gateway(&upstream.url());
+    let failpoints = "store-sync=1%return;store-write=1%return";
     // The first write of the gateway, when it opens the store, can fail too. The gateway then exits, so the loop starts
     // it again.
     let mut process = loop {
-        let mut process = setup.start_binary(TIDEGATE.as_ref(), &failpoints);
+        let mut process = setup.start_failing(failpoints);
         let mut ended = false;
         eventually("the gateway starts or exits", async || {
             ended = !process.is_running();
@@ -226,7 +220,7 @@ async fn writes_and_syncs_that_fail_at_random_lose_at_most_one_response_per_reop
     };
     let load = Load::start(&process.client());
     eventually("the store has been reopened 5 times", async || {
-        reopenings(&process) >= 5
+        process.count_lines(REOPENED) >= 5
     })
     .await;
     let received = load.stop().await;
@@ -238,11 +232,11 @@ async fn a_write_that_hangs_times_out_and_degrades_the_store_until_it_returns() 
     let files = TempDir::new().unwrap();
     let executions = ExecutionLog::at(&files.path().join("executions"));
     let upstream = executions.upstream(1);
-    let setup = Setup::new(&upstream.url());
+    let setup = disk_gateway(&upstream.url());
     // 4 commits succeed: the opening of the store, the claim and completion of the first request, and the claim of the
     // second. The fifth commit, the completion of the second request, hangs for 14 s.
-    let hang = [("FAILPOINTS", "store-stall=4*off->1*sleep(14000)->off")];
-    let process = setup.start_binary(TIDEGATE.as_ref(), &hang);
+    let hang = "store-stall=4*off->1*sleep(14000)->off";
+    let process = setup.start_failing(hang);
     let client = process.client();
     assert!(ResponseDigest::of(&post_work(&client, "first").await).is_some());
 
@@ -261,12 +255,12 @@ async fn a_write_that_hangs_times_out_and_degrades_the_store_until_it_returns() 
     assert!(is_unknown(&post_work(&client, "second").await));
     let replayed = post_work(&client, "first").await;
     assert_eq!(replayed.header("idempotent-replayed"), "true");
-    let text = readyz(&process).await;
+    let text = process.readyz().await;
     assert_eq!(
         text,
         "ready, degraded: records: the disk does not respond\n"
     );
-    assert_eq!(metric(&process, LOST).await, 1);
+    assert_eq!(process.metric(LOST).await, 1);
 
     // The write returns after 14 s. From then on, the response is on disk, and a retry receives it.
     let deadline = Instant::now() + Duration::from_secs(8);
@@ -282,10 +276,10 @@ async fn a_write_that_hangs_times_out_and_degrades_the_store_until_it_returns() 
     }
     assert!(ResponseDigest::of(&post_work(&client, "third").await).is_some());
     assert_eq!(executions.repeated(), [] as [String; 0]);
-    assert_eq!(readyz(&process).await, "ready\n");
-    assert_eq!(lines_with(&process, "idempotency store failed,"), 1);
-    assert_eq!(lines_with(&process, "idempotency store responds again"), 1);
-    assert_eq!(lines_with(&process, "ERROR"), 1);
+    assert_eq!(process.readyz().await, "ready\n");
+    assert_eq!(process.count_lines("idempotency store failed,"), 1);
+    assert_eq!(process.count_lines("idempotency store responds again"), 1);
+    assert_eq!(process.count_lines("ERROR"), 1);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -293,12 +287,12 @@ async fn a_response_not_stored_within_10_s_is_withheld_and_replayed_once_it_is_s
     let files = TempDir::new().unwrap();
     let executions = ExecutionLog::at(&files.path().join("executions"));
     let upstream: Upstream = executions.upstream(1);
-    let setup = Setup::new(&upstream.url());
+    let setup = disk_gateway(&upstream.url());
     // The completion of the first request fails, and so do the first eight attempts to reopen the store. The ninth
     // attempt succeeds after backoffs of 0.25 s, 0.5 s, 1 s and six times 2 s. The sum is 13.75 s, which is longer than
     // the 10 s for which the gateway waits until a response is stored.
-    let failing = [("FAILPOINTS", "store-write=2*off->9*return->off")];
-    let process = setup.start_binary(TIDEGATE.as_ref(), &failing);
+    let failing = "store-write=2*off->9*return->off";
+    let process = setup.start_failing(failing);
     let client = process.client();
     let first = tokio::spawn({
         let client = client.clone();
@@ -307,14 +301,14 @@ async fn a_response_not_stored_within_10_s_is_withheld_and_replayed_once_it_is_s
     process.wait_for_line("idempotency store failed");
     let other = post_work(&client, "other").await;
     assert!(is_problem(&other, "store-unavailable"), "{other:?}");
-    let text = readyz(&process).await;
+    let text = process.readyz().await;
     assert!(text.starts_with("ready, degraded: records: "), "{text}");
-    assert_eq!(metric(&process, LOST).await, 0);
+    assert_eq!(process.metric(LOST).await, 0);
     let received = first.await.unwrap();
     assert!(is_unknown(&received), "{received:?}");
     assert!(is_unknown(&post_work(&client, "first").await));
     // The retry is not counted as another lost execution.
-    assert_eq!(metric(&process, LOST).await, 1);
+    assert_eq!(process.metric(LOST).await, 1);
 
     process.wait_for_line(REOPENED);
     let replayed = post_work(&client, "first").await;
@@ -322,11 +316,11 @@ async fn a_response_not_stored_within_10_s_is_withheld_and_replayed_once_it_is_s
     assert_eq!(ResponseDigest::of(&replayed), executions.digest("first"));
     assert!(ResponseDigest::of(&post_work(&client, "other").await).is_some());
     assert_eq!(executions.count_of("first"), 1);
-    assert_eq!(metric(&process, LOST).await, 1);
-    assert_eq!(readyz(&process).await, "ready\n");
+    assert_eq!(process.metric(LOST).await, 1);
+    assert_eq!(process.readyz().await, "ready\n");
     // The failed attempts to reopen the store are logged only at the level DEBUG.
-    assert_eq!(lines_with(&process, "ERROR"), 1, "{:#?}", process.lines());
-    assert_eq!(lines_with(&process, "WARN"), 0, "{:#?}", process.lines());
+    assert_eq!(process.count_lines("ERROR"), 1, "{:#?}", process.lines());
+    assert_eq!(process.count_lines("WARN"), 0, "{:#?}", process.lines());
 }
 
 #[tokio::test]
@@ -334,29 +328,29 @@ async fn a_store_that_cannot_be_reopened_logs_no_line_per_request_or_attempt() {
     let files = TempDir::new().unwrap();
     let executions = ExecutionLog::at(&files.path().join("executions"));
     let upstream = executions.upstream(1);
-    let setup = Setup::new(&upstream.url());
+    let setup = disk_gateway(&upstream.url());
     // 3 commits succeed: the opening of the store, and the claim and completion of the first request. The claim of the
     // next request fails, and so do the first four attempts to reopen the store.
     let failing = "store-write=3*off->1*return->off;store-reopen=4*return->off";
-    let process = setup.start_binary(TIDEGATE.as_ref(), &[("FAILPOINTS", failing)]);
+    let process = setup.start_failing(failing);
     let client = process.client();
     assert!(ResponseDigest::of(&post_work(&client, "first").await).is_some());
     let before = process.lines().len();
     let mut connection = client.keep_alive().await;
     let mut rejected = 0;
-    while lines_with(&process, REOPENED) == 0 {
+    while process.count_lines(REOPENED) == 0 {
         let request = client.post("/work").header(KEY, "second");
         let response = connection.send(request).await;
         if is_problem(&response, "store-unavailable") {
             rejected += 1;
         }
         if rejected == 100 {
-            let text = readyz(&process).await;
+            let text = process.readyz().await;
             assert!(text.starts_with("ready, degraded: records: "), "{text}");
         }
     }
     assert!(rejected > 1_000, "{rejected}");
-    assert_eq!(readyz(&process).await, "ready\n");
+    assert_eq!(process.readyz().await, "ready\n");
     let lines = process.lines().split_off(before);
     assert_eq!(lines.len(), 2, "{} lines: {lines:#?}", lines.len());
 }
@@ -371,10 +365,10 @@ async fn after_a_failed_sync_the_files_are_rewritten_before_a_request_is_acknowl
     let executions = ExecutionLog::at(&files.path().join("executions"));
     let upstream = executions.upstream(1);
     let store = files.path().join("store");
-    let setup = Setup::with_store(TempDir::new().unwrap(), &store, &upstream.url());
+    let setup = disk_gateway_at(&store, &upstream.url());
     // The sync of the first completion fails, and the gateway reopens the store.
-    let failing = [("FAILPOINTS", "store-sync=2*off->1*return->off")];
-    let mut process = setup.start_binary(TIDEGATE.as_ref(), &failing);
+    let failing = "store-sync=2*off->1*return->off";
+    let mut process = setup.start_failing(failing);
     let client = process.client();
     let manifest = store.join(MANIFEST);
     let long_ago = SystemTime::now() - Duration::from_hours(1);
@@ -394,14 +388,14 @@ async fn after_a_failed_sync_the_files_are_rewritten_before_a_request_is_acknowl
 
     // The second process does not rewrite the files when it starts, because the store has worked since it was reopened.
     // In the second process, the sync of the first claim fails. The process is killed while it cannot reopen the store.
-    kill(&mut process);
+    process.kill();
     make_old();
-    let failing = [("FAILPOINTS", "store-sync=1*off->return;store-reopen=return")];
-    let mut process = setup.start_binary(TIDEGATE.as_ref(), &failing);
+    let failing = "store-sync=1*off->return;store-reopen=return";
+    let mut process = setup.start_failing(failing);
     let rejected = post_work(&process.client(), "second").await;
     assert!(is_problem(&rejected, "store-unavailable"), "{rejected:?}");
     assert!(is_old());
-    kill(&mut process);
+    process.kill();
 
     // The third process rewrites the files when it starts, because the store has failed in the second one.
     let process = setup.restart();
@@ -425,13 +419,13 @@ async fn after_a_failed_sync_at_start_the_next_process_rewrites_the_files() {
     let executions = ExecutionLog::at(&files.path().join("executions"));
     let upstream = executions.upstream(1);
     let store = files.path().join("store");
-    let setup = Setup::with_store(TempDir::new().unwrap(), &store, &upstream.url());
+    let setup = disk_gateway_at(&store, &upstream.url());
     let mut process = setup.restart();
     assert!(ResponseDigest::of(&post_work(&process.client(), "first").await).is_some());
-    kill(&mut process);
+    process.kill();
 
-    let failing = [("FAILPOINTS", "store-sync=1*return->off")];
-    let mut process = setup.start_binary(TIDEGATE.as_ref(), &failing);
+    let failing = "store-sync=1*return->off";
+    let mut process = setup.start_failing(failing);
     eventually("the gateway exits", async || !process.is_running()).await;
     let manifest = store.join(MANIFEST);
     let long_ago = SystemTime::now() - Duration::from_hours(1);

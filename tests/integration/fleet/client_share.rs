@@ -1,16 +1,16 @@
 //! Tests of `max_keys_per_client`: one client cannot fill Redis with idempotency keys.
 
-use crate::fleet::gateways::{Gateway, Setup, is_problem};
+use crate::fleet::gateways::Setup;
 use crate::fleet::upstream_api::{Api, ApiResponse};
 use crate::support::redis::{RedisCluster, RedisServer};
-use crate::support::{ClientResponse, eventually};
+use crate::support::{ClientResponse, Process, eventually, is_problem};
 
 /// `max_keys_per_client` in these tests.
 const MAX_KEYS: usize = 40;
 
 /// Sends a request with an idempotency key from the address `source`. If `invented` is true, each request has its
 /// own `Authorization` header, and so its own scope.
-async fn pay(gateway: &Gateway, source: &str, key: &str, invented: bool) -> ClientResponse {
+async fn pay(gateway: &Process, source: &str, key: &str, invented: bool) -> ClientResponse {
     let client = gateway.client().from(source);
     let request = client.post("/pay").key(key).body("amount=1");
     if invented {
@@ -23,14 +23,15 @@ async fn pay(gateway: &Gateway, source: &str, key: &str, invented: bool) -> Clie
 
 fn is_exhausted(response: &ClientResponse) -> bool {
     let detail = response.json()["detail"].to_string();
-    is_problem(response, 429, "idempotency-keys-exhausted")
+    response.status == 429
+        && is_problem(response, "idempotency-keys-exhausted")
         && detail.contains("client has 40 idempotency keys or more")
         && response.retry_after() > 80_000
 }
 
 /// Sends more idempotency keys from one client than `max_keys_per_client` allows, to both gateways. Asserts that other
 /// clients are not affected.
-async fn assert_other_clients_can_claim(gateways: &[Gateway; 2], api: &Api, invented: bool) {
+async fn assert_other_clients_can_claim(gateways: &[Process; 2], api: &Api, invented: bool) {
     for number in 1..=60 {
         let key = format!("{invented}-{number}");
         let response = pay(&gateways[number % 2], "127.0.0.1", &key, invented).await;
@@ -54,7 +55,7 @@ async fn assert_other_clients_can_claim(gateways: &[Gateway; 2], api: &Api, inve
         let response = pay(gateway, "127.0.0.2", &key, invented).await;
         assert!(ApiResponse::of(&response).is_some(), "{response:?}");
         let rejections = gateway
-            .metric("idempotency_client_share_rejections_total")
+            .metric_sum("idempotency_client_share_rejections_total")
             .await;
         assert!(rejections >= 10, "{rejections}");
     }
@@ -97,7 +98,7 @@ async fn a_count_that_cannot_be_read_rejects_no_request() {
         gateway.replay(&format!("key-{number}")).await;
     }
     gateway.replay("first").await;
-    assert_eq!(gateway.readiness().await, "ready\n");
+    assert_eq!(gateway.readyz().await, "ready\n");
 }
 
 #[tokio::test]

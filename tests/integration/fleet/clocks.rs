@@ -3,28 +3,27 @@
 
 use std::time::Duration;
 
-use crate::fleet::gateways::{Gateway, Setup, is_in_flight};
+use crate::fleet::gateways::{STARTUP, Setup, is_in_flight};
 use crate::fleet::upstream_api::{Api, Withheld};
-use crate::support::eventually;
 use crate::support::redis::{RedisServer, ahead_variables};
+use crate::support::{Process, eventually};
 
 const APART: Duration = Duration::from_mins(5);
 
 /// The response to a request with a rate limit: whether it was admitted, `Retry-After`, and `RateLimit`.
 type LimitResponse = (bool, u64, String);
 
-fn start_ahead(setup: &Setup) -> Gateway {
-    let variables = ahead_variables(APART);
-    let variables: Vec<_> = variables
-        .iter()
-        .map(|(name, value)| (*name, value.as_str()))
-        .collect();
-    setup.start_with_env(&variables)
+fn start_ahead(setup: &Setup) -> Process {
+    let variables = ahead_variables(APART).into_iter();
+    let process = variables.fold(setup.process(), |process, (name, value)| {
+        process.env(name, &value)
+    });
+    process.start_within(STARTUP)
 }
 
 /// Sends twelve requests to the gateways in turn: six without a pause, and then three pairs. Before each pair, waits
 /// for the `Retry-After` of the last rejection.
-async fn alternate(gateways: [&Gateway; 2]) -> Vec<LimitResponse> {
+async fn alternate(gateways: [&Process; 2]) -> Vec<LimitResponse> {
     let mut responses = Vec::new();
     let mut wait = 0;
     for number in 0..12 {

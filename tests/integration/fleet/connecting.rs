@@ -4,17 +4,17 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use crate::fleet::gateways::{Gateway, Setup, is_unavailable};
+use crate::fleet::gateways::{Setup, is_unavailable};
 use crate::fleet::upstream_api::{Api, ApiResponse, Withheld};
 use crate::support::redis::RedisServer;
-use crate::support::{Certificates, eventually};
+use crate::support::{Certificates, Process, eventually};
 
 /// Maximum time between the recovery of Redis and the recovery of a gateway.
 const RECOVERY: Duration = Duration::from_secs(2);
 
 /// Waits until requests with an idempotency key are executed, and asserts that this takes at most [`RECOVERY`]. Each
 /// attempt has a new key.
-async fn assert_recovery(gateway: &Gateway) {
+async fn assert_recovery(gateway: &Process) {
     let began = Instant::now();
     let mut attempt = 0;
     eventually("requests with keys are executed", async || {
@@ -24,7 +24,7 @@ async fn assert_recovery(gateway: &Gateway) {
             is_unavailable(&response) || ApiResponse::of(&response).is_some(),
             "{response:?}"
         );
-        ApiResponse::of(&response).is_some() && gateway.readiness().await == "ready\n"
+        ApiResponse::of(&response).is_some() && gateway.readyz().await == "ready\n"
     })
     .await;
     let took = began.elapsed();
@@ -124,7 +124,7 @@ async fn a_gateway_uses_tls_and_an_acl_user() {
 
     // If the CA certificate is not configured, the gateway starts, but it cannot use Redis.
     let without_ca = setup.start();
-    without_ca.wait_for_log("certificate");
+    without_ca.wait_for_line("certificate");
     let rejected = without_ca.pay("key").await;
     assert!(is_unavailable(&rejected), "{rejected:?}");
 }
@@ -137,7 +137,7 @@ async fn without_permission_for_channels_a_warning_is_logged_and_duplicates_poll
     let setup = Setup::new(&api, &redis.url()).store("user = \"gate\"\npassword = \"s3cret\"");
     let gateways = [setup.start(), setup.start()];
     for gateway in &gateways {
-        gateway.wait_for_log("`ACL SETUSER gate &tidegate:* +@pubsub`");
+        gateway.wait_for_line("`ACL SETUSER gate &tidegate:* +@pubsub`");
     }
     let keys: Vec<_> = (0..5).map(|key| format!("key-{key}")).collect();
     let firsts: Vec<_> = keys
@@ -166,7 +166,7 @@ async fn without_permission_for_channels_a_warning_is_logged_and_duplicates_poll
         gateway
             .execute(&format!("unrelated-{}", gateway.address()))
             .await;
-        assert_eq!(gateway.metric("store_failures_total").await, 0);
+        assert_eq!(gateway.metric_sum("store_failures_total").await, 0);
     }
 }
 

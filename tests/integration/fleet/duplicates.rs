@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use crate::fleet::gateways::{Gateway, Setup};
+use crate::fleet::gateways::Setup;
 use crate::fleet::upstream_api::{Api, ApiResponse, Withheld};
 use crate::support::redis::{RedisCluster, RedisServer};
-use crate::support::{ClientResponse, eventually};
+use crate::support::{ClientResponse, Process, eventually};
 
 /// Number of concurrent HTTP/2 streams on one connection.
 const STREAMS: usize = 250;
@@ -22,7 +22,7 @@ struct DuplicateLoad {
 impl DuplicateLoad {
     /// Sends all requests, half of them to each gateway. Asserts that each idempotency key has one execution and one
     /// response.
-    async fn run(&self, api: &Api, gateways: &[Gateway; 2]) {
+    async fn run(&self, api: &Api, gateways: &[Process; 2]) {
         let keys: Vec<_> = (0..self.keys).map(|key| format!("key-{key}")).collect();
         for (round, keys) in keys.chunks(self.concurrent_keys).enumerate() {
             let done = round * self.concurrent_keys;
@@ -59,7 +59,7 @@ impl DuplicateLoad {
     async fn send_concurrently(
         &self,
         api: &Api,
-        gateways: &[Gateway; 2],
+        gateways: &[Process; 2],
         keys: &[String],
         done: usize,
     ) -> HashMap<String, Vec<ClientResponse>> {
@@ -109,7 +109,7 @@ impl DuplicateLoad {
     }
 }
 
-fn start(setup: Setup) -> [Gateway; 2] {
+fn start(setup: Setup) -> [Process; 2] {
     let setup = setup
         .server("h2_max_streams = 256")
         .keyed("wait_timeout = \"1m\"");

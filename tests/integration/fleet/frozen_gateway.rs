@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
 
-use crate::fleet::gateways::{Gateway, Setup, is_in_flight, is_unknown};
+use crate::fleet::gateways::{Setup, is_in_flight};
 use crate::fleet::upstream_api::{Api, ApiResponse, Withheld};
 use crate::support::redis::RedisServer;
-use crate::support::{ClientResponse, eventually};
+use crate::support::{ClientResponse, Process, eventually, is_unknown};
 
 /// Duration of the lease of a claim.
 const LEASE: Duration = Duration::from_secs(2);
@@ -24,14 +24,14 @@ fn setup(api: &Api, redis: &RedisServer) -> Setup {
         .upstream("connect_timeout = \"500ms\"\nfirst_byte_timeout = \"1s\"")
 }
 
-fn send(gateway: &Arc<Gateway>) -> JoinHandle<ClientResponse> {
+fn send(gateway: &Arc<Process>) -> JoinHandle<ClientResponse> {
     let gateway = Arc::clone(gateway);
     tokio::spawn(async move { gateway.pay("key").await })
 }
 
 /// Sends a request, and freezes `gateway` after it has received the head of the upstream response. Returns the request,
 /// and a time just before its claim.
-async fn freeze_in_response(gateway: &Arc<Gateway>) -> (JoinHandle<ClientResponse>, Instant) {
+async fn freeze_in_response(gateway: &Arc<Process>) -> (JoinHandle<ClientResponse>, Instant) {
     let began = Instant::now();
     let first = send(gateway);
     gateway.wait_for_heads(1).await;
@@ -41,7 +41,7 @@ async fn freeze_in_response(gateway: &Arc<Gateway>) -> (JoinHandle<ClientRespons
 
 /// Asserts that other gateways treat the idempotency key as in flight until its lease expires, and then as unknown.
 /// `claimed` is the time of the claim.
-async fn assert_lease_expires(claimed: Instant, waiting: &Gateway, conflicting: &Gateway) {
+async fn assert_lease_expires(claimed: Instant, waiting: &Process, conflicting: &Process) {
     let rejected = conflicting.pay("key").await;
     assert!(is_in_flight(&rejected), "{rejected:?}");
     let frozen = Instant::now();

@@ -1,16 +1,14 @@
 //! Gateway processes of one fleet.
 
-use std::net::SocketAddr;
-use std::time::{Duration, Instant};
-
-use rustix::process::Signal;
-use tempfile::TempDir;
+use std::time::Duration;
 
 use crate::fleet::upstream_api::{Api, ApiResponse};
-use crate::support::{Client, ClientRequest, ClientResponse, Process, eventually};
+use crate::support::{
+    ClientRequest, ClientResponse, Process, ProcessBuilder, eventually, is_problem,
+};
 
 /// How long the startup of a gateway can take, with or without its Redis.
-const STARTUP: Duration = Duration::from_secs(3);
+pub(crate) const STARTUP: Duration = Duration::from_secs(3);
 
 /// Configuration of a gateway. Requests to `/pay` can have an idempotency key. All other requests have a rate
 /// limit.
@@ -21,14 +19,6 @@ pub(crate) struct Setup {
     upstream: String,
     limit: String,
     idempotency: Option<String>,
-}
-
-/// A gateway process that runs until it is dropped.
-pub(crate) struct Gateway {
-    process: Process,
-    client: Client,
-    admin: Client,
-    _dir: TempDir,
 }
 
 impl Setup {
@@ -108,55 +98,22 @@ impl Setup {
         )
     }
 
-    /// Runs `tidegate serve` with the environment variables `variables`. Does not wait until it listens.
-    pub(crate) fn launch(&self, variables: &[(&str, &str)]) -> (Process, TempDir) {
-        let dir = tempfile::tempdir().unwrap();
-        let config = dir.path().join("tidegate.toml");
-        std::fs::write(&config, self.text()).unwrap();
-        let config = config.display().to_string();
-        let process = Process::start_with_env(variables, &["serve", "--config", &config]);
-        (process, dir)
+    /// Prepares a gateway process with this configuration.
+    pub(crate) fn process(&self) -> ProcessBuilder {
+        Process::serving(&self.text())
     }
 
     /// Starts a gateway and waits until it listens.
-    pub(crate) fn start(&self) -> Gateway {
-        self.start_with_env(&[])
-    }
-
-    /// Starts a gateway with the environment variables `variables`, and waits until it listens.
-    pub(crate) fn start_with_env(&self, variables: &[(&str, &str)]) -> Gateway {
-        let began = Instant::now();
-        let (process, dir) = self.launch(variables);
-        let (client, admin) = (process.client(), process.admin());
-        let took = began.elapsed();
-        assert!(
-            took < STARTUP,
-            "startup took {took:?}: {:#?}",
-            process.lines()
-        );
-        Gateway {
-            process,
-            client,
-            admin,
-            _dir: dir,
-        }
+    pub(crate) fn start(&self) -> Process {
+        self.process().start_within(STARTUP)
     }
 }
 
-impl Gateway {
-    /// Returns an HTTP client that sends its requests to the gateway.
-    pub(crate) fn client(&self) -> Client {
-        self.client.clone()
-    }
-
-    /// Returns the address that the gateway listens on.
-    pub(crate) fn address(&self) -> SocketAddr {
-        self.process.address()
-    }
-
+/// Requests and metrics of a gateway with the configuration of [`Setup`].
+impl Process {
     /// Creates a request to `/pay` with an idempotency key.
     pub(crate) fn pay_request(&self, key: &str) -> ClientRequest {
-        self.client.post("/pay").key(key).body("amount=1")
+        self.client().post("/pay").key(key).body("amount=1")
     }
 
     /// Sends a request to `/pay` with an idempotency key.
@@ -166,7 +123,7 @@ impl Gateway {
 
     /// Sends a request that has a rate limit and no idempotency key.
     pub(crate) async fn get(&self) -> ClientResponse {
-        self.client.get("/any").send().await
+        self.client().get("/any").send().await
     }
 
     /// Sends a request with a new idempotency key, and returns the response of the API. Panics if the response is a
@@ -186,8 +143,8 @@ impl Gateway {
     }
 
     /// Returns the sum of all metric samples whose line begins with `tidegate_` and `sample`.
-    pub(crate) async fn metric(&self, sample: &str) -> u64 {
-        let text = self.admin.get("/metrics").send().await.text();
+    pub(crate) async fn metric_sum(&self, sample: &str) -> u64 {
+        let text = self.admin().get("/metrics").send().await.text();
         let sample = format!("tidegate_{sample}");
         let lines = text.lines().filter(|line| line.starts_with(&sample));
         let values = lines.filter_map(|line| line.rsplit_once(' ')?.1.parse::<u64>().ok());
@@ -197,82 +154,28 @@ impl Gateway {
     /// Returns how many requests with an idempotency key had the outcome `outcome`, according to the metrics.
     pub(crate) async fn outcomes(&self, outcome: &str) -> u64 {
         let sample = format!("idempotency_requests_total{{route=\"keyed\",outcome=\"{outcome}\"}}");
-        self.metric(&sample).await
-    }
-
-    /// Returns the body of the response to `/readyz`.
-    pub(crate) async fn readiness(&self) -> String {
-        self.admin.get("/readyz").send().await.text()
+        self.metric_sum(&sample).await
     }
 
     /// Waits until the gateway has received the heads of `heads` upstream responses.
     pub(crate) async fn wait_for_heads(&self, heads: u64) {
         eventually("the gateway receives the head of a response", async || {
-            self.metric("upstream_latency_seconds_count").await == heads
+            self.metric_sum("upstream_latency_seconds_count").await == heads
         })
         .await;
     }
-
-    /// Returns all lines that the gateway has logged so far.
-    pub(crate) fn log(&self) -> String {
-        self.process.lines().join("\n")
-    }
-
-    /// Waits until a line of the log contains `part`.
-    pub(crate) fn wait_for_log(&self, part: &str) {
-        self.process.wait_for_line(part);
-    }
-
-    /// Suspends the process with SIGSTOP. Its connections stay open.
-    pub(crate) fn freeze(&self) {
-        self.process.signal(Signal::STOP);
-    }
-
-    /// Resumes the process with SIGCONT.
-    pub(crate) fn thaw(&self) {
-        self.process.signal(Signal::CONT);
-    }
-
-    /// Shuts the gateway down with SIGTERM, and asserts that it exits with status 0.
-    pub(crate) fn stop(mut self) {
-        self.process.signal(Signal::TERM);
-        assert!(self.process.wait_for_exit().success(), "{}", self.log());
-    }
-
-    /// Kills the process with SIGKILL, as in a crash.
-    pub(crate) fn kill(&mut self) {
-        self.process.signal(Signal::KILL);
-        self.process.wait_for_exit();
-    }
-}
-
-impl Drop for Gateway {
-    fn drop(&mut self) {
-        let has_panicked = self.log().contains("panicked at");
-        if !std::thread::panicking() {
-            assert!(!has_panicked, "{}", self.log());
-        }
-    }
-}
-
-/// Returns whether the response is a problem document of the type `kind`.
-pub(crate) fn is_problem(response: &ClientResponse, status: u16, kind: &str) -> bool {
-    response.status == status
-        && response.header("content-type") == "application/problem+json"
-        && response.problem() == kind
 }
 
 /// Returns whether a request was rejected because the idempotency store is unavailable.
 pub(crate) fn is_unavailable(response: &ClientResponse) -> bool {
-    is_problem(response, 503, "store-unavailable") && response.retry_after() >= 1
-}
-
-/// Returns whether a request was rejected because the outcome of its idempotency key is unknown.
-pub(crate) fn is_unknown(response: &ClientResponse) -> bool {
-    is_problem(response, 409, "idempotency-outcome-unknown")
+    response.status == 503
+        && is_problem(response, "store-unavailable")
+        && response.retry_after() >= 1
 }
 
 /// Returns whether a request was rejected because a request with the same idempotency key is in flight.
 pub(crate) fn is_in_flight(response: &ClientResponse) -> bool {
-    is_problem(response, 409, "idempotency-in-flight") && response.retry_after() >= 1
+    response.status == 409
+        && is_problem(response, "idempotency-in-flight")
+        && response.retry_after() >= 1
 }

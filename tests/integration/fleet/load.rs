@@ -8,9 +8,9 @@ use parking_lot::Mutex;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use crate::fleet::gateways::{Gateway, is_in_flight, is_unavailable, is_unknown};
+use crate::fleet::gateways::{is_in_flight, is_unavailable};
 use crate::fleet::upstream_api::ApiResponse;
-use crate::support::ClientResponse;
+use crate::support::{ClientResponse, Process, is_unknown};
 
 /// Number of clients with idempotency keys at each gateway. The number of clients without keys is the same.
 const CLIENTS: usize = 2;
@@ -27,7 +27,7 @@ pub(crate) struct Load {
 /// State that all clients share.
 #[derive(Clone)]
 struct Traffic {
-    gateways: Arc<[Gateway; 2]>,
+    gateways: Arc<[Process; 2]>,
     results: Arc<Mutex<LoadResults>>,
     stop: CancellationToken,
 }
@@ -51,7 +51,7 @@ pub(crate) struct Sample {
 
 impl Load {
     /// Starts clients with and without idempotency keys at both gateways.
-    pub(crate) fn start(gateways: &Arc<[Gateway; 2]>) -> Self {
+    pub(crate) fn start(gateways: &Arc<[Process; 2]>) -> Self {
         let traffic = Traffic {
             gateways: Arc::clone(gateways),
             results: Arc::default(),
@@ -95,7 +95,7 @@ impl Traffic {
     /// this until the load is stopped.
     async fn send_with_keys(self, home: usize, name: String) {
         let gateways = [&self.gateways[home], &self.gateways[1 - home]];
-        let clients = gateways.map(Gateway::client);
+        let clients = gateways.map(Process::client);
         let mut connections = [clients[0].keep_alive().await, clients[1].keep_alive().await];
         for number in 0_usize.. {
             let earlier = fastrand::usize(..=number);

@@ -1,9 +1,9 @@
 //! Tests with idempotency records in Redis that another version of the gateway wrote in another format.
 
-use crate::fleet::gateways::{Gateway, Setup, is_unavailable};
+use crate::fleet::gateways::{Setup, is_unavailable};
 use crate::fleet::upstream_api::Api;
-use crate::support::eventually;
 use crate::support::redis::{RedisServer, Reply};
+use crate::support::{Process, eventually};
 
 /// The record format that this version of the gateway writes.
 const FORMAT: &str = "2";
@@ -39,9 +39,9 @@ async fn write_format_1(api: &Api, redis: &RedisServer) {
 
 /// Asserts that requests with an idempotency key are rejected, that rate limits are not degraded, and that the log has
 /// the remedy.
-async fn assert_keys_rejected(gateway: &Gateway, api: &Api, format: u32) {
+async fn assert_keys_rejected(gateway: &Process, api: &Api, format: u32) {
     let reason = format!("format {format}");
-    gateway.wait_for_log(&reason);
+    gateway.wait_for_line(&reason);
     for key in ["old", "new"] {
         let before = api.times(key);
         let response = gateway.pay(key).await;
@@ -50,7 +50,7 @@ async fn assert_keys_rejected(gateway: &Gateway, api: &Api, format: u32) {
     }
     let response = gateway.get().await;
     assert!((200..300).contains(&response.status), "{response:?}");
-    let ready = gateway.readiness().await;
+    let ready = gateway.readyz().await;
     assert!(ready.starts_with("ready, degraded: records: "), "{ready}");
     assert_eq!(ready.lines().count(), 1, "limits work: {ready}");
     assert!(
@@ -64,10 +64,10 @@ async fn assert_keys_rejected(gateway: &Gateway, api: &Api, format: u32) {
 
 /// Deletes all Redis keys with the prefix `tidegate:`. Asserts that the gateway then stores records in Redis again
 /// without a restart.
-async fn assert_recovery_after_delete(gateway: &Gateway, api: &Api, redis: &RedisServer) {
+async fn assert_recovery_after_delete(gateway: &Process, api: &Api, redis: &RedisServer) {
     delete_all(redis);
     eventually("the records are used", async || {
-        gateway.readiness().await == "ready\n"
+        gateway.readyz().await == "ready\n"
     })
     .await;
     gateway.execute("new").await;
@@ -95,7 +95,7 @@ async fn records_of_a_later_format_are_not_used_until_they_are_deleted() {
     redis.command(&["SET", "tidegate:{fleet}:format", "3"]);
     // Both the running gateway and a new gateway must detect that Redis contains records of another format.
     eventually("the format is checked again", async || {
-        gateway.readiness().await != "ready\n"
+        gateway.readyz().await != "ready\n"
     })
     .await;
     assert_keys_rejected(&gateway, &api, 3).await;
@@ -111,11 +111,11 @@ async fn another_format_is_reported_when_redis_is_first_reached() {
     write_format_1(&api, &redis).await;
     redis.kill();
     let gateway = Setup::new(&api, &redis.url()).start();
-    gateway.wait_for_log("Connection refused");
+    gateway.wait_for_line("Connection refused");
     redis.restart();
-    gateway.wait_for_log("format 1");
+    gateway.wait_for_line("format 1");
     eventually("limits work", async || {
-        gateway.readiness().await.lines().count() == 1
+        gateway.readyz().await.lines().count() == 1
     })
     .await;
     assert_keys_rejected(&gateway, &api, 1).await;
@@ -126,9 +126,9 @@ async fn another_format_has_no_effect_without_idempotency() {
     let (api, redis) = (Api::start(), RedisServer::start());
     write_format_1(&api, &redis).await;
     let gateway = Setup::new(&api, &redis.url()).keyless().start();
-    gateway.wait_for_log("connected to Redis");
+    gateway.wait_for_line("connected to Redis");
     let response = gateway.get().await;
     assert!((200..300).contains(&response.status), "{response:?}");
-    assert_eq!(gateway.readiness().await, "ready\n");
+    assert_eq!(gateway.readyz().await, "ready\n");
     assert!(!gateway.log().contains("degraded"), "{}", gateway.log());
 }

@@ -13,7 +13,7 @@ const THREE_REQUESTS: &str = "rate = \"1/m\"\nburst = 2";
 async fn assert_degraded(setup: impl FnOnce(&Api) -> Setup, reason: &str) {
     let api = Api::start();
     let gateway = setup(&api).limit(THREE_REQUESTS).start();
-    gateway.wait_for_log(reason);
+    gateway.wait_for_line(reason);
     let log = gateway.log();
     let degraded = |line: &&str| line.contains("store degraded");
     for part in ["on_store_error", "idempotency records"] {
@@ -23,7 +23,7 @@ async fn assert_degraded(setup: impl FnOnce(&Api) -> Setup, reason: &str) {
             "{log}"
         );
     }
-    let ready = gateway.readiness().await;
+    let ready = gateway.readyz().await;
     for part in ["limits", "records"] {
         let expected = format!("ready, degraded: {part}: ");
         let mut lines = ready.lines();
@@ -81,7 +81,7 @@ async fn a_user_without_permission_for_a_command_of_the_scripts_degrades_the_sto
     let rejected = gateway.pay("key").await;
     assert!(is_unavailable(&rejected), "{rejected:?}");
     assert_eq!(api.times("key"), 0);
-    gateway.wait_for_log("the Redis user of `store.user` lacks a permission");
+    gateway.wait_for_line("the Redis user of `store.user` lacks a permission");
     let response = gateway.get().await;
     assert!((200..300).contains(&response.status), "{response:?}");
 }
@@ -130,7 +130,7 @@ fn evicting_server() -> RedisServer {
 #[tokio::test]
 async fn a_gateway_with_idempotency_does_not_start_if_redis_evicts_keys() {
     let (api, redis) = (Api::start(), evicting_server());
-    let (mut process, _dir) = Setup::new(&api, &redis.url()).launch(&[]);
+    let mut process = Setup::new(&api, &redis.url()).process().start();
     assert!(!process.wait_for_exit().success());
     process.wait_for_line("`maxmemory-policy` is `allkeys-lru`");
     process.wait_for_line("CONFIG SET maxmemory-policy noeviction");
@@ -140,7 +140,7 @@ async fn a_gateway_with_idempotency_does_not_start_if_redis_evicts_keys() {
 async fn a_gateway_without_idempotency_starts_if_redis_evicts_keys() {
     let (api, redis) = (Api::start(), evicting_server());
     let gateway = Setup::new(&api, &redis.url()).keyless().start();
-    gateway.wait_for_log("set `maxmemory-policy` of Redis to `noeviction`");
+    gateway.wait_for_line("set `maxmemory-policy` of Redis to `noeviction`");
     assert!(!gateway.log().contains("degraded"), "{}", gateway.log());
     let response = gateway.get().await;
     assert!((200..300).contains(&response.status), "{response:?}");
@@ -155,14 +155,14 @@ async fn a_warning_is_logged_if_redis_can_lose_acknowledged_records() {
         RedisServer::options().append_only().start(),
     );
     let gateway = Setup::new(&api, &volatile.url()).start();
-    gateway.wait_for_log(WARNING);
-    gateway.wait_for_log("`appendfsync` to `always`");
+    gateway.wait_for_line(WARNING);
+    gateway.wait_for_line("`appendfsync` to `always`");
     for setup in [
         Setup::new(&api, &durable.url()),
         Setup::new(&api, &volatile.url()).keyless(),
     ] {
         let gateway = setup.start();
-        gateway.wait_for_log("connected to Redis");
+        gateway.wait_for_line("connected to Redis");
         assert!(!gateway.log().contains(WARNING), "{}", gateway.log());
     }
 }
@@ -180,5 +180,5 @@ async fn a_user_of_a_cluster_needs_permission_for_cluster_slots() {
         .start();
     gateway.execute("key").await;
     gateway.replay("key").await;
-    assert_eq!(gateway.readiness().await, "ready\n");
+    assert_eq!(gateway.readyz().await, "ready\n");
 }

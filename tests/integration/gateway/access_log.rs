@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use serde_json::Value;
-use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::support::raw_http;
@@ -13,25 +12,18 @@ use crate::support::{Process, TEST_TIMEOUT, Upstream, eventually, full};
 /// Gateway process whose access log the tests read.
 struct LoggingGateway {
     process: Process,
-    _directory: TempDir,
 }
 
 impl LoggingGateway {
     /// Starts a gateway that forwards to the URL `upstream`. `format` is the log format, `json` or `text`. `lines` are
     /// additional lines of the configuration file.
     fn start(upstream: &str, format: &str, lines: &str) -> Self {
-        let directory = tempfile::tempdir().expect("the directory is created");
-        let path = directory.path().join("gateway.toml");
-        let config = format!(
+        let gateway = Process::serving(&format!(
             "server = {{ listen = \"127.0.0.1:0\", workers = 1 }}\nadmin = {{ listen = \"127.0.0.1:0\" }}\n\
              upstream.api.servers = [\"{upstream}\"]\n{lines}"
-        );
-        std::fs::write(&path, config).expect("the file is written");
-        let name = path.to_str().expect("the path is UTF-8");
-        let arguments = ["serve", "--config", name, "--log-format", format];
+        ));
         Self {
-            process: Process::start(&arguments),
-            _directory: directory,
+            process: gateway.args(&["--log-format", format]).start(),
         }
     }
 
@@ -57,14 +49,8 @@ impl LoggingGateway {
         self.lines(path, 1).await.remove(0)
     }
 
-    async fn truncated(&self) -> f64 {
-        let metrics = self.process.admin().get("/metrics").send().await.text();
-        let line = metrics
-            .lines()
-            .find_map(|line| line.strip_prefix("tidegate_responses_truncated_total "));
-        line.expect("the metric exists")
-            .parse()
-            .expect("the value is a number")
+    async fn truncated(&self) -> u64 {
+        self.process.metric("responses_truncated_total").await
     }
 }
 

@@ -24,8 +24,9 @@ fn stderr(output: &Output) -> String {
 
 #[tokio::test]
 async fn the_demo_behaves_as_its_guide_describes() {
-    let free = [("TIDEGATE__ADMIN__LISTEN", "127.0.0.1:0")];
-    let process = Process::start_with_env(&free, &["demo", "--listen", "127.0.0.1:0"]);
+    let process = Process::with(&["demo", "--listen", "127.0.0.1:0"])
+        .env("TIDEGATE__ADMIN__LISTEN", "127.0.0.1:0")
+        .start();
     process.wait_for_line("Press Ctrl-C to stop.");
     let guide = process.lines();
     let gateway = address(&process.wait_for_line("Tidegate is running at"));

@@ -1,53 +1,26 @@
 //! Tests of start, drain and shutdown of the gateway process.
 
-use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
-use tempfile::TempDir;
 
-use crate::support::{Certificates, Process, TEST_TIMEOUT, Upstream, eventually};
+use crate::support::{Certificates, Process, ProcessBuilder, Upstream, eventually};
 
-/// Configuration file in a temporary directory. Dropping this value deletes the directory.
-struct ConfigFile {
-    path: PathBuf,
-    _directory: TempDir,
-}
-
-impl ConfigFile {
-    /// Writes a configuration that forwards all requests to `upstream`. `server` contains additional lines for
-    /// `[server]`.
-    fn new(server: &str, upstream: &Upstream) -> Self {
-        let directory = tempfile::tempdir().expect("the temporary directory should be created");
-        let path = directory.path().join("gateway.toml");
-        let config = format!(
-            "[server]\nlisten = \"127.0.0.1:0\"\n{server}\n[admin]\nlisten = \"127.0.0.1:0\"\n\
-             [upstream.api]\nservers = [\"{}\"]\n\
-             [[route]]\nname = \"quiet\"\npath = \"/quiet\"\naccess_log = false\n\
-             [[route]]\nname = \"loud\"\npath = \"/\"\n",
-            upstream.url()
-        );
-        std::fs::write(&path, config).expect("the test file should be accessible");
-        Self {
-            path,
-            _directory: directory,
-        }
-    }
-
-    fn serve(&self) -> Process {
-        Process::start(&["serve", "--config", self.name()])
-    }
-
-    fn name(&self) -> &str {
-        self.path.to_str().expect("the path should be valid UTF-8")
-    }
+/// Prepares a gateway that forwards all requests to `upstream`. `server` contains additional lines for `[server]`.
+fn gateway_to(upstream: &Upstream, server: &str) -> ProcessBuilder {
+    Process::serving(&format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\n{server}\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+         [upstream.api]\nservers = [\"{}\"]\n\
+         [[route]]\nname = \"quiet\"\npath = \"/quiet\"\naccess_log = false\n\
+         [[route]]\nname = \"loud\"\npath = \"/\"\n",
+        upstream.url()
+    ))
 }
 
 #[tokio::test]
 async fn sigterm_finishes_requests_in_flight_and_accepts_no_connections() {
     let (upstream, permits) = Upstream::responding_on_permit();
-    let file = ConfigFile::new("", &upstream);
-    let mut process = file.serve();
+    let mut process = gateway_to(&upstream, "").start();
     let (client, admin) = (process.client(), process.admin());
     assert_eq!(admin.get("/readyz").send().await.status, 200);
     let slow = tokio::spawn(client.get("/slow").send());
@@ -61,13 +34,10 @@ async fn sigterm_finishes_requests_in_flight_and_accepts_no_connections() {
     let ready = admin.get("/readyz").send().await;
     assert_eq!(ready.status, 503);
     assert_eq!(admin.get("/livez").send().await.status, 200);
-    let deadline = Instant::now() + TEST_TIMEOUT;
-    while client.connect().await.is_ok() {
-        assert!(
-            Instant::now() < deadline,
-            "the gateway still accepts connections"
-        );
-    }
+    eventually("the gateway accepts no connections", async || {
+        client.connect().await.is_err()
+    })
+    .await;
     assert!(process.is_running());
     assert!(!slow.is_finished());
 
@@ -83,8 +53,7 @@ async fn sigterm_finishes_requests_in_flight_and_accepts_no_connections() {
 #[tokio::test]
 async fn idle_connections_do_not_delay_a_drain() {
     let upstream = Upstream::echo();
-    let file = ConfigFile::new("shutdown_grace = \"10m\"", &upstream);
-    let mut process = file.serve();
+    let mut process = gateway_to(&upstream, "shutdown_grace = \"10m\"").start();
     let client = process.client();
     let silent = client
         .connect()
@@ -111,9 +80,9 @@ async fn an_admin_port_in_use_is_reported() {
         .local_addr()
         .expect("the listen address should be known")
         .to_string();
-    let variables = [("TIDEGATE__ADMIN__LISTEN", address.as_str())];
-    let file = ConfigFile::new("", &Upstream::echo());
-    let mut process = Process::start_with_env(&variables, &["serve", "--config", file.name()]);
+    let mut process = gateway_to(&Upstream::echo(), "")
+        .env("TIDEGATE__ADMIN__LISTEN", &address)
+        .start();
     assert!(!process.wait_for_exit().success());
     let error = process.wait_for_line(&address);
     assert!(error.contains("in use"), "{error}");
@@ -122,8 +91,7 @@ async fn an_admin_port_in_use_is_reported() {
 #[tokio::test]
 async fn a_second_signal_ends_the_process_immediately() {
     let (upstream, _permits) = Upstream::responding_on_permit();
-    let file = ConfigFile::new("shutdown_grace = \"10m\"", &upstream);
-    let mut process = file.serve();
+    let mut process = gateway_to(&upstream, "shutdown_grace = \"10m\"").start();
     let slow = tokio::spawn(process.client().get("/slow").try_send());
     eventually("upstream has the slow request", async || {
         upstream.count() == 1
@@ -139,8 +107,7 @@ async fn a_second_signal_ends_the_process_immediately() {
 #[tokio::test]
 async fn shutdown_grace_bounds_a_drain() {
     let (upstream, _permits) = Upstream::responding_on_permit();
-    let file = ConfigFile::new("shutdown_grace = \"300ms\"", &upstream);
-    let mut process = file.serve();
+    let mut process = gateway_to(&upstream, "shutdown_grace = \"300ms\"").start();
     let slow = tokio::spawn(process.client().get("/slow").try_send());
     eventually("upstream has the slow request", async || {
         upstream.count() == 1
@@ -180,14 +147,14 @@ async fn a_port_in_use_is_reported_with_a_remedy() {
 #[tokio::test]
 async fn a_second_gateway_on_the_same_port_fails_to_start() {
     let upstream = Upstream::echo();
-    let file = ConfigFile::new("", &upstream);
-    let first = file.serve();
+    let gateway = gateway_to(&upstream, "");
+    let first = gateway.start();
     let address = first.wait_for_line("listening address=http://127.");
     let address = address
         .rsplit("//")
         .next()
         .expect("the listen address should be known");
-    let second = Process::run(&["serve", "--config", file.name(), "--listen", address]);
+    let second = gateway.args(&["--listen", address]).run();
     assert!(!second.status.success());
     assert!(String::from_utf8_lossy(&second.stderr).contains(address));
 }
@@ -206,8 +173,7 @@ async fn an_unreadable_certificate_is_reported() {
             cert.display(),
             key.display()
         );
-        let file = ConfigFile::new(&tls, &upstream);
-        let output = Process::run(&["serve", "--config", file.name()]);
+        let output = gateway_to(&upstream, &tls).run();
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success());
         assert!(error.contains(&cert.display().to_string()), "{error}");
@@ -238,8 +204,9 @@ async fn an_upstream_url_is_enough_to_start() {
 #[tokio::test]
 async fn the_json_log_has_one_object_per_line() {
     let upstream = Upstream::echo();
-    let file = ConfigFile::new("", &upstream);
-    let process = Process::start(&["serve", "--config", file.name(), "--log-format", "json"]);
+    let process = gateway_to(&upstream, "")
+        .args(&["--log-format", "json"])
+        .start();
     process.client().get("/loud\"quoted\"").send().await;
     process.wait_for_line("\"request\"");
     let lines = process.lines();
@@ -264,8 +231,7 @@ async fn the_json_log_has_one_object_per_line() {
 #[tokio::test]
 async fn a_route_can_disable_its_access_log() {
     let upstream = Upstream::echo();
-    let file = ConfigFile::new("", &upstream);
-    let process = file.serve();
+    let process = gateway_to(&upstream, "").start();
     assert_eq!(process.client().get("/quiet").send().await.status, 200);
     assert_eq!(process.client().get("/loud").send().await.status, 200);
     process.wait_for_line("route=\"loud\"");

@@ -3,13 +3,13 @@
 //!
 //! The tests start the gateway as a separate process, so that they can measure its memory.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
 use std::thread;
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
+use crate::support::Process;
 use crate::support::raw_http::{RawClient, RawUpstream, WireGateway, configuration, contains, ok};
 
 #[test]
@@ -68,99 +68,14 @@ fn a_forwarded_for_header_with_ten_thousand_hops_is_rejected() {
     upstream.assert_received_nothing(&gateway);
 }
 
-/// Gateway in a separate process. Dropping this value kills the process.
-struct GatewayProcess {
-    child: Child,
-    address: SocketAddr,
-    _directory: tempfile::TempDir,
-}
-
-impl GatewayProcess {
-    fn forwarding_to(upstream: SocketAddr) -> Self {
-        let directory = tempfile::tempdir().expect("the temporary directory should be created");
-        let file = directory.path().join("tidegate.toml");
-        let text = configuration("127.0.0.1:0", upstream, "", "");
-        std::fs::write(&file, text).expect("the test file should be accessible");
-        let mut child = Command::new(env!("CARGO_BIN_EXE_tidegate"))
-            .args(["serve", "--log-format", "text", "--config"])
-            .arg(&file)
-            .env("NO_COLOR", "1")
-            .env_remove("RUST_LOG")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("the gateway process should start");
-        // This function reads stdout and stderr, because the log line with the listen address can be on either of them.
-        let (lines, received_lines) = std::sync::mpsc::channel();
-        let outputs: [Box<dyn std::io::Read + Send>; 2] = [
-            Box::new(
-                child
-                    .stdout
-                    .take()
-                    .expect("the output of the process should be piped"),
-            ),
-            Box::new(
-                child
-                    .stderr
-                    .take()
-                    .expect("the output of the process should be piped"),
-            ),
-        ];
-        for output in outputs {
-            let lines = lines.clone();
-            thread::spawn(move || {
-                for line in BufReader::new(output).lines().map_while(Result::ok) {
-                    // A send error is ignored: the receiver is dropped after it has read the listen address.
-                    let _ = lines.send(line);
-                }
-            });
-        }
-        let address = loop {
-            let line = received_lines
-                .recv_timeout(crate::support::TEST_TIMEOUT)
-                .expect("the gateway should log its listen address");
-            if let Some((_, address)) = line.split_once("listening address=http://") {
-                break address
-                    .trim()
-                    .parse()
-                    .expect("the listen address should be known");
-            }
-        };
-        Self {
-            child,
-            address,
-            _directory: directory,
-        }
-    }
-
-    /// Returns the field `name` of `/proc/PID/status` in KiB.
-    fn memory(&self, name: &str) -> u64 {
-        let path = format!("/proc/{}/status", self.child.id());
-        let status = std::fs::read_to_string(path).expect("the gateway process should be running");
-        let line = status.lines().find(|line| line.starts_with(name));
-        let value = line.and_then(|line| line.split_whitespace().nth(1));
-        value
-            .expect("the status file should contain the field")
-            .parse()
-            .expect("the value should be a number")
-    }
-
-    /// Sends one request, so that a later measurement does not include one-time allocations.
-    fn warmed_up(self) -> Self {
-        let mut client = RawClient::connect(self.address);
-        client.send("GET /api HTTP/1.1\r\nHost: a\r\n\r\n");
-        assert_eq!(client.response().status, 200);
-        self
-    }
-}
-
-impl Drop for GatewayProcess {
-    fn drop(&mut self) {
-        // Errors are ignored, because they mean that the process has already exited.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// Starts a gateway process that forwards to `upstream`. Sends one request, so that a later measurement does not include
+/// one-time allocations.
+fn gateway_process(upstream: SocketAddr) -> Process {
+    let process = Process::serving(&configuration("127.0.0.1:0", upstream, "", "")).start();
+    let mut client = RawClient::connect(process.address());
+    client.send("GET /api HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(client.response().status, 200);
+    process
 }
 
 /// Returns the number of bytes to stream: 1 GiB if `TIDEGATE_FULL` is 1, otherwise 256 MiB.
@@ -226,9 +141,9 @@ const MAX_GROWTH: u64 = 32 * 1024;
 
 #[test]
 fn a_huge_request_body_is_streamed_in_bounded_memory() {
-    let gateway = GatewayProcess::forwarding_to(streaming_upstream()).warmed_up();
+    let gateway = gateway_process(streaming_upstream());
     let before = gateway.memory("VmRSS");
-    let mut client = RawClient::connect(gateway.address);
+    let mut client = RawClient::connect(gateway.address());
     let len = stream_length();
     client.send(format!(
         "POST /api/up HTTP/1.1\r\nHost: a\r\nContent-Length: {len}\r\n\r\n"
@@ -245,9 +160,9 @@ fn a_huge_request_body_is_streamed_in_bounded_memory() {
 
 #[test]
 fn a_huge_response_body_is_streamed_in_bounded_memory() {
-    let gateway = GatewayProcess::forwarding_to(streaming_upstream()).warmed_up();
+    let gateway = gateway_process(streaming_upstream());
     let before = gateway.memory("VmRSS");
-    let mut client = RawClient::connect(gateway.address);
+    let mut client = RawClient::connect(gateway.address());
     client.send("GET /api/down HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     let mut buf = vec![0; 256 * 1024];
     let mut received = 0;
@@ -280,11 +195,11 @@ fn ten_thousand_idle_connections_use_little_memory() {
         );
         return;
     }
-    let gateway = GatewayProcess::forwarding_to(streaming_upstream()).warmed_up();
+    let gateway = gateway_process(streaming_upstream());
     let before = gateway.memory("VmRSS");
     let clients: Vec<RawClient> = (0..CONNECTIONS)
         .map(|_| {
-            let mut client = RawClient::connect(gateway.address);
+            let mut client = RawClient::connect(gateway.address());
             client.send("GET /api HTTP/1.1\r\nHost: a\r\n\r\n");
             assert_eq!(client.response().status, 200);
             client

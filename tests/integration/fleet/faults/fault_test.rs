@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::fleet::gateways::{Gateway, Setup};
+use crate::fleet::gateways::Setup;
 use crate::fleet::load::{Load, LoadResults, p99};
 use crate::fleet::upstream_api::Api;
-use crate::support::eventually;
 use crate::support::redis::{RedisCluster, RedisServer};
+use crate::support::{Process, eventually};
 
 /// How long the load runs before the fault, for comparison.
 const BASELINE: Duration = Duration::from_secs(1);
@@ -34,7 +34,7 @@ const LONGEST_KEYED: Duration = Duration::from_secs(5);
 pub(super) struct FaultTest<R> {
     pub(super) api: Api,
     pub(super) redis: R,
-    pub(super) gateways: Arc<[Gateway; 2]>,
+    pub(super) gateways: Arc<[Process; 2]>,
 }
 
 /// Results of the load, and the times at which the fault began and ended.
@@ -138,10 +138,10 @@ impl<R> FaultTest<R> {
     async fn wait_until_degraded(&self) {
         eventually("both gateways are degraded", async || {
             for gateway in &*self.gateways {
-                let ready = gateway.readiness().await;
+                let ready = gateway.readyz().await;
                 let sample = "store_degraded{part=\"limits\"}";
                 if !ready.starts_with("ready, degraded: limits: ")
-                    || gateway.metric(sample).await != 1
+                    || gateway.metric_sum(sample).await != 1
                 {
                     return false;
                 }
@@ -159,11 +159,11 @@ impl<R> FaultTest<R> {
             for (number, gateway) in self.gateways.iter().enumerate() {
                 let key = format!("probe-{number}-{attempt}");
                 let response = gateway.pay(&key).await;
-                let ready = gateway.readiness().await;
+                let ready = gateway.readyz().await;
                 if response.status >= 300 || ready != "ready\n" {
                     return false;
                 }
-                assert_eq!(gateway.metric("store_degraded").await, 0);
+                assert_eq!(gateway.metric_sum("store_degraded").await, 0);
             }
             true
         })
@@ -196,7 +196,7 @@ impl<R> FaultTest<R> {
     /// Waits until the logs of both gateways contain `part`.
     pub(super) fn wait_for_logs(&self, part: &str) {
         for gateway in &*self.gateways {
-            gateway.wait_for_log(part);
+            gateway.wait_for_line(part);
         }
     }
 

@@ -3,13 +3,12 @@
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 
 use super::exceeded;
-use crate::support::{Client, Process, TEST_TIMEOUT, Upstream};
+use crate::support::{Client, Process, TEST_TIMEOUT, Upstream, eventually};
 
 const UPLOADS: usize = 1_000;
 
@@ -38,7 +37,6 @@ struct BoundedGateway {
     upstream: Upstream,
     /// Resident memory of the gateway before the uploads, in KiB.
     before: u64,
-    _directory: TempDir,
 }
 
 /// Channel that receives the status and the `Retry-After` value of each response to an upload.
@@ -47,19 +45,15 @@ type UploadResponses = UnboundedReceiver<(u16, String)>;
 impl BoundedGateway {
     async fn start() -> Self {
         let upstream = Upstream::replying(200);
-        let directory = tempfile::tempdir().expect("the directory is created");
-        let file = directory.path().join("tidegate.toml");
-        let config = format!(
+        let gateway = Process::serving(&format!(
             "[server]\nlisten = \"127.0.0.1:0\"\nworkers = 2\n\
              h2_max_streams = {STREAMS}\nmax_buffered = {MAX_BUFFERED}\nmax_buffered_per_client = \"4MiB\"\n\
              [admin]\nlisten = \"127.0.0.1:0\"\n[log]\naccess = false\n\
              [upstream.api]\nservers = [\"{}\"]\n\
              [[route]]\nname = \"all\"\npath = \"/\"\nidempotency = {{}}\n",
             upstream.url()
-        );
-        std::fs::write(&file, config).expect("the file is written");
-        let file = file.to_str().expect("the path is UTF-8");
-        let gateway = Process::start(&["serve", "--log-format", "text", "--config", file]);
+        ))
+        .start();
         // This request triggers one-time allocations before the first measurement, so that they do not count as growth.
         let first = gateway.client().from("127.0.0.9").post("/").key("first");
         assert_eq!(first.body(vec![b'x'; SENT]).send().await.status, 200);
@@ -68,17 +62,11 @@ impl BoundedGateway {
             gateway,
             upstream,
             before,
-            _directory: directory,
         }
     }
 
     async fn metric(&self, series: &str) -> usize {
-        let text = self.gateway.admin().get("/metrics").send().await.text();
-        let prefix = format!("tidegate_{series} ");
-        let line = text.lines().find_map(|line| line.strip_prefix(&prefix));
-        line.unwrap_or_else(|| panic!("/metrics has no series tidegate_{series}:\n{text}"))
-            .parse()
-            .expect("the value is a number")
+        self.gateway.admin().metric(series).await
     }
 
     /// Waits until no response arrives and memory does not change for `SETTLE_TIME`. Returns the responses.
@@ -146,14 +134,10 @@ impl BoundedGateway {
         assert_eq!(other.status, 200, "{other:?}");
 
         drop(uploads);
-        let deadline = Instant::now() + TEST_TIMEOUT;
-        while self.metric("buffered_bytes").await > 0 {
-            assert!(
-                Instant::now() < deadline,
-                "buffered_bytes does not return to 0"
-            );
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        eventually("buffered_bytes returns to 0", async || {
+            self.metric("buffered_bytes").await == 0
+        })
+        .await;
         for number in [0, UPLOADS - 1] {
             let response = send(client.clone(), &format!("upload-{number}")).await;
             assert_eq!(response.status, 200, "{response:?}");

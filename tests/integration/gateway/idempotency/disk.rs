@@ -2,22 +2,19 @@
 
 use std::path::{Path, PathBuf};
 
-use rustix::process::Signal;
-use tempfile::TempDir;
-
 use super::{assert_execution, assert_problem, assert_replay_of, numbered_executions, url};
 use crate::support::raw_http;
-use crate::support::{ClientResponse, Process, Upstream, eventually, full};
+use crate::support::{ClientResponse, Process, ProcessBuilder, Upstream, eventually, full};
 
-/// Temporary directory that contains the configuration file of a gateway and its idempotency store.
+/// Gateway whose idempotency store survives a restart.
 struct StoreFixture {
-    directory: TempDir,
+    gateway: ProcessBuilder,
 }
 
 impl StoreFixture {
     fn new(upstream: &str) -> Self {
         let fixture = Self {
-            directory: tempfile::tempdir().expect("the temporary directory should be created"),
+            gateway: Process::serving(""),
         };
         fixture.write_config(&fixture.store(), upstream);
         fixture
@@ -34,30 +31,20 @@ impl StoreFixture {
     }
 
     fn store(&self) -> PathBuf {
-        self.directory.path().join("store")
+        self.gateway.directory().join("store")
     }
 
     fn config(&self) -> PathBuf {
-        self.directory.path().join("gateway.toml")
+        self.gateway.directory().join("tidegate.toml")
     }
 
     fn serve(&self) -> Process {
-        let config = self.config();
-        Process::start(&[
-            "serve",
-            "--config",
-            config.to_str().expect("the path should be valid UTF-8"),
-        ])
+        self.gateway.start()
     }
 
     /// Runs a gateway that must exit with status 1 at startup, and returns its standard error output.
     fn startup_error(&self) -> String {
-        let config = self.config();
-        let output = Process::run(&[
-            "serve",
-            "--config",
-            config.to_str().expect("the path should be valid UTF-8"),
-        ]);
+        let output = self.gateway.run();
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert_eq!(output.status.code(), Some(1), "{error}");
         assert!(!error.contains("panicked"), "{error}");
@@ -68,11 +55,6 @@ impl StoreFixture {
 async fn send(process: &Process) -> ClientResponse {
     let request = process.client().post("/pay").header("Host", "a").key("k1");
     request.body("amount=1").send().await
-}
-
-fn stop(mut process: Process) {
-    process.signal(Signal::TERM);
-    assert_eq!(process.wait_for_exit().code(), Some(0));
 }
 
 #[tokio::test]
@@ -89,7 +71,7 @@ async fn a_response_is_replayed_byte_for_byte_after_a_restart() {
     let process = fixture.serve();
     let first = send(&process).await;
     assert_eq!((first.status, first.is_replay()), (201, false));
-    stop(process);
+    process.stop();
     // The test restarts the gateway twice. The first restart rewrites the records on disk, and the second restart reads
     // the rewritten records.
     for _ in 0..2 {
@@ -110,7 +92,7 @@ async fn a_response_is_replayed_byte_for_byte_after_a_restart() {
         };
         assert_eq!(lines(&replay.headers), lines(&expected));
         assert_eq!((replay.status, &replay.body), (201, &first.body));
-        stop(process);
+        process.stop();
     }
     assert_eq!(upstream.received().matches("POST /pay").count(), 1);
 }
@@ -122,8 +104,7 @@ async fn a_request_in_progress_when_the_gateway_is_killed_becomes_unknown() {
     let mut process = fixture.serve();
     let lost = tokio::spawn(process.client().post("/pay").key("k1").try_send());
     eventually("upstream has the request", async || upstream.count() == 1).await;
-    process.signal(Signal::KILL);
-    process.wait_for_exit();
+    process.kill();
     assert!(lost.await.expect("the task should not panic").is_err());
 
     let process = fixture.serve();
@@ -140,8 +121,7 @@ async fn a_response_is_replayed_after_the_gateway_was_killed() {
     let fixture = StoreFixture::new(&upstream.url());
     let mut process = fixture.serve();
     assert_execution(&send(&process).await, 1);
-    process.signal(Signal::KILL);
-    process.wait_for_exit();
+    process.kill();
     let process = fixture.serve();
     assert_replay_of(&send(&process).await, 1);
 }
@@ -166,7 +146,7 @@ async fn a_second_gateway_on_a_directory_fails_and_names_the_first() {
     assert!(error.contains("another directory"), "{error}");
     // The failed start of the second gateway does not affect the first gateway.
     assert_replay_of(&send(&process).await, 1);
-    stop(process);
+    process.stop();
     assert_replay_of(&send(&fixture.serve()).await, 1);
 }
 
@@ -188,7 +168,7 @@ async fn a_directory_of_another_format_is_left_unchanged() {
     let fixture = StoreFixture::new(&upstream.url());
     let process = fixture.serve();
     assert_execution(&send(&process).await, 1);
-    stop(process);
+    process.stop();
     let identity = fixture.store().join("identity");
     let original =
         std::fs::read_to_string(&identity).expect("the identity file should be readable");
@@ -219,7 +199,7 @@ async fn a_replay_beyond_the_memory_for_bodies_gets_503_and_is_served_with_more(
     let fixture = StoreFixture::new(&upstream.url());
     let process = fixture.serve();
     assert_eq!(send(&process).await.status, 200);
-    stop(process);
+    process.stop();
     let large_memory =
         std::fs::read_to_string(fixture.config()).expect("the test file should be accessible");
     let small_memory = large_memory
@@ -228,7 +208,7 @@ async fn a_replay_beyond_the_memory_for_bodies_gets_503_and_is_served_with_more(
     std::fs::write(fixture.config(), small_memory).expect("the test file should be accessible");
     let process = fixture.serve();
     assert_problem(&send(&process).await, 503, "store-unavailable");
-    stop(process);
+    process.stop();
     std::fs::write(fixture.config(), large_memory).expect("the test file should be accessible");
     let replay = send(&fixture.serve()).await;
     assert!(

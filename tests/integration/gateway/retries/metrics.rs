@@ -84,16 +84,12 @@ async fn an_empty_budget_rejects_every_retry_and_the_failure_is_forwarded() {
 #[tokio::test]
 async fn the_access_log_contains_the_number_of_attempts() {
     let upstream = with_statuses(&[503, 503, 200]);
-    let directory = tempfile::tempdir().expect("the temporary directory should be created");
-    let path = directory.path().join("tidegate.toml");
-    let config = format!(
+    let gateway = Process::serving(&format!(
         "[server]\nlisten = \"127.0.0.1:0\"\n[upstream.api]\nservers = [\"{}\"]\n{QUICK}\
          [[route]]\nname = \"all\"\npath = \"/\"\n",
         upstream.url(),
-    );
-    std::fs::write(&path, config).expect("the test file should be accessible");
-    let name = path.to_str().expect("the path should be valid UTF-8");
-    let process = Process::start(&["serve", "--config", name, "--log-format", "json"]);
+    ));
+    let process = gateway.args(&["--log-format", "json"]).start();
     let client = process.client();
     for (target, status, attempts) in [
         ("/failing", 200, Some(3)),
