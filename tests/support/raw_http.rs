@@ -13,18 +13,10 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use tidegate::clock::Clock;
-use tidegate::config::{self, Environment, Overrides};
-use tidegate::gateway::Gateway;
-use tidegate::pipeline::Shared;
-
-use super::TEST_TIMEOUT;
+use super::{Gateway, TEST_TIMEOUT};
 
 /// Gateway with one worker. It forwards `/api`, forwards one `/limited` request per hour, and rejects everything else.
-pub(crate) struct WireGateway {
-    pub(crate) address: SocketAddr,
-    gateway: Option<Gateway>,
-}
+pub(crate) struct WireGateway(Gateway);
 
 impl WireGateway {
     pub(crate) fn forwarding_to(upstream: &RawUpstream) -> Self {
@@ -34,43 +26,24 @@ impl WireGateway {
     /// Starts a gateway that forwards to `upstream`. `server` and `api` contain additional lines for `[server]` and
     /// `[upstream.api]`.
     pub(crate) fn with(upstream: SocketAddr, server: &str, api: &str) -> Self {
-        let text = configuration("127.0.0.1:0", upstream, server, api);
-        let environment = Environment::default();
-        let loaded = config::parse("test", &text, &environment, &Overrides::default())
-            .unwrap_or_else(|errors| panic!("{errors}"));
-        let shared = Shared::open(Arc::new(loaded.policy), Clock::real())
-            .expect("opening the memory store should not fail");
-        let gateway = Gateway::start(shared).expect("the gateway should start on a free port");
-        Self {
-            address: gateway.addresses()[0],
-            gateway: Some(gateway),
-        }
+        Self(Gateway::with(&configuration(upstream, server, api)).start())
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.0.address()
     }
 
     pub(crate) fn client(&self) -> RawClient {
-        RawClient::connect(self.address)
-    }
-}
-
-impl Drop for WireGateway {
-    fn drop(&mut self) {
-        if let Some(gateway) = self.gateway.take() {
-            gateway.stopper().halt();
-            let ended = gateway.join();
-            assert!(
-                thread::panicking() || ended.is_ok(),
-                "a worker of the gateway panicked"
-            );
-        }
+        RawClient::connect(self.address())
     }
 }
 
 /// Returns the configuration of a [`WireGateway`] as TOML text.
-pub(crate) fn configuration(listen: &str, upstream: SocketAddr, server: &str, api: &str) -> String {
+pub(crate) fn configuration(upstream: SocketAddr, server: &str, api: &str) -> String {
     format!(
         r#"
         [server]
-        listen = "{listen}"
+        listen = "127.0.0.1:0"
         workers = 1
         {server}
         [log]

@@ -71,7 +71,7 @@ fn a_forwarded_for_header_with_ten_thousand_hops_is_rejected() {
 /// Starts a gateway process that forwards to `upstream`. Sends one request, so that a later measurement does not include
 /// one-time allocations.
 fn gateway_process(upstream: SocketAddr) -> Process {
-    let process = Process::serving(&configuration("127.0.0.1:0", upstream, "", "")).start();
+    let process = Process::serving(&configuration(upstream, "", "")).start();
     let mut client = RawClient::connect(process.address());
     client.send("GET /api HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(client.response().status, 200);

@@ -199,7 +199,7 @@ fn slow_clients_do_not_delay_others() {
         })
         .collect();
     let (done, is_done) = mpsc::channel();
-    let address = gateway.address;
+    let address = gateway.address();
     thread::spawn(move || {
         let mut client = crate::support::raw_http::RawClient::connect(address);
         for _ in 0..100 {
