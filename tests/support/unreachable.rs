@@ -25,6 +25,14 @@ impl RefusingPort {
         format!("http://{}", address(&self.0))
     }
 
+    /// Returns the URL of a port that refuses connections until the test process exits.
+    pub(crate) fn permanent_url() -> String {
+        let port = Self::new();
+        let url = port.url();
+        std::mem::forget(port);
+        url
+    }
+
     /// Makes the port accept connections from now on. It never responds to requests.
     pub(crate) fn listen(&self) {
         self.0.listen(16).expect("the socket listens");

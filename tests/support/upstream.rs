@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -171,24 +172,22 @@ impl Upstream {
     /// Creates an upstream that sends `bytes` after every request head. The bytes need not be valid HTTP. The upstream
     /// leaves the connection open and does not record requests.
     pub(crate) fn sending_raw(bytes: &'static str) -> Self {
-        Self::spawn("http", move |socket, log| async move {
-            let listener = TcpListener::from_std(socket).expect("the socket listens");
-            loop {
-                let (stream, _) = listener.accept().await.expect("the connection is open");
-                log.connections.fetch_add(1, Ordering::SeqCst);
-                tokio::spawn(send_after_heads(stream, bytes));
+        Self::spawn("http", move |mut stream, _| async move {
+            while read_head(&mut stream).await.is_ok() {
+                if stream.write_all(bytes.as_bytes()).await.is_err() {
+                    return;
+                }
             }
         })
     }
 
     /// Creates an upstream that resets each connection after it has read a request head. It does not record requests.
     pub(crate) fn resetting() -> Self {
-        Self::spawn("http", move |socket, log| async move {
-            let listener = TcpListener::from_std(socket).expect("the socket listens");
-            loop {
-                let (stream, _) = listener.accept().await.expect("the connection is open");
-                log.connections.fetch_add(1, Ordering::SeqCst);
-                tokio::spawn(reset(stream));
+        Self::spawn("http", |mut stream, _| async move {
+            if read_head(&mut stream).await.is_ok() {
+                // A linger time of zero makes the close a reset.
+                let set = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO));
+                set.expect("the socket is open");
             }
         })
     }
@@ -197,43 +196,20 @@ impl Upstream {
     /// reading the body. It does not record requests.
     pub(crate) fn early_413_through_tls(certificates: &Certificates) -> Self {
         let tls = certificates.acceptor();
-        Self::spawn("https", move |socket, log| async move {
-            let listener = TcpListener::from_std(socket).expect("the socket listens");
-            loop {
-                let (stream, _) = listener.accept().await.expect("the connection is open");
-                log.connections.fetch_add(1, Ordering::SeqCst);
-                // Nagle's algorithm is off: it would delay the response until an acknowledgement arrives, and the close
-                // would discard the delayed response.
-                stream.set_nodelay(true).expect("the connection is open");
-                let tls = tls.clone();
-                tokio::spawn(async move {
+        Self::spawn("https", move |stream, _| {
+            let tls = tls.clone();
+            async move {
+                let response = b"HTTP/1.1 413 Too Large\r\nContent-Length: 5\r\n\r\nlarge";
+                let respond = async {
                     let mut stream = tls.accept(stream).await?;
-                    let mut head = Vec::new();
-                    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
-                        stream.read_buf(&mut head).await?;
-                    }
-                    let response = b"HTTP/1.1 413 Too Large\r\nContent-Length: 5\r\n\r\nlarge";
+                    read_head(&mut stream).await?;
                     stream.write_all(response).await?;
                     stream.flush().await
-                });
+                };
+                // An error is ignored: the gateway can close the connection early.
+                drop(respond.await);
             }
         })
-    }
-
-    /// Returns the URL of a server that has stopped, so that its port refuses connections.
-    pub(crate) fn closed_url() -> String {
-        Self::replying(200).stop_and_return_url()
-    }
-
-    /// Stops the server, waits until its port refuses connections, and returns its URL.
-    fn stop_and_return_url(self) -> String {
-        let url = self.url();
-        let address = self.address;
-        drop(self);
-        while std::net::TcpStream::connect(address).is_ok() {
-            std::thread::sleep(Duration::from_millis(1));
-        }
-        url
     }
 
     fn start<F, R>(handler: F, tls: Option<TlsAcceptor>) -> Self
@@ -244,13 +220,26 @@ impl Upstream {
         let handler: Arc<Handler> =
             Arc::new(move |received| -> ReplyFuture { Box::pin(handler(received)) });
         let scheme = if tls.is_some() { "https" } else { "http" };
-        Self::spawn(scheme, move |socket, log| accept(socket, handler, tls, log))
+        Self::spawn(scheme, move |stream, log| {
+            let (handler, tls) = (Arc::clone(&handler), tls.clone());
+            async move {
+                match tls {
+                    None => serve(stream, handler, log).await,
+                    Some(tls) => {
+                        if let Ok(stream) = tls.accept(stream).await {
+                            serve(stream, handler, log).await;
+                        }
+                    }
+                }
+            }
+        })
     }
 
+    /// Starts an upstream that calls `serve` for each connection.
     fn spawn<F, R>(scheme: &'static str, serve: F) -> Self
     where
-        F: FnOnce(std::net::TcpListener, Arc<ReceivedLog>) -> R + Send + 'static,
-        R: Future<Output = ()>,
+        F: Fn(TcpStream, Arc<ReceivedLog>) -> R + Send + 'static,
+        R: Future<Output = ()> + Send + 'static,
     {
         let socket = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
         socket
@@ -263,12 +252,22 @@ impl Upstream {
             stop: CancellationToken::new(),
         };
         let (log, stop) = (Arc::clone(&upstream.log), upstream.stop.clone());
+        let accept = async move {
+            let listener = TcpListener::from_std(socket).expect("the socket listens");
+            loop {
+                let (stream, _) = listener.accept().await.expect("the connection is open");
+                // Without this option, the kernel can delay a response, and a close discards a delayed response.
+                stream.set_nodelay(true).expect("the connection is open");
+                log.connections.fetch_add(1, Ordering::SeqCst);
+                tokio::spawn(serve(stream, Arc::clone(&log)));
+            }
+        };
         std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build()
                 .expect("the runtime starts");
-            runtime.block_on(stop.run_until_cancelled(serve(socket, log)));
+            runtime.block_on(stop.run_until_cancelled(accept));
         });
         upstream
     }
@@ -334,31 +333,6 @@ pub(super) fn joined_lines(headers: &HeaderMap, name: &str) -> String {
     lines.join(", ")
 }
 
-async fn accept(
-    socket: std::net::TcpListener,
-    handler: Arc<Handler>,
-    tls: Option<TlsAcceptor>,
-    log: Arc<ReceivedLog>,
-) {
-    let listener = TcpListener::from_std(socket).expect("the socket listens");
-    loop {
-        let (stream, _) = listener.accept().await.expect("the connection is open");
-        stream.set_nodelay(true).expect("the connection is open");
-        log.connections.fetch_add(1, Ordering::SeqCst);
-        let (handler, log, tls) = (Arc::clone(&handler), Arc::clone(&log), tls.clone());
-        tokio::spawn(async move {
-            match tls {
-                None => serve(stream, handler, log).await,
-                Some(tls) => {
-                    if let Ok(stream) = tls.accept(stream).await {
-                        serve(stream, handler, log).await;
-                    }
-                }
-            }
-        });
-    }
-}
-
 async fn serve<IO>(stream: IO, handler: Arc<Handler>, log: Arc<ReceivedLog>)
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -383,27 +357,13 @@ where
         .await;
 }
 
-/// Sends `bytes` after each request head, until the gateway closes the connection.
-async fn send_after_heads(mut stream: TcpStream, bytes: &'static str) {
-    let mut head = Vec::new();
-    while stream.read_buf(&mut head).await.is_ok_and(|read| read > 0) {
-        if head.ends_with(b"\r\n\r\n") {
-            head.clear();
-            if stream.write_all(bytes.as_bytes()).await.is_err() {
-                return;
-            }
-        }
-    }
-}
-
-/// Reads a request head and resets the connection. A linger time of zero makes the close a reset.
-async fn reset(mut stream: TcpStream) {
+/// Reads a request head. Returns an error if the gateway closes the connection before the end of the head.
+async fn read_head(stream: &mut (impl AsyncRead + Unpin)) -> std::io::Result<()> {
     let mut head = Vec::new();
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
-        if !stream.read_buf(&mut head).await.is_ok_and(|read| read > 0) {
-            return;
+        if stream.read_buf(&mut head).await? == 0 {
+            return Err(ErrorKind::UnexpectedEof.into());
         }
     }
-    let set = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO));
-    set.expect("the socket is open");
+    Ok(())
 }

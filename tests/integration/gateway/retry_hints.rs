@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::support::{ClientResponse, Gateway, Upstream};
+use crate::support::{ClientResponse, Gateway, RefusingPort, Upstream};
 
 const ALL_HINTS: [&str; 4] = [
     "retry-after-ms",
@@ -117,7 +117,7 @@ async fn admitted_requests_and_plain_failures_have_no_hints() {
     // A 502 must not advise against a retry, because a retry can reach another server, or the same server after
     // recovery. This also holds for a request with an idempotency key, because nothing was sent.
     let gateway = Gateway::keyed("")
-        .upstream_url(&Upstream::closed_url())
+        .upstream_url(&RefusingPort::permanent_url())
         .start();
     for request in [
         gateway.client().post("/"),
@@ -167,7 +167,7 @@ async fn problem_responses_link_to_the_documentation() {
         .with_section(&format!(
             "[respond]\n{respond}\nheaders = {{ Link = \"</help>; rel=\\\"help\\\"\" }}"
         ))
-        .upstream_url(&Upstream::closed_url())
+        .upstream_url(&RefusingPort::permanent_url())
         .start();
     for request in [
         gateway.client().post("/"),

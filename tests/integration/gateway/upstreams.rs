@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use http_body_util::channel::Channel;
 
-use crate::support::{Certificates, Gateway, Upstream};
+use crate::support::{Certificates, Gateway, RefusingPort, Upstream};
 
 /// Returns a configuration with one worker and these servers. `more` contains additional lines for `[upstream.api]`.
 fn config(servers: &str, more: &str) -> String {
@@ -27,7 +27,7 @@ const TWO: &str = "[\"{upstream}\", \"{upstream}\"]";
 #[tokio::test]
 async fn an_unreachable_upstream_returns_502() {
     let gateway = Gateway::with(&config(ONE, ""))
-        .upstream_url(&Upstream::closed_url())
+        .upstream_url(&RefusingPort::permanent_url())
         .admin()
         .start();
     let response = gateway
@@ -52,7 +52,7 @@ async fn an_unreachable_upstream_returns_502() {
 #[tokio::test]
 async fn a_request_to_an_unreachable_upstream_is_charged() {
     let gateway = Gateway::limited("rate = \"1/h\"")
-        .upstream_url(&Upstream::closed_url())
+        .upstream_url(&RefusingPort::permanent_url())
         .start();
     assert_eq!(gateway.client().get("/").send().await.status, 502);
     assert_eq!(gateway.client().get("/").send().await.status, 429);
@@ -189,7 +189,7 @@ async fn two_servers_share_the_load() {
 async fn a_request_to_an_unreachable_server_fails_over() {
     let upstream = Upstream::echo();
     let gateway = Gateway::with(&config(TWO, ""))
-        .upstream_url(&Upstream::closed_url())
+        .upstream_url(&RefusingPort::permanent_url())
         .upstream(&upstream)
         .start();
     for _ in 0..6 {

@@ -2,7 +2,7 @@
 
 use super::assert_problem;
 use super::execution_results::{LOST_RESPONSES, send, sending, with_short_timeouts};
-use crate::support::{ClientResponse, Gateway, Upstream};
+use crate::support::{ClientResponse, Gateway, RefusingPort, Upstream};
 
 /// Asserts that `response` has the member `"outcome": "unknown"` and headers that advise against a retry.
 #[track_caller]
@@ -118,7 +118,7 @@ async fn a_released_key_has_no_unknown_outcome() {
 #[tokio::test]
 async fn a_request_that_was_not_sent_has_no_unknown_outcome() {
     let gateway = Gateway::keyed("")
-        .upstream_url(&Upstream::closed_url())
+        .upstream_url(&RefusingPort::permanent_url())
         .start();
     let response = send(&gateway).await;
     assert_problem(&response, 502, "upstream-unavailable");

@@ -2,7 +2,7 @@
 //! wait first.
 
 use super::limited;
-use crate::support::{ClientResponse, Upstream};
+use crate::support::{ClientResponse, RefusingPort, Upstream};
 
 /// Member of `RateLimit`: its name, the remaining tokens (`r`) and the wait in seconds (`t`).
 type Member = (String, u64, u64);
@@ -155,7 +155,7 @@ async fn only_a_json_body_lists_the_limits() {
     }
     // Problem documents for other reasons than a rate limit have no `violated-policies`.
     let gateway = crate::support::Gateway::proxying("")
-        .upstream_url(&Upstream::closed_url())
+        .upstream_url(&RefusingPort::permanent_url())
         .start();
     let unavailable = gateway.client().get("/").send().await;
     assert_eq!(unavailable.status, 502);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::{QUICK, gateway_to};
-use crate::support::{Upstream, empty};
+use crate::support::{RefusingPort, Upstream, empty};
 
 /// For each request, in order of arrival: the index of the server that received it, and the request target.
 type ReceivedRequests = Arc<Mutex<Vec<(usize, String)>>>;
@@ -112,7 +112,7 @@ async fn a_request_to_an_unreachable_server_fails_over_and_is_executed_once() {
     for api in ["", "[upstream.api.retry]\nattempts = 1", QUICK] {
         let (servers, received_requests) = with_statuses(&[200, 200]);
         let mut urls = urls(&servers);
-        urls.insert(1, Upstream::closed_url());
+        urls.insert(1, RefusingPort::permanent_url());
         let gateway = gateway_to(&urls, api).admin().start();
         for number in 0..300 {
             let request = gateway.client().post(&format!("/{number}")).body("once");
@@ -139,7 +139,7 @@ async fn a_request_to_an_unreachable_server_fails_over_and_is_executed_once() {
 
 #[tokio::test]
 async fn a_post_that_no_server_received_is_retried_on_every_server() {
-    let unreachable = [Upstream::closed_url(), Upstream::closed_url()];
+    let unreachable = [RefusingPort::permanent_url(), RefusingPort::permanent_url()];
     let api = format!("{QUICK}attempts = 3");
     let gateway = gateway_to(&unreachable, &api).admin().start();
     assert_eq!(gateway.client().post("/").send().await.status, 502);
