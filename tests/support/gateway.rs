@@ -3,7 +3,6 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tidegate::clock::Clock;
@@ -13,7 +12,7 @@ use tidegate::idempotency::{RecordCounts, Records as _};
 use tidegate::internals::{Admin, records, start_admin};
 use tidegate::pipeline::Shared;
 
-use super::{Certificates, Client, TEST_TIMEOUT, Upstream};
+use super::{Certificates, Client, Upstream, eventually};
 
 /// Running gateway, which stops when it is dropped.
 pub(crate) struct Gateway {
@@ -104,18 +103,10 @@ impl Gateway {
     /// Waits until the idempotency metrics of the route `all` show at least `wanted` requests with this outcome.
     pub(crate) async fn wait_for_outcome(&self, outcome: &str, wanted: u32) {
         let series = format!("idempotency_requests_total{{route=\"all\",outcome=\"{outcome}\"}}");
-        let deadline = Instant::now() + TEST_TIMEOUT;
-        loop {
-            let found = self.metric(&series).await;
-            if found >= f64::from(wanted) {
-                return;
-            }
-            assert!(
-                Instant::now() < deadline,
-                "{found} instead of {wanted} requests had the outcome {outcome}"
-            );
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        self.wait_for(&series, &format!("at least {wanted}"), |found| {
+            found >= f64::from(wanted)
+        })
+        .await;
     }
 
     /// Returns the number of idempotency records in the store, by state.
@@ -159,18 +150,17 @@ impl Gateway {
 
     /// Waits until a series of `/metrics` has exactly the value `wanted`.
     pub(crate) async fn wait_for_metric(&self, series: &str, wanted: u32) {
-        let deadline = Instant::now() + TEST_TIMEOUT;
-        loop {
-            let found = self.metric(series).await;
-            if (found - f64::from(wanted)).abs() < f64::EPSILON {
-                return;
-            }
-            assert!(
-                Instant::now() < deadline,
-                "tidegate_{series} is {found} instead of {wanted}"
-            );
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+        self.wait_for(series, &wanted.to_string(), |found| {
+            (found - f64::from(wanted)).abs() < f64::EPSILON
+        })
+        .await;
+    }
+
+    async fn wait_for(&self, series: &str, wanted: &str, is_wanted: impl Fn(f64) -> bool) {
+        eventually(&format!("tidegate_{series} is {wanted}"), async || {
+            is_wanted(self.metric(series).await)
+        })
+        .await;
     }
 
     /// Returns the servers of the upstream `api` as the admin API shows them, in the order of the configuration.

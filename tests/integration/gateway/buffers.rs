@@ -3,14 +3,12 @@
 
 mod process_memory;
 
-use std::time::{Duration, Instant};
-
 use tidegate::internals;
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 
 use crate::gateway::retries::{QUICK, gateway_to};
-use crate::support::{Client, ClientResponse, Gateway, TEST_TIMEOUT, Upstream, full};
+use crate::support::{Client, ClientResponse, Gateway, Upstream, eventually, full};
 
 /// Returns a body of `length` pseudo-random bytes. A comparison therefore also detects bytes in the wrong order.
 fn body(length: usize) -> Vec<u8> {
@@ -44,21 +42,14 @@ async fn unfinished(client: &Client, key: &str) -> TcpStream {
 
 /// Waits until the gateway has buffered the bodies of this many [`unfinished`] uploads.
 async fn wait_for_uploads(gateway: &Gateway, uploads: usize) {
-    let deadline = Instant::now() + TEST_TIMEOUT;
     // The buffer of an upload has at least the bytes that were sent. It can also already have the full size of
     // `Content-Length`, which is one byte more.
     let wanted = uploads * SENT..=uploads * (SENT + 1);
-    loop {
-        let held = internals::buffered_bytes(gateway.shared());
-        if wanted.contains(&held) {
-            return;
-        }
-        assert!(
-            Instant::now() < deadline,
-            "the gateway buffers {held} bytes instead of {wanted:?}"
-        );
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
+    eventually(
+        &format!("the gateway buffers {wanted:?} bytes"),
+        async || wanted.contains(&internals::buffered_bytes(gateway.shared())),
+    )
+    .await;
 }
 
 fn exceeded(kind: &str) -> String {

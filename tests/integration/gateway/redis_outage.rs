@@ -1,11 +1,7 @@
 //! Tests of a gateway with a Redis store, with and without a Redis outage.
 
-use std::time::{Duration, Instant};
-
-use tokio::time::sleep;
-
 use crate::support::redis::RedisServer;
-use crate::support::{Gateway, Upstream};
+use crate::support::{Gateway, Upstream, eventually};
 
 fn gateway(server: &RedisServer, upstream: &Upstream, limit: &str) -> Gateway {
     let url = server.url();
@@ -19,18 +15,17 @@ fn gateway(server: &RedisServer, upstream: &Upstream, limit: &str) -> Gateway {
         .start()
 }
 
-/// Waits until the body of `/readyz` starts with `text`, and returns the body. Panics after 30 seconds.
+/// Waits until the body of `/readyz` starts with `text`, and returns the body.
 async fn wait_until_ready(gateway: &Gateway, text: &str) -> String {
-    let deadline = Instant::now() + Duration::from_secs(30);
-    loop {
+    let mut body = String::new();
+    eventually(&format!("/readyz starts with {text:?}"), async || {
         let response = gateway.admin().get("/readyz").send().await;
         assert_eq!(response.status, 200);
-        if response.text().starts_with(text) {
-            return response.text();
-        }
-        assert!(Instant::now() < deadline, "{}", response.text());
-        sleep(Duration::from_millis(10)).await;
-    }
+        body = response.text();
+        body.starts_with(text)
+    })
+    .await;
+    body
 }
 
 #[tokio::test]
