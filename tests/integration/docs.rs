@@ -340,7 +340,7 @@ impl Shell {
     const END: &str = "-- end of the output, exit status ";
 
     fn start(folder: &Path) -> Self {
-        let bin = Path::new(env!("CARGO_BIN_EXE_tidegate"));
+        let bin = Path::new(crate::support::TIDEGATE);
         let path = std::env::var("PATH").expect("a search path");
         let bin = bin.parent().expect("a folder").display().to_string();
         let errors = fs::File::create(folder.join("stderr.log")).expect("a writable folder");

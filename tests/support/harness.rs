@@ -28,5 +28,5 @@ pub(crate) use client::{Client, ClientRequest, ClientResponse, is_problem, is_un
 pub(crate) use gateway::{Gateway, GatewayBuilder};
 pub(crate) use process::{Process, ProcessBuilder, TIDEGATE};
 pub(crate) use unreachable::{FullBacklog, RefusingPort};
-pub(crate) use upstream::{Received, Reply, StatusSwitch, Upstream, empty, full};
+pub(crate) use upstream::{Received, Reply, StatusSwitch, Upstream, empty, full, reply};
 pub(crate) use wait::{TEST_TIMEOUT, eventually, wait_until};

@@ -65,10 +65,7 @@ impl StatusSwitch {
 
     /// Creates a response with the current status and the body `ok`.
     pub(crate) fn reply(&self) -> Reply {
-        let mut reply = full("ok");
-        let status = self.0.load(Ordering::SeqCst);
-        *reply.status_mut() = status.try_into().expect("the status is valid");
-        reply
+        reply(self.0.load(Ordering::SeqCst), "ok")
     }
 }
 
@@ -101,11 +98,7 @@ impl Received {
 impl Upstream {
     /// Creates an upstream that responds to all requests with this status and the body `ok`.
     pub(crate) fn replying(status: u16) -> Self {
-        Self::with(move |_| async move {
-            let mut reply = full("ok");
-            *reply.status_mut() = status.try_into().expect("the status is valid");
-            reply
-        })
+        Self::with(move |_| async move { reply(status, "ok") })
     }
 
     /// Creates an upstream that responds to all requests with the body `ok`. The status is `status` until the test
@@ -138,17 +131,22 @@ impl Upstream {
     /// Creates an upstream that sends one response for each permit of the returned semaphore. The test adds the
     /// permits. The body of each response is `late, but whole`.
     pub(crate) fn responding_on_permit() -> (Self, Arc<Semaphore>) {
+        Self::on_permit(|_| full("late, but whole"))
+    }
+
+    /// Creates an upstream that calls `handler` for each request immediately, and sends one response for each permit of
+    /// the returned semaphore. The test adds the permits.
+    pub(crate) fn on_permit(
+        handler: impl Fn(Received) -> Reply + Send + Sync + 'static,
+    ) -> (Self, Arc<Semaphore>) {
         let permits = Arc::new(Semaphore::new(0));
         let waiting = Arc::clone(&permits);
-        let upstream = Self::with(move |_| {
-            let waiting = Arc::clone(&waiting);
+        let upstream = Self::with(move |received| {
+            let (reply, waiting) = (handler(received), Arc::clone(&waiting));
             async move {
-                waiting
-                    .acquire()
-                    .await
-                    .expect("the semaphore is never closed")
-                    .forget();
-                full("late, but whole")
+                let permit = waiting.acquire().await;
+                permit.expect("the semaphore is never closed").forget();
+                reply
             }
         });
         (upstream, permits)
@@ -315,6 +313,13 @@ impl Drop for Upstream {
 /// Creates a response with the status 200 and this body.
 pub(crate) fn full(body: impl Into<Bytes>) -> Reply {
     Response::new(Full::new(body.into()).boxed_unsync())
+}
+
+/// Creates a response with this status and body.
+pub(crate) fn reply(status: u16, body: impl Into<Bytes>) -> Reply {
+    let mut reply = full(body);
+    *reply.status_mut() = status.try_into().expect("the status is valid");
+    reply
 }
 
 /// Creates a response with this status and no body.

@@ -7,19 +7,12 @@ use tempfile::TempDir;
 use tokio::sync::watch;
 
 use crate::crash::execution_log::{ExecutionLog, KEY, ResponseDigest};
-use crate::crash::setup::disk_gateway_at;
+use crate::crash::setup::{disk_gateway_at, post_work};
 use crate::support::small_disk::SmallDisk;
-use crate::support::{
-    Client, ClientResponse, Process, ProcessBuilder, Upstream, eventually, is_problem,
-};
+use crate::support::{Client, Process, ProcessBuilder, Upstream, eventually, is_problem};
 
 /// Maximum time between the moment at which disk space becomes free and the next execution.
 const MAX_RECOVERY: Duration = Duration::from_secs(5);
-
-async fn post_work(client: &Client, key: &str) -> ClientResponse {
-    let request = client.post("/work").header(KEY, key).body(key.to_owned());
-    request.send().await
-}
 
 /// Sends requests with new idempotency keys until one is executed. Fails after [`MAX_RECOVERY`].
 async fn wait_until_working(client: &Client, prefix: &str) {

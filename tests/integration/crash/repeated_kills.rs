@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use tokio::task::JoinSet;
 
-use crate::crash::execution_log::{ExecutionLog, KEY};
+use crate::crash::execution_log::ExecutionLog;
 use crate::crash::key_tracker::{KeyState, KeyTracker, Phase, StateBeforeSend};
-use crate::crash::setup::disk_gateway;
-use crate::support::{Client, ClientRequest, ClientResponse, Process, ProcessBuilder};
+use crate::crash::setup::{disk_gateway, work_request};
+use crate::support::{Client, ClientResponse, Process, ProcessBuilder};
 
 const DEFAULT_ROUNDS: u64 = 25;
 
@@ -250,10 +250,6 @@ impl LoadClient {
             None => format!("{}-{number}", self.name),
         }
     }
-}
-
-fn work_request(client: &Client, key: &str) -> ClientRequest {
-    client.post("/work").header(KEY, key).body(key.to_owned())
 }
 
 /// The environment variable `FAILPOINTS` must have no effect on a release build.

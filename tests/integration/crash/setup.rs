@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::support::{Process, ProcessBuilder, TIDEGATE};
+use crate::support::{Client, ClientRequest, ClientResponse, Process, ProcessBuilder, TIDEGATE};
 
 /// Maximum time between the start of a gateway and its readiness. A slower start fails the test.
 const MAX_START: Duration = Duration::from_secs(5);
@@ -40,6 +40,16 @@ pub(crate) fn disk_gateway_at(store: &Path, upstream: &str) -> ProcessBuilder {
         store.display()
     ))
     .binary(tidegate())
+}
+
+/// Creates a request with the idempotency key `key`. Its body is also `key`.
+pub(crate) fn work_request(client: &Client, key: &str) -> ClientRequest {
+    client.post("/work").key(key).body(key.to_owned())
+}
+
+/// Sends [`work_request`].
+pub(crate) async fn post_work(client: &Client, key: &str) -> ClientResponse {
+    work_request(client, key).send().await
 }
 
 impl ProcessBuilder {

@@ -16,10 +16,10 @@ use tokio::task::JoinSet;
 
 use crate::crash::execution_log::{ExecutionLog, KEY, ResponseDigest};
 use crate::crash::repeated_kills::number;
-use crate::crash::setup::{disk_gateway, disk_gateway_at};
+use crate::crash::setup::{disk_gateway, disk_gateway_at, post_work, work_request};
 use crate::support::small_disk::SmallDisk;
 use crate::support::{
-    Client, ClientResponse, Process, ProcessBuilder, Upstream, eventually, is_problem, is_unknown,
+    Client, Process, ProcessBuilder, Upstream, eventually, is_problem, is_unknown,
 };
 
 /// Number of clients that send requests at the same time.
@@ -104,11 +104,6 @@ impl Load {
     }
 }
 
-async fn post_work(client: &Client, key: &str) -> ClientResponse {
-    let request = client.post("/work").header(KEY, key).body(key.to_owned());
-    request.send().await
-}
-
 /// Kills and restarts the gateway. Checks the response to a retry with every idempotency key.
 async fn check(
     received: &Received,
@@ -134,9 +129,7 @@ async fn check(
     *process = setup.restart();
     let mut connection = process.client().keep_alive().await;
     for key in received.completed.iter().chain(&received.lost) {
-        let request = process.client().post("/work");
-        let request = request.header(KEY, key).body(key.clone());
-        let response = connection.send(request).await;
+        let response = connection.send(work_request(&process.client(), key)).await;
         if is_unknown(&response) {
             assert!(received.lost.contains(key), "{key} is unknown");
         } else {

@@ -13,7 +13,6 @@ use futures_util::stream::{self, StreamExt as _};
 use http_body::Frame;
 use http_body_util::{BodyExt as _, StreamBody};
 use parking_lot::Mutex;
-use tokio::sync::Semaphore;
 
 use crate::support::{ClientResponse, Gateway, Reply, TEST_TIMEOUT, Upstream, empty, eventually};
 
@@ -105,23 +104,14 @@ async fn a_success_resets_the_count_of_consecutive_failures() {
 
 #[tokio::test]
 async fn the_breaker_goes_from_open_to_half_open_to_closed() {
-    let permits = Arc::new(Semaphore::new(2));
-    let waiting = Arc::clone(&permits);
-    let upstream = Upstream::with(move |received| {
-        let waiting = Arc::clone(&waiting);
-        async move {
-            waiting
-                .acquire()
-                .await
-                .expect("the semaphore is never closed")
-                .forget();
-            empty(if received.target == "/fails" {
-                502
-            } else {
-                200
-            })
-        }
+    let (upstream, permits) = Upstream::on_permit(|received| {
+        empty(if received.target == "/fails" {
+            502
+        } else {
+            200
+        })
     });
+    permits.add_permits(2);
     let gateway = Gateway::with_servers(1, "breaker = { consecutive_failures = 2, open = \"2s\" }")
         .upstream(&upstream)
         .admin()

@@ -16,14 +16,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use serde_json::Value;
 use tokio::sync::Semaphore;
 
-use crate::support::{Gateway, Upstream, full};
+use crate::support::{Gateway, TIDEGATE, Upstream, full};
 
 /// Returns the directory in which `make clients` has installed the client libraries.
 fn environment() -> PathBuf {
     if let Some(directory) = std::env::var_os("TIDEGATE_TEST_CLIENTS") {
         return directory.into();
     }
-    let program = Path::new(env!("CARGO_BIN_EXE_tidegate"));
+    let program = Path::new(TIDEGATE);
     let target = program
         .ancestors()
         .nth(2)
@@ -82,22 +82,11 @@ fn spawn_script(
 /// Creates an upstream that counts each request immediately and responds when the test adds a permit. `reply` creates
 /// the response from the number of the request, starting at 1.
 fn responding_on_permit(reply: fn(usize) -> Value) -> (Upstream, Arc<Semaphore>) {
-    let permits = Arc::new(Semaphore::new(0));
-    let responses = Arc::clone(&permits);
     let executions = AtomicUsize::new(0);
-    let upstream = Upstream::with(move |_| {
+    Upstream::on_permit(move |_| {
         let number = executions.fetch_add(1, Ordering::SeqCst) + 1;
-        let responses = Arc::clone(&responses);
-        async move {
-            responses
-                .acquire()
-                .await
-                .expect("the semaphore is never closed")
-                .forget();
-            full(reply(number).to_string())
-        }
-    });
-    (upstream, permits)
+        full(reply(number).to_string())
+    })
 }
 
 /// Runs `requests_users.py` in this mode and returns three exchanges: two of the first user and one of the second. An

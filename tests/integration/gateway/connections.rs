@@ -204,41 +204,15 @@ async fn one_hundred_continue_is_sent_only_if_the_request_is_admitted() {
 
 #[tokio::test]
 async fn an_upload_reaches_upstream_while_it_is_still_being_sent() {
-    let listener = TcpListener::bind("127.0.0.1:0")
-        .await
-        .expect("a port is free");
-    let gateway = gateway_to(&listener);
-    let mut client = gateway
-        .client()
-        .connect()
-        .await
-        .expect("the connection is open");
     let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\nfirst part";
-    client
-        .write_all(head.as_bytes())
-        .await
-        .expect("the bytes are sent");
-    let (mut server, _) = listener.accept().await.expect("the connection is open");
+    let (_gateway, _client, mut server) = connect_through_gateway(head).await;
     read_until(&mut server, "first part").await;
 }
 
 #[tokio::test]
 async fn an_accepted_upgrade_becomes_a_bidirectional_tunnel() {
-    let listener = TcpListener::bind("127.0.0.1:0")
-        .await
-        .expect("a port is free");
-    let gateway = gateway_to(&listener);
-    let mut client = gateway
-        .client()
-        .connect()
-        .await
-        .expect("the connection is open");
     let head = "GET /chat HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
-    client
-        .write_all(head.as_bytes())
-        .await
-        .expect("the bytes are sent");
-    let (mut server, _) = listener.accept().await.expect("the connection is open");
+    let (_gateway, mut client, mut server) = connect_through_gateway(head).await;
     let pending = read_until(&mut server, "\r\n\r\n").await.to_lowercase();
     assert!(
         pending.contains("upgrade: websocket\r\n"),
@@ -281,12 +255,25 @@ async fn an_accepted_upgrade_becomes_a_bidirectional_tunnel() {
     );
 }
 
-/// Starts a gateway whose only server is `listener`, so that the test itself reads and writes the bytes of the server.
-fn gateway_to(listener: &TcpListener) -> Gateway {
+/// Sends `head` to a gateway. Returns the gateway, the connection of the client, and the connection of the upstream.
+async fn connect_through_gateway(head: &str) -> (Gateway, TcpStream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await;
+    let listener = listener.expect("a port is free");
     let address = listener.local_addr().expect("the address is valid");
-    Gateway::proxying("")
+    let gateway = Gateway::proxying("")
         .upstream_url(&format!("http://{address}"))
-        .start()
+        .start();
+    let mut client = gateway
+        .client()
+        .connect()
+        .await
+        .expect("the connection is open");
+    client
+        .write_all(head.as_bytes())
+        .await
+        .expect("the bytes are sent");
+    let (server, _) = listener.accept().await.expect("the connection is open");
+    (gateway, client, server)
 }
 
 /// Reads from `stream` up to and including `mark`, and returns what was read.

@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::Semaphore;
 
-use crate::support::{ClientResponse, Upstream, full};
+use crate::support::{ClientResponse, Upstream, full, reply};
 
 /// Creates an upstream that responds with 201. The body contains the number of the execution, starting at 1.
 fn numbered_executions() -> Upstream {
@@ -60,28 +60,16 @@ fn numbered_on_permit_with(
     status: u16,
     retry_after: Option<&'static str>,
 ) -> (Upstream, Arc<Semaphore>) {
-    let permits = Arc::new(Semaphore::new(0));
-    let waiting = Arc::clone(&permits);
     let executions = AtomicUsize::new(0);
-    let upstream = Upstream::with(move |_| {
+    Upstream::on_permit(move |_| {
         let number = executions.fetch_add(1, Ordering::SeqCst) + 1;
-        let waiting = Arc::clone(&waiting);
-        async move {
-            waiting
-                .acquire()
-                .await
-                .expect("the semaphore should never be closed")
-                .forget();
-            let mut reply = full(format!("execution {number}"));
-            *reply.status_mut() = status.try_into().expect("the status code should be valid");
-            if let Some(value) = retry_after {
-                let value = http::HeaderValue::from_static(value);
-                reply.headers_mut().insert("retry-after", value);
-            }
-            reply
+        let mut reply = reply(status, format!("execution {number}"));
+        if let Some(value) = retry_after {
+            let value = http::HeaderValue::from_static(value);
+            reply.headers_mut().insert("retry-after", value);
         }
-    });
-    (upstream, permits)
+        reply
+    })
 }
 
 /// Returns the URL of an upstream that listens on `address`.

@@ -1,5 +1,6 @@
 //! Tests of start, drain and shutdown of the gateway process.
 
+use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -15,6 +16,14 @@ fn gateway_to(upstream: &Upstream, server: &str) -> ProcessBuilder {
          [[route]]\nname = \"loud\"\npath = \"/\"\n",
         upstream.url()
     ))
+}
+
+/// Binds a free port. Returns the listener and its address.
+fn taken_port() -> (TcpListener, String) {
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a free port should be available");
+    let address = taken.local_addr();
+    let address = address.expect("the listen address should be known");
+    (taken, address.to_string())
 }
 
 #[tokio::test]
@@ -74,12 +83,7 @@ async fn idle_connections_do_not_delay_a_drain() {
 
 #[tokio::test]
 async fn an_admin_port_in_use_is_reported() {
-    let taken =
-        std::net::TcpListener::bind("127.0.0.1:0").expect("a free port should be available");
-    let address = taken
-        .local_addr()
-        .expect("the listen address should be known")
-        .to_string();
+    let (_taken, address) = taken_port();
     let mut process = gateway_to(&Upstream::echo(), "")
         .env("TIDEGATE__ADMIN__LISTEN", &address)
         .start();
@@ -122,12 +126,7 @@ async fn shutdown_grace_bounds_a_drain() {
 
 #[tokio::test]
 async fn a_port_in_use_is_reported_with_a_remedy() {
-    let taken =
-        std::net::TcpListener::bind("127.0.0.1:0").expect("a free port should be available");
-    let address = taken
-        .local_addr()
-        .expect("the listen address should be known")
-        .to_string();
+    let (_taken, address) = taken_port();
     let output = Process::run(&[
         "serve",
         "--upstream",

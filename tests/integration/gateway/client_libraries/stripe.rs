@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 
 use super::run;
 use crate::support::raw_http;
-use crate::support::{Gateway, Received, Upstream, eventually, full};
+use crate::support::{Gateway, Received, Upstream, eventually, reply};
 
 /// Ids of the customers that the API has created, in the order of creation.
 type Created = Arc<Mutex<Vec<String>>>;
@@ -27,21 +27,10 @@ fn create(created: &Created) -> Value {
 /// Creates an API that creates a customer immediately and responds with `status` when the test adds a permit.
 fn api(status: u16, response: fn(Value) -> Value) -> (Upstream, Created, Arc<Semaphore>) {
     let created = Created::default();
-    let permits = Arc::new(Semaphore::new(0));
-    let (customers, responses) = (Arc::clone(&created), Arc::clone(&permits));
-    let upstream = Upstream::with(move |_| {
+    let customers = Arc::clone(&created);
+    let (upstream, permits) = Upstream::on_permit(move |_| {
         let customer = create(&customers);
-        let responses = Arc::clone(&responses);
-        async move {
-            responses
-                .acquire()
-                .await
-                .expect("the semaphore is never closed")
-                .forget();
-            let mut reply = full(response(customer).to_string());
-            *reply.status_mut() = status.try_into().expect("the status is valid");
-            reply
-        }
+        reply(status, response(customer).to_string())
     });
     (upstream, created, permits)
 }

@@ -4,7 +4,7 @@ use tidegate::idempotency::RecordCounts;
 
 use super::{assert_execution, assert_problem, assert_replay_of, numbered_executions_with, url};
 use crate::support::raw_http;
-use crate::support::{ClientResponse, Gateway, GatewayBuilder, Upstream, full};
+use crate::support::{ClientResponse, Gateway, GatewayBuilder, RefusingPort, Upstream, full};
 
 /// Sends a POST request with the idempotency key `k1`.
 pub(super) async fn send(gateway: &Gateway) -> ClientResponse {
@@ -148,13 +148,8 @@ async fn with_on_unknown_release_a_lost_response_releases_the_key() {
 
 #[tokio::test]
 async fn a_request_that_was_provably_not_sent_releases_its_key() {
-    let socket =
-        std::net::TcpListener::bind("127.0.0.1:0").expect("a free port should be available");
-    let address = socket
-        .local_addr()
-        .expect("the listen address should be known");
-    drop(socket);
-    let gateway = Gateway::keyed("").upstream_url(&url(address)).start();
+    let refusing = RefusingPort::new();
+    let gateway = Gateway::keyed("").upstream_url(&refusing.url()).start();
     for _ in 0..3 {
         assert_problem(&send(&gateway).await, 502, "upstream-unavailable");
         assert_eq!(gateway.counts(), RecordCounts::default());

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::{assert_execution, assert_problem, assert_replay_of, numbered_executions};
-use crate::support::{ClientResponse, Gateway, Upstream};
+use crate::support::{Gateway, Upstream};
 
 /// Starts a gateway whose only route has an idempotency rule and a rate limit. `rate` contains the lines of the rate
 /// limit.
@@ -16,20 +16,6 @@ fn limited(rate: &str, upstream: &Upstream) -> Gateway {
     ))
     .upstream(upstream)
     .start()
-}
-
-/// Returns the remaining tokens that the only `RateLimit` line of `response` states.
-fn tokens_left(response: &ClientResponse) -> u32 {
-    assert_eq!(response.headers.get_all("ratelimit").iter().count(), 1);
-    let line = response.header("ratelimit");
-    let (_, rest) = line
-        .split_once("r=")
-        .expect("the RateLimit line should contain the remaining tokens (r=)");
-    let digits = rest
-        .split(';')
-        .next()
-        .expect("the value should be a number");
-    digits.parse().expect("the value should be a number")
 }
 
 #[tokio::test]
@@ -62,11 +48,11 @@ async fn a_replay_is_charged_and_states_the_current_tokens() {
     let send = || gateway.client().post("/").key("k1").send();
     let first = send().await;
     assert_execution(&first, 1);
-    assert_eq!(tokens_left(&first), 3);
+    assert_eq!(first.remaining_tokens(), 3);
     for tokens in [2, 1, 0] {
         let replay = send().await;
         assert_replay_of(&replay, 1);
-        assert_eq!(tokens_left(&replay), tokens);
+        assert_eq!(replay.remaining_tokens(), tokens);
         assert_eq!(
             replay.header("ratelimit-policy"),
             first.header("ratelimit-policy")
@@ -90,10 +76,10 @@ async fn rejections_for_a_key_are_charged() {
     assert_execution(&send("k1", "").await, 1);
     let reused = send("k1", "other").await;
     assert_problem(&reused, 422, "idempotency-key-reused");
-    assert_eq!(tokens_left(&reused), 1);
+    assert_eq!(reused.remaining_tokens(), 1);
     let invalid = send("no key", "").await;
     assert_problem(&invalid, 400, "idempotency-key-invalid");
-    assert_eq!(tokens_left(&invalid), 0);
+    assert_eq!(invalid.remaining_tokens(), 0);
     assert_eq!(send("k1", "").await.status, 429);
 }
 
