@@ -16,6 +16,7 @@ mod client_share;
 mod clocks;
 mod connecting;
 mod duplicates;
+mod fake_servers;
 mod faults;
 mod frozen_gateway;
 mod gateways;

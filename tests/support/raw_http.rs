@@ -8,10 +8,12 @@
 
 use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use super::{Gateway, TEST_TIMEOUT};
 
@@ -298,9 +300,7 @@ impl RawUpstream {
                 let stream = stream.expect("the connection should be established");
                 let (record, script) = (Arc::clone(&records), Arc::clone(&script));
                 let number = {
-                    let mut connections = record
-                        .lock()
-                        .expect("no thread should panic while it holds the lock");
+                    let mut connections = record.lock();
                     connections.push(Vec::new());
                     connections.len() - 1
                 };
@@ -332,27 +332,18 @@ impl RawUpstream {
 
     /// Returns all bytes received on all connections, in the order of the connections.
     pub(crate) fn received(&self) -> String {
-        let connections = self
-            .record
-            .lock()
-            .expect("no thread should panic while it holds the lock");
+        let connections = self.record.lock();
         String::from_utf8_lossy(&connections.concat()).into_owned()
     }
 
     /// Returns the number of connections that the upstream has accepted so far.
     pub(crate) fn connections(&self) -> usize {
-        self.record
-            .lock()
-            .expect("no thread should panic while it holds the lock")
-            .len()
+        self.record.lock().len()
     }
 
     /// Discards the bytes recorded so far on all connections.
     pub(crate) fn clear_received(&self) {
-        let mut connections = self
-            .record
-            .lock()
-            .expect("no thread should panic while it holds the lock");
+        let mut connections = self.record.lock();
         connections.iter_mut().for_each(Vec::clear);
     }
 
@@ -437,10 +428,7 @@ impl UpstreamConnection {
     pub(crate) fn receive(&mut self) -> Option<&[u8]> {
         let mut buf = [0; 16 * 1024];
         let n = self.stream.read(&mut buf).ok().filter(|&n| n > 0)?;
-        let mut connections = self
-            .record
-            .lock()
-            .expect("no thread should panic while it holds the lock");
+        let mut connections = self.record.lock();
         connections[self.number].extend_from_slice(&buf[..n]);
         self.unread.extend_from_slice(&buf[..n]);
         Some(&self.unread)

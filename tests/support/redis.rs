@@ -1,4 +1,4 @@
-//! Real `redis-server` processes for tests and benches, and servers that do not speak the Redis protocol.
+//! Real `redis-server` processes for tests and benches.
 //!
 //! The unit tests of the stores and the benchmark `peers` include this file and its sibling `wait.rs` by path, so that
 //! they do not need their own crate.
@@ -12,8 +12,6 @@
 
 #[path = "redis/cluster.rs"]
 mod cluster;
-#[path = "redis/fake_servers.rs"]
-mod fake_servers;
 #[path = "redis/launch.rs"]
 mod launch;
 #[path = "redis/options.rs"]
@@ -26,7 +24,6 @@ mod server;
 mod time;
 
 pub(crate) use cluster::RedisCluster;
-pub(crate) use fake_servers::{GarbageServer, SilentServer};
 pub(crate) use options::Options;
 pub(crate) use reply::Reply;
 pub(crate) use server::RedisServer;

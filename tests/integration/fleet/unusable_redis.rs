@@ -1,9 +1,10 @@
 //! Tests with a Redis that the gateway cannot use. The gateway logs the reason, applies rate limits locally, and
 //! rejects requests with an idempotency key.
 
+use crate::fleet::fake_servers::FakeServer;
 use crate::fleet::gateways::{Setup, is_unavailable};
 use crate::fleet::upstream_api::Api;
-use crate::support::redis::{GarbageServer, Options, RedisCluster, RedisServer, SilentServer};
+use crate::support::redis::{Options, RedisCluster, RedisServer};
 
 /// A rate limit that admits three requests and rejects all later requests of a test.
 const THREE_REQUESTS: &str = "rate = \"1/m\"\nburst = 2";
@@ -102,14 +103,14 @@ async fn an_unresolvable_redis_host_degrades_the_store() {
 
 #[tokio::test]
 async fn a_server_that_is_not_redis_degrades_the_store() {
-    let garbage = GarbageServer::start();
+    let garbage = FakeServer::garbage();
     let setup = |api: &Api| Setup::new(api, &garbage.url());
     assert_degraded(setup, "the server at `store.url` is not Redis").await;
 }
 
 #[tokio::test]
 async fn a_server_that_never_replies_degrades_the_store() {
-    let silent = SilentServer::start();
+    let silent = FakeServer::silent();
     let setup = |api: &Api| Setup::new(api, &silent.url());
     assert_degraded(setup, "Redis timed out").await;
 }

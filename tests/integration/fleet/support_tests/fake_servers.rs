@@ -4,11 +4,11 @@ use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use crate::support::redis::{GarbageServer, SilentServer};
+use crate::fleet::fake_servers::FakeServer;
 
 #[test]
 fn a_garbage_server_replies_to_any_request() {
-    let garbage = GarbageServer::start();
+    let garbage = FakeServer::garbage();
     let port = garbage.port();
     assert!(garbage.url().ends_with(&port.to_string()));
     for first in *b"H\xff" {
@@ -24,7 +24,7 @@ fn a_garbage_server_replies_to_any_request() {
 
 #[test]
 fn a_silent_server_never_replies() {
-    let silent = SilentServer::start();
+    let silent = FakeServer::silent();
     let mut client = TcpStream::connect(("127.0.0.1", silent.port())).unwrap();
     client
         .set_read_timeout(Some(Duration::from_millis(100)))
