@@ -64,7 +64,7 @@ impl RateLimitField {
     /// Parses and joins the lines of a header that the upstream sent. Returns an empty field if a line does not parse.
     pub(super) fn parse(lines: &[HeaderValue], limits: &[Arc<Limit>]) -> Self {
         let mut field = Self::default();
-        for line in lines.iter().filter(|line| !line.is_empty()) {
+        for line in lines.iter().filter(|line| !is_blank(line)) {
             let names = NameCollector {
                 limits,
                 found: &mut field.names,
@@ -205,6 +205,10 @@ impl UpstreamLimit {
             }
         }
     }
+}
+
+fn is_blank(line: &HeaderValue) -> bool {
+    line.as_bytes().trim_ascii().is_empty()
 }
 
 fn parse_digits(text: &str) -> Option<u64> {
