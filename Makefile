@@ -1,6 +1,7 @@
 # Commands for contributors.
 #
 #   make test            runs all tests, including doctests; installs missing packages and clients
+#   make quick           runs the unit tests that need only a Rust toolchain; installs nothing
 #   make clients         installs only the HTTP clients that tests run against the gateway
 #   make lint            checks formatting, clippy, and (if cargo-deny is installed) licences and advisories
 #   make fmt             formats the sources
@@ -56,7 +57,7 @@ define install
 	fi
 endef
 
-.PHONY: test clients lint fmt docs crash bench disk peers peers-clients peers-fleet peers-keyed peers-upstream instructions
+.PHONY: test quick clients lint fmt docs crash bench disk peers peers-clients peers-fleet peers-keyed peers-upstream instructions
 
 test: clients
 	$(call install,$(TEST_NEEDS))
@@ -67,6 +68,15 @@ test: clients
 	    exit $$failed; \
 	else \
 	    $(CARGO) test --locked $(TEST_FEATURES) --no-fail-fast; \
+	fi
+
+# TIDEGATE_QUICK makes a test fail that starts `redis-server` but is in no module `needs_redis`.
+quick: export TIDEGATE_QUICK := 1
+quick:
+	@if command -v cargo-nextest >/dev/null; then \
+	    $(CARGO) nextest run --locked $(TEST_FEATURES) --lib --profile quick; \
+	else \
+	    $(CARGO) test --locked $(TEST_FEATURES) --lib --no-fail-fast -- --skip ::needs_; \
 	fi
 
 clients: $(CLIENTS)/installed

@@ -1,20 +1,23 @@
 //! Tests of the stores of idempotency records and rate limit buckets.
 //!
 //! - Records, all stores: `behaviours` tests each guarantee, and `history` compares random histories with a model.
-//! - Records in Redis: `claim_script` compares the claim script with the function that decides claims in the other
-//!   stores. `two_gateways` tests two gateways that share one Redis server.
-//! - Records on disk: `disk_damage`, `disk_space` and `full_disk`.
+//! - Records in Redis: `needs_redis::claim_script` compares the claim script with the function that decides claims in
+//!   the other stores. `needs_redis::two_gateways` tests two gateways that share one Redis server.
+//! - Records on disk: `disk_damage`, `disk_space`, and `needs_mount` for a full disk.
 //! - Buckets: `buckets` tests all stores, and `properties` tests the store in memory.
+//!
+//! A test that starts `redis-server` is in a module `needs_redis`, and a test that mounts a file system is in a module
+//! `needs_mount`. `make quick` skips both.
 //!
 //! For a new store, add a variant to [`record_fixture::StoreKind`] and a line to the lists below.
 
 mod behaviours;
 mod buckets;
-mod claim_script;
 mod disk_damage;
 mod disk_space;
-mod full_disk;
 mod history;
+mod needs_mount;
+mod needs_redis;
 mod properties;
 mod record_fixture;
 #[path = "../../tests/support/redis.rs"]
@@ -25,7 +28,6 @@ mod record_fixture;
 )]
 pub(crate) mod redis;
 mod server;
-mod two_gateways;
 #[path = "../../tests/support/wait.rs"]
 #[allow(dead_code, reason = "the integration tests use the rest")]
 mod wait;
@@ -51,8 +53,11 @@ macro_rules! on_each_store {
         mod any {
             on!(memory, Memory, $any);
             on!(disk, Disk, $any);
-            on!(redis, Redis, $any);
-            on!(cluster, Cluster, $any);
+
+            mod needs_redis {
+                on!(redis, Redis, $any);
+                on!(cluster, Cluster, $any);
+            }
         }
 
         mod bounded {

@@ -255,4 +255,4 @@ impl Clone for RedisBuckets {
 }
 
 #[cfg(test)]
-mod tests;
+mod needs_redis;

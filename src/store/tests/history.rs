@@ -411,46 +411,50 @@ proptest! {
     }
 }
 
-/// Runs random histories on one Redis server. Each history has its own prefix of Redis keys.
-fn check_on_server(kind: StoreKind) {
-    let server = Arc::new(StoreServer::start(kind));
-    let mut runner = TestRunner::new(cases(40));
-    let histories = proptest::collection::vec(any_event(), 1..80);
-    let outcome = runner.run(&histories, |events| {
-        check_on(RecordFixture::on(Arc::clone(&server)), &events);
-        Ok(())
-    });
-    if let Err(error) = outcome {
-        panic!("{error}");
+mod needs_redis {
+    use super::*;
+
+    /// Runs random histories on one Redis server. Each history has its own prefix of Redis keys.
+    fn check_on_server(kind: StoreKind) {
+        let server = Arc::new(StoreServer::start(kind));
+        let mut runner = TestRunner::new(cases(40));
+        let histories = proptest::collection::vec(any_event(), 1..80);
+        let outcome = runner.run(&histories, |events| {
+            check_on(RecordFixture::on(Arc::clone(&server)), &events);
+            Ok(())
+        });
+        if let Err(error) = outcome {
+            panic!("{error}");
+        }
     }
-}
 
-#[test]
-fn histories_in_redis_match_the_model() {
-    check_on_server(StoreKind::Redis);
-}
-
-/// The random histories do not test the exact time of expiry in Redis, because the model differs from Redis there:
-/// Redis expires a record in the millisecond after its TTL. So this test runs one fixed history.
-#[test]
-fn a_record_in_redis_expires_at_its_ttl() {
-    let server = Arc::new(StoreServer::start(StoreKind::Redis));
-    let events = [
-        HistoryEvent::Claim {
-            key: 1,
-            scope: 1,
-            request: 0,
-            on_unknown: OnUnknown::Hold,
-        },
-        HistoryEvent::End(0, ExecutionEnd::Completed),
-        HistoryEvent::Pass(TTL),
-    ];
-    for _ in 0..100 {
-        check_on(RecordFixture::on(Arc::clone(&server)), &events);
+    #[test]
+    fn histories_in_redis_match_the_model() {
+        check_on_server(StoreKind::Redis);
     }
-}
 
-#[test]
-fn histories_in_a_cluster_match_the_model() {
-    check_on_server(StoreKind::Cluster);
+    /// The random histories do not test the exact time of expiry in Redis, because the model differs from Redis there:
+    /// Redis expires a record in the millisecond after its TTL. So this test runs one fixed history.
+    #[test]
+    fn a_record_in_redis_expires_at_its_ttl() {
+        let server = Arc::new(StoreServer::start(StoreKind::Redis));
+        let events = [
+            HistoryEvent::Claim {
+                key: 1,
+                scope: 1,
+                request: 0,
+                on_unknown: OnUnknown::Hold,
+            },
+            HistoryEvent::End(0, ExecutionEnd::Completed),
+            HistoryEvent::Pass(TTL),
+        ];
+        for _ in 0..100 {
+            check_on(RecordFixture::on(Arc::clone(&server)), &events);
+        }
+    }
+
+    #[test]
+    fn histories_in_a_cluster_match_the_model() {
+        check_on_server(StoreKind::Cluster);
+    }
 }

@@ -46,6 +46,10 @@ fn find(name: &str) -> Option<PathBuf> {
 /// Returns the command `redis-server`. If `setpriv` is installed, the command runs under it, so that the kernel kills
 /// the server when the test process exits.
 pub(super) fn redis_server() -> Command {
+    assert!(
+        env::var_os("TIDEGATE_QUICK").is_none(),
+        "`make quick` must not start `redis-server`. Move this test to a module `needs_redis`"
+    );
     let redis_server = program("redis-server", "redis-server");
     match find("setpriv") {
         Some(setpriv) => {

@@ -127,6 +127,7 @@ fn the_charge_script_and_decide_agree_on_every_request() {
     });
     let mut runner = TestRunner::new(Config {
         cases: 200,
+        // A seed does not reproduce a failure, because the decisions depend on the clock of Redis.
         failure_persistence: None,
         ..Config::default()
     });

@@ -7,7 +7,7 @@ use crate::store::BucketStore;
 use crate::throttle::ChargeOutcome;
 use tokio::time::sleep;
 
-use super::fixture::{
+use crate::store::tests::buckets::fixture::{
     ADMITTED, HOUR, TestBucket, charge_all, gateway_of, only_bucket, rejection, request,
 };
 use crate::store::tests::redis::RedisServer;

@@ -13,9 +13,9 @@ use crate::store::redis::Redis;
 use crate::store::redis::records::RedisRecords;
 use crate::store::redis::settings::{Nodes, RedisSettings};
 
-use super::record_fixture::{StoreKind, claim_request, id, numbered_response};
-use super::redis::RedisServer;
-use super::server::{StoreServer, node};
+use crate::store::tests::record_fixture::{StoreKind, claim_request, id, numbered_response};
+use crate::store::tests::redis::RedisServer;
+use crate::store::tests::server::{StoreServer, node};
 
 /// Duration of a lease that is renewed during a test.
 const LEASE: Duration = Duration::from_secs(1);

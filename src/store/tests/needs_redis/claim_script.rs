@@ -26,9 +26,9 @@ use crate::store::redis::settings::RedisSettings;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
-use super::history::cases;
-use super::record_fixture::{StoreKind, TTL, claim_request, id, numbered_response};
-use super::server::StoreServer;
+use crate::store::tests::history::cases;
+use crate::store::tests::record_fixture::{StoreKind, TTL, claim_request, id, numbered_response};
+use crate::store::tests::server::StoreServer;
 
 /// Duration of a lease. It is longer than the TTL of a record, and not a multiple of it.
 const LEASE: Duration = Duration::from_mins(100);

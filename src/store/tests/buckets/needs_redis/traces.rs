@@ -21,7 +21,7 @@ use crate::throttle::{Buckets as _, ChargeOutcome, Quota};
 use fastrand::Rng;
 use tokio::time::sleep;
 
-use super::fixture::{TestBucket, short_timeout_settings};
+use crate::store::tests::buckets::fixture::{TestBucket, short_timeout_settings};
 use crate::store::tests::redis::RedisServer;
 
 /// Duration of a trace.

@@ -7,7 +7,7 @@ use crate::store::BucketStore;
 use crate::throttle::{ChargeOutcome, OnStoreError};
 use tokio::time::sleep;
 
-use super::fixture::{
+use crate::store::tests::buckets::fixture::{
     ADMITTED, HOUR, TestBucket, charge_all, gateway_of, rejection, request,
     short_timeout_gateway_at, short_timeout_gateway_of,
 };
