@@ -519,9 +519,22 @@ mod tests {
         }
 
         #[test]
-        fn arbitrary_paths_never_panic(raw in any::<String>()) {
-            _ = normalise(&raw);
-            _ = normalise(&format!("/{raw}"));
+        fn an_arbitrary_path_is_rejected_or_has_a_normal_form(
+            raw in prop_oneof![some_path(), any::<String>()],
+            slash in "/?",
+        ) {
+            let raw = format!("{slash}{raw}");
+            match normalise(&raw) {
+                Ok(path) => {
+                    let forwarded = path.forward();
+                    prop_assert!(raw.starts_with('/') && forwarded.starts_with('/'), "{}", forwarded);
+                    prop_assert!(!forwarded.contains("//"), "{}", forwarded);
+                    prop_assert!(!forwarded.split('/').any(|part| part == "." || part == ".."), "{}", forwarded);
+                    prop_assert!(!path.matching().contains(&0), "{}", forwarded);
+                }
+                Err(PathError::NotAbsolute) => prop_assert!(!raw.starts_with('/')),
+                Err(_) => prop_assert!(raw.contains(['%', '\\', '\0']), "{}", raw),
+            }
         }
     }
 }

@@ -100,7 +100,7 @@ mod tests {
         tokio::task::yield_now().await;
         assert_eq!(drain.0.waiting.lock().len(), 1);
         waiting.abort();
-        let _ = waiting.await;
+        assert!(waiting.await.is_err_and(|error| error.is_cancelled()));
         assert!(drain.0.waiting.lock().is_empty());
     }
 }

@@ -1,6 +1,7 @@
 //! Test that a gateway starts with each configuration file in `tests/configs/valid` and `config`.
 
 use std::fs;
+use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -48,6 +49,7 @@ fn every_valid_configuration_starts_a_gateway() {
         // The test replaces the configured addresses and certificates, because they do not exist on this machine.
         policy.server.listen = vec![(Ipv4Addr::LOCALHOST, 0).into()];
         policy.server.workers = 1;
+        let is_tls = policy.server.tls.is_some();
         if let Some(files) = &mut policy.server.tls {
             (files.cert, files.key) = (cert.clone(), key.clone());
         }
@@ -59,7 +61,18 @@ fn every_valid_configuration_starts_a_gateway() {
         let shared = Shared::new(Arc::new(policy), Clock::real());
         let gateway =
             Gateway::start(shared).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        TcpStream::connect(gateway.addresses()[0]).unwrap();
+        let mut client = TcpStream::connect(gateway.addresses()[0]).unwrap();
+        client.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        let mut response = Vec::new();
+        client.read_to_end(&mut response).unwrap();
+        // The request has no `Host`. A listener with TLS sends a TLS alert instead of a response.
+        let expected: &[u8] = if is_tls { &[21, 3] } else { b"HTTP/1.1 400 " };
+        assert!(
+            response.starts_with(expected),
+            "{}: {}",
+            path.display(),
+            response.escape_ascii()
+        );
         gateway.stopper().halt();
         gateway.join().unwrap();
     }

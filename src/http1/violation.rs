@@ -134,14 +134,39 @@ impl From<Violation> for Problem {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
+    /// Defines the list of all violations with their statuses. A variant that is missing does not compile.
+    macro_rules! statuses {
+        ($($status:literal: $($variant:ident)+;)*) => {
+            const STATUSES: &[(Violation, u16)] = &[$($((Violation::$variant, $status),)+)*];
+
+            const _: fn(Violation) = |violation| match violation {
+                $($(Violation::$variant)|+ => {})*
+            };
+        };
+    }
+
+    statuses! {
+        400: RequestLine Target BareLf BareCr Control Folded SpaceBeforeColon EmptyName Name ContentLength
+            ContentLengthRepeated TransferEncoding TransferEncodingRepeated TransferEncodingOnHttp10 BothFramings
+            HostMissing HostRepeated ChunkSize ChunkExtension ChunkEnd Trailer;
+        408: HeadTimeout BodyTimeout;
+        431: HeadTooLarge TooManyHeaders;
+        505: Version;
+    }
+
     #[test]
-    fn the_status_depends_on_the_violation() {
-        assert_eq!(Violation::BareLf.status(), 400);
-        assert_eq!(Violation::HeadTimeout.status(), 408);
-        assert_eq!(Violation::HeadTooLarge.status(), 431);
-        assert_eq!(Violation::TooManyHeaders.status(), 431);
-        assert_eq!(Violation::Version.status(), 505);
+    fn every_violation_has_its_status_and_its_own_detail() {
+        let mut details = HashSet::new();
+        for &(violation, status) in STATUSES {
+            assert_eq!(violation.status(), status, "{violation:?}");
+            let problem = Problem::from(violation);
+            assert_eq!(problem.status, status, "{violation:?}");
+            assert_eq!(problem.kind, "bad-request", "{violation:?}");
+            assert!(details.insert(problem.detail.clone()), "{violation:?}");
+        }
     }
 }

@@ -303,11 +303,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig {
-            cases: 4_096,
-            failure_persistence: None,
-            ..ProptestConfig::default()
-        })]
+        #![proptest_config(ProptestConfig::with_cases(4_096))]
 
         #[test]
         fn no_input_overflows_and_every_delay_stays_within_its_bounds(

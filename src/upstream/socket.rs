@@ -212,8 +212,10 @@ mod tests {
         let (mut reader, mut writer) = tokio::io::split(socket);
         let write = tokio::spawn(async move { writer.write(b"more").await });
         tokio::task::yield_now().await;
-        assert!(reader.read(&mut [0; 1]).await.is_err());
+        let read = reader.read(&mut [0; 1]).await.unwrap_err();
+        assert_eq!(read.kind(), io::ErrorKind::ConnectionReset);
         let write = timeout(Duration::from_secs(5), write).await.unwrap();
-        assert!(write.unwrap().is_err());
+        let write = write.unwrap().unwrap_err();
+        assert_eq!(write.kind(), io::ErrorKind::ConnectionReset);
     }
 }

@@ -122,10 +122,17 @@ mod tests {
     #[test]
     fn an_invalid_key_or_escape_is_rejected() {
         let long = "k".repeat(256);
-        for spelling in [
-            "", "%", "%4", "%zz", "%+1", "%0d%0a", "a%20b", "%22open", "%00", "%c3%a9", &long,
-        ] {
-            assert!(parse(spelling).is_err(), "{spelling}");
+        let escapes = ["%", "%4", "%zz", "%+1"]
+            .map(|spelling| (spelling, "urn:tidegate:problem:bad-request"));
+        let keys = ["", "%0d%0a", "a%20b", "%22open", "%00", "%c3%a9", &long];
+        let keys = keys.map(|spelling| (spelling, "urn:tidegate:problem:idempotency-key-invalid"));
+        for (spelling, kind) in escapes.into_iter().chain(keys) {
+            let problem = serde_json::to_value(parse(spelling).unwrap_err()).unwrap();
+            assert_eq!(
+                (&problem["status"], &problem["type"]),
+                (&400.into(), &kind.into()),
+                "{spelling}"
+            );
         }
     }
 

@@ -485,7 +485,7 @@ proptest! {
     }
 
     #[test]
-    fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+    fn httparse_parses_accepted_arbitrary_bytes_into_the_same_parts(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
         agrees_with_httparse(&bytes)?;
     }
 

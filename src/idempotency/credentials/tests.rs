@@ -219,15 +219,22 @@ fn cookies_of_load_balancers_and_analytics_are_ignored() {
 }
 proptest! {
     #[test]
-    fn any_value_parses_without_a_panic(
+    fn identities_and_cookies_of_any_value_are_parts_of_it(
         value in prop::collection::vec(any::<u8>(), 0..80),
         scheme in prop::sample::select(vec!["Digest", "OAuth", "Hawk", "Signature", "AWS4-X"]),
         params in "[a-zA-Z*_=,\"'\\\\/ \t]{0,60}",
     ) {
-        let _ = SignedIdentity::parse(&value);
-        let _ = SignedIdentity::parse(format!("{scheme} {params}").as_bytes());
-        for (name, value) in cookies(&value) {
-            let _ = is_ignored(name, value);
+        let signed = format!("{scheme} {params}");
+        for value in [&value[..], signed.as_bytes()] {
+            let identity = SignedIdentity::parse(value).map(|signed| signed.identity);
+            for part in identity.into_iter().flatten() {
+                let is_part = part.is_empty() || value.windows(part.len()).any(|window| window == part);
+                prop_assert!(is_part, "{}", part.escape_ascii());
+            }
+        }
+        for (name, content) in cookies(&value) {
+            prop_assert!(!name.contains(&b';') && !name.contains(&b'=') && !content.contains(&b';'));
+            prop_assert!(!is_ignored(&[name, b"session"].concat(), content));
         }
     }
 

@@ -437,11 +437,22 @@ mod tests {
         let mut writer = Writer::open(dir, capacity, shared).unwrap();
         writer.totals.bytes = 1_000;
         writer.totals.completed = 1;
+        let totals = writer.totals;
         // The totals contain more bytes than the records have, so the eviction cannot reach `max_bytes`. It must stop
         // at the end of the expiry index.
         writer.maintain();
+        assert!(matches!(writer.state, EngineState::Open(_)));
+        assert!(writer.maintenance.evicted.is_none());
         writer.close_failed_engine(StoreError::new("failure of a test"));
         writer.maintain();
+        // The store exceeds `max_bytes`, so maintenance runs although the last run has just ended.
+        let last = writer.maintenance.last;
         writer.maintain_if_due();
+        assert!(writer.maintenance.last > last);
+        let EngineState::Failed(reason, _) = &writer.state else {
+            panic!("maintenance opened the engine");
+        };
+        assert!(reason.to_string().contains("failure of a test"), "{reason}");
+        assert_eq!(writer.totals, totals);
     }
 }

@@ -69,8 +69,13 @@ async fn discarding_a_dropped_body_takes_at_most_one_body_timeout() {
     let start = tokio::time::Instant::now();
     while pair.client.write_all(b"x").await.is_ok() && !pair.serving.is_finished() {
         sleep(Duration::from_secs(1)).await;
-        assert!(start.elapsed() <= ClientTimeouts::default().body + Duration::from_secs(5));
     }
+    let (waited, body) = (start.elapsed(), ClientTimeouts::default().body);
+    let tolerance = Duration::from_secs(2);
+    assert!(
+        waited + tolerance >= body && waited <= body + tolerance,
+        "{waited:?}"
+    );
 }
 
 /// How the service of a test reads the request body.
