@@ -268,7 +268,14 @@ async fn keyed_requests_without_an_execution_are_logged_with_the_reason() {
     })
     .await;
     let second = tokio::spawn(client.post("/keyed/first").key("one").send());
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    let waited = "idempotency_requests_total{route=\"keyed\",outcome=\"waited\"}";
+    let waiting = async {
+        while gateway.process.metric(waited).await < 1 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let waiting = tokio::time::timeout(TEST_TIMEOUT, waiting).await;
+    waiting.expect("the second request waits for the first");
     permits.add_permits(1);
     assert_eq!(first.await.expect("a response arrives").status, 200);
     assert!(second.await.expect("a response arrives").is_replay());

@@ -21,6 +21,17 @@ fn config(servers: &str, more: &str) -> String {
     )
 }
 
+/// Asserts that a timeout of `millis` ms ended a wait. The upper bound is far below all default timeouts that could end
+/// the wait instead.
+#[track_caller]
+fn assert_waited(waited: Duration, millis: u64) {
+    let timeout = Duration::from_millis(millis);
+    assert!(
+        (timeout..timeout + Duration::from_secs(4)).contains(&waited),
+        "{waited:?}"
+    );
+}
+
 const ONE: &str = "[\"{upstream}\"]";
 const TWO: &str = "[\"{upstream}\", \"{upstream}\"]";
 
@@ -69,8 +80,7 @@ async fn a_silent_upstream_returns_504_after_first_byte_timeout() {
     let waited = start.elapsed();
     assert_eq!(response.status, 504);
     assert_eq!(response.problem(), "upstream-timeout");
-    assert!(waited >= Duration::from_millis(300), "{waited:?}");
-    assert!(waited < Duration::from_secs(10), "{waited:?}");
+    assert_waited(waited, 300);
 }
 
 #[tokio::test]
@@ -83,7 +93,7 @@ async fn timeout_bounds_the_wait_for_a_response() {
     let response = gateway.client().get("/").send().await;
     assert_eq!(response.status, 504);
     assert_eq!(response.problem(), "upstream-timeout");
-    assert!(start.elapsed() < Duration::from_secs(10));
+    assert_waited(start.elapsed(), 300);
 }
 
 #[tokio::test]
@@ -106,7 +116,7 @@ async fn timeout_truncates_an_endless_body() {
         response.is_err(),
         "the client got a truncated response as complete"
     );
-    assert!(start.elapsed() < Duration::from_secs(10));
+    assert_waited(start.elapsed(), 500);
 }
 
 #[tokio::test]
@@ -116,8 +126,10 @@ async fn a_stalled_body_is_truncated_and_never_looks_complete() {
         .upstream(&upstream)
         .start();
     for client in [gateway.client(), gateway.client().h2()] {
+        let start = Instant::now();
         let response = client.get("/").try_send().await;
         assert!(response.is_err(), "{response:?}");
+        assert_waited(start.elapsed(), 300);
     }
 }
 

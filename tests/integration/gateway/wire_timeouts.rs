@@ -115,8 +115,10 @@ fn a_silent_tls_handshake_is_closed() {
     assert!(started.elapsed() >= EARLIEST);
     // The client sends only the start of a TLS record, so the handshake never finishes.
     let mut client = gateway.client();
+    let started = Instant::now();
     client.send([0x16, 3, 1, 2, 0, 1]);
     client.assert_closed();
+    assert!(started.elapsed() >= EARLIEST);
 }
 
 /// Creates an upstream whose response never ends. Returns it with the number of bytes sent and whether its connection
@@ -147,10 +149,12 @@ fn a_client_that_does_not_read_its_response_is_disconnected() {
     let (upstream, _, ended) = endless();
     let gateway = WireGateway::with(upstream.address, SHORT_TIMEOUTS, "");
     let mut client = gateway.client();
+    let started = Instant::now();
     client.send(GET);
     wait_until("the gateway closes the upstream connection", || {
         ended.load(Ordering::SeqCst)
     });
+    assert!(started.elapsed() >= EARLIEST);
 }
 
 #[test]

@@ -343,7 +343,8 @@ async fn streams_that_wait_for_their_turn_on_the_connection_are_not_reset() {
 #[tokio::test]
 async fn a_client_that_withdraws_its_window_does_not_hold_responses_forever() {
     const STREAMS: u32 = 20;
-    let upstream = with_response_length(60_000);
+    const RESPONSE_LENGTH: usize = 60_000;
+    let upstream = with_response_length(RESPONSE_LENGTH);
     let gateway = Gateway::proxying("[server]\nwrite_timeout = \"400ms\"")
         .admin()
         .upstream(&upstream)
@@ -370,6 +371,7 @@ async fn a_client_that_withdraws_its_window_does_not_hold_responses_forever() {
             &block(&get),
         ));
     }
+    let started = Instant::now();
     socket
         .write_all(&sent)
         .await
@@ -385,12 +387,24 @@ async fn a_client_that_withdraws_its_window_does_not_hold_responses_forever() {
         .write_all(&withdrawn)
         .await
         .expect("the connection is open");
+    let mut received = 0;
     let reading = async {
         let mut buffer = vec![0; 65_536];
-        while socket.read(&mut buffer).await.is_ok_and(|read| read > 0) {}
+        while let Ok(read @ 1..) = socket.read(&mut buffer).await {
+            received += read;
+        }
     };
     timeout(TEST_TIMEOUT, reading)
         .await
         .expect("the gateway closes the connection in time");
+    let elapsed = started.elapsed();
+    assert!(
+        elapsed >= WRITE_TIMEOUT,
+        "the gateway closed the connection too early, after {elapsed:?}"
+    );
+    assert!(
+        received < arrived * RESPONSE_LENGTH,
+        "the client got all responses, so no stream waited for a window"
+    );
     gateway.wait_for_metric("connections", 0).await;
 }

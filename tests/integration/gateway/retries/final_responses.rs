@@ -91,8 +91,9 @@ async fn a_deadline_ends_a_single_attempt_that_takes_too_long() {
     let gateway = gateway_to(&[upstream.url()], &api).start();
     let started = Instant::now();
     let response = gateway.client().get("/").send().await;
+    let waited = started.elapsed();
     assert_eq!((response.status, upstream.count()), (504, 1));
-    assert!(started.elapsed() >= Duration::from_secs(1));
+    assert!((1..5).contains(&waited.as_secs()), "{waited:?}");
 }
 
 #[tokio::test]
