@@ -47,6 +47,7 @@ use toml::de::Deserializer;
 use crate::client::Trust;
 use crate::idempotency;
 use crate::intake::headers::{CountedHeaders, HeaderNames};
+use crate::log::LogSettings;
 use crate::respond::RespondSettings;
 use crate::route::Matcher;
 use crate::server_settings::ServerSettings;
@@ -59,8 +60,6 @@ pub use overrides::Overrides;
 pub use problem::{ConfigErrors, ConfigProblem, Severity};
 pub use schema::schema;
 pub use variables::Environment;
-
-pub(crate) use file::LogSettings;
 
 use file::File;
 use problem::Findings;

@@ -5,18 +5,30 @@
 
 use std::io::{self, IsTerminal as _};
 
+use clap::ValueEnum;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use tracing_appender::non_blocking::{NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
+/// Log lines and access log.
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct LogSettings {
+    /// Format of log lines.
+    #[schemars(extend("default" = "text"))]
+    pub(crate) format: LogFormat,
+    /// Whether requests are written to the access log. The key `access_log` of a route overrides this.
+    #[schemars(extend("default" = true))]
+    pub(crate) access: bool,
+}
+
 /// Format of log lines.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum LogFormat {
     /// One line of plain text per message.
-    #[default]
     Text,
     /// One JSON object per message, on one line.
     Json,
@@ -34,7 +46,7 @@ const DEFAULT_FILTER: &str = "info,fjall=warn,fjall::batch=off,fjall::journal=of
 
 /// Starts logging. Keep the returned guard until the process exits: dropping it writes the lines that are still queued
 /// and stops the writer thread.
-pub(crate) fn start(format: LogFormat) -> WorkerGuard {
+pub(crate) fn start(settings: LogSettings) -> WorkerGuard {
     let (writer, guard): (NonBlocking, _) = NonBlockingBuilder::default()
         .buffered_lines_limit(QUEUE_LINES)
         .lossy(true)
@@ -47,7 +59,7 @@ pub(crate) fn start(format: LogFormat) -> WorkerGuard {
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(writer);
-    let started = match format {
+    let started = match settings.format {
         LogFormat::Json => builder.json().flatten_event(true).finish().try_init(),
         LogFormat::Text => builder
             .with_ansi(io::stderr().is_terminal())

@@ -36,7 +36,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::FAILURE);
         }
     };
-    let _log = log::start(log::LogFormat::Text);
+    let _log = log::start(policy.log);
     let running = RunningGateway::start(policy)?;
     let gateway = running.gateway.addresses()[0];
     let admin = running

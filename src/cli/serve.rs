@@ -6,15 +6,13 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use clap::ValueEnum;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::admin::listener::{Admin, AdminSources};
 use crate::clock::Clock;
 use crate::config::{self, Environment, Loaded, Overrides, Policy};
 use crate::gateway::{Gateway, ListenError, Stop};
-use crate::log;
-use crate::log::LogFormat;
+use crate::log::{self, LogFormat, LogSettings};
 use crate::pipeline::Shared;
 
 /// Run the gateway from a configuration file or for one upstream URL.
@@ -32,23 +30,7 @@ pub(super) struct Args {
     upstream: Option<String>,
     /// Format of log lines, instead of `log.format` in the configuration
     #[arg(long, value_enum)]
-    log_format: Option<LogFormatArg>,
-}
-
-/// Value of `--log-format`.
-#[derive(Clone, Copy, Debug, ValueEnum)]
-pub(super) enum LogFormatArg {
-    Text,
-    Json,
-}
-
-impl From<LogFormatArg> for LogFormat {
-    fn from(format: LogFormatArg) -> Self {
-        match format {
-            LogFormatArg::Text => Self::Text,
-            LogFormatArg::Json => Self::Json,
-        }
-    }
+    log_format: Option<LogFormat>,
 }
 
 /// Loads the configuration, starts the gateway, and runs it until SIGTERM or SIGINT. Prints errors and warnings of the
@@ -74,7 +56,10 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     for warning in &warnings {
         eprintln!("{warning}");
     }
-    let _log = log::start(args.log_format.map_or(policy.log.format, Into::into));
+    let _log = log::start(LogSettings {
+        format: args.log_format.unwrap_or(policy.log.format),
+        ..policy.log
+    });
     let running = RunningGateway::start(policy)?;
     running.log_addresses();
     running.run_until_signal()?;

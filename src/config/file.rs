@@ -5,6 +5,9 @@
 //! validates files, sets defaults, maps environment variables to keys, and enables completion in editors. `make docs`
 //! generates `config/reference.toml` and the tables in `docs/configuration.md` from the schema.
 //!
+//! A section whose values need no further checks is the settings type of the module that uses it, such as
+//! [`LogSettings`].
+//!
 //! A key with a default has the plain type of its value, or [`Setting`] if a check needs its location. A key that a
 //! file must set is optional here, because validation reports and removes invalid values before decoding, and the
 //! remaining values are still decoded and checked. [`policy`](super::policy) resolves names and compares values with
@@ -23,7 +26,7 @@ use super::scalar::{
     Cidr, DocsUrl, FilePath, HeaderText, HumanDuration, Label, LimitName, Listen, MethodName,
     Origin, ResponseHeader, Size, Timeout, TokenText, ValueText,
 };
-use crate::log::LogFormat;
+use crate::log::LogSettings;
 use crate::respond::{Dialect, Hint};
 
 pub(super) use limit::{LimitSection, OnExceed};
@@ -213,16 +216,4 @@ pub(super) struct CorsSection {
     /// How long a browser is allowed to cache the response to a preflight request.
     #[schemars(extend("default" = "10m"))]
     pub(super) max_age: HumanDuration,
-}
-
-/// Log lines and access log.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct LogSettings {
-    /// Format of log lines.
-    #[schemars(extend("default" = "text"))]
-    pub(crate) format: LogFormat,
-    /// Whether requests are written to the access log. The key `access_log` of a route overrides this.
-    #[schemars(extend("default" = true))]
-    pub(crate) access: bool,
 }
