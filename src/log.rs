@@ -1,7 +1,8 @@
 //! Log output: writes structured events to standard error, one line per event.
 //!
 //! A queue passes the log lines to a writer thread, so a slow terminal or disk never delays a request. If the queue is
-//! full, new lines are dropped. `RUST_LOG` sets the filter. Access log lines have the target `tidegate::access`.
+//! full, new lines are dropped. `RUST_LOG` sets the filter and overrides `level` of `[log]`. Access log lines have the
+//! level `info` and the target `tidegate::access`.
 
 use std::io::{self, IsTerminal as _};
 
@@ -19,6 +20,10 @@ pub(crate) struct LogSettings {
     /// Format of log lines.
     #[schemars(extend("default" = "text"))]
     pub(crate) format: LogFormat,
+    /// Least severe level that is logged. Access log lines have the level `info`. The environment variable `RUST_LOG`
+    /// overrides this key.
+    #[schemars(extend("default" = "info"))]
+    pub(crate) level: LogLevel,
     /// Whether requests are written to the access log. The key `access_log` of a route overrides this.
     #[schemars(extend("default" = true))]
     pub(crate) access: bool,
@@ -34,14 +39,42 @@ pub(crate) enum LogFormat {
     Json,
 }
 
+/// Level of log lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogLevel {
+    /// Errors.
+    Error,
+    /// Warnings and errors.
+    Warn,
+    /// Also starts, stops, changes of state, and the access log.
+    Info,
+    /// Also details for the search for an error.
+    Debug,
+    /// Everything.
+    Trace,
+}
+
+impl LogLevel {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Error => "error",
+            Self::Warn => "warn",
+            Self::Info => "info",
+            Self::Debug => "debug",
+            Self::Trace => "trace",
+        }
+    }
+}
+
 /// Maximum number of log lines in the queue. Further lines are dropped.
 const QUEUE_LINES: usize = 65_536;
 
-/// The log filter if `RUST_LOG` is not set. The storage engine of the disk store (`fjall`, `lsm_tree`) logs warnings
+/// Filter of libraries, which follows the configured level if `RUST_LOG` is not set. The storage engine of the disk store (`fjall`, `lsm_tree`) logs warnings
 /// and errors. Its batch and journal modules log nothing, because on a full disk they would log every failed write. The
 /// Redis client logs nothing, because it would log every failure of Redis. Instead, the gateway itself logs once that
 /// the store has failed.
-const DEFAULT_FILTER: &str = "info,fjall=warn,fjall::batch=off,fjall::journal=off,fjall::journal::batch_reader=warn,\
+const LIBRARY_FILTER: &str = "fjall=warn,fjall::batch=off,fjall::journal=off,fjall::journal::batch_reader=warn,\
                      lsm_tree=warn,redis=off";
 
 /// Starts logging. Keep the returned guard until the process exits: dropping it writes the lines that are still queued
@@ -52,12 +85,8 @@ pub(crate) fn start(settings: LogSettings) -> WorkerGuard {
         .lossy(true)
         .finish(io::stderr());
     let chosen = std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default();
-    let filter = match chosen.trim() {
-        "" => EnvFilter::new(DEFAULT_FILTER),
-        chosen => EnvFilter::new(chosen),
-    };
     let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_env_filter(filter(settings.level, &chosen))
         .with_writer(writer);
     let started = match settings.format {
         LogFormat::Json => builder.json().flatten_event(true).finish().try_init(),
@@ -69,4 +98,38 @@ pub(crate) fn start(settings: LogSettings) -> WorkerGuard {
     // An error is ignored: it means that a subscriber is already set, which happens only in tests.
     let _ = started;
     guard
+}
+
+/// Returns the filter for a configured level. `chosen` is the value of `RUST_LOG`, and overrides the level unless it is
+/// empty.
+fn filter(level: LogLevel, chosen: &str) -> EnvFilter {
+    match chosen.trim() {
+        "" => EnvFilter::new(format!("{},{LIBRARY_FILTER}", level.name())),
+        chosen => EnvFilter::new(chosen),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing_subscriber::filter::LevelFilter;
+
+    use super::*;
+
+    #[test]
+    fn the_level_limits_the_lines_unless_rust_log_is_set() {
+        for (level, most_verbose) in [
+            (LogLevel::Info, LevelFilter::INFO),
+            (LogLevel::Debug, LevelFilter::DEBUG),
+            (LogLevel::Trace, LevelFilter::TRACE),
+        ] {
+            let found = filter(level, " ").max_level_hint();
+            assert_eq!(found, Some(most_verbose), "{level:?}");
+        }
+        // The storage engine logs warnings at every level.
+        let error = filter(LogLevel::Error, "");
+        assert_eq!(error.max_level_hint(), Some(LevelFilter::WARN));
+        assert!(error.to_string().contains("error"), "{error}");
+        let chosen = filter(LogLevel::Error, "debug");
+        assert_eq!(chosen.max_level_hint(), Some(LevelFilter::DEBUG));
+    }
 }
