@@ -57,14 +57,15 @@ define install
 	fi
 endef
 
-.PHONY: test quick clients lint fmt docs crash bench disk peers peers-clients peers-fleet peers-keyed peers-upstream instructions
+.PHONY: test quick clients lint lint-format lint-clippy lint-dependencies fmt docs
+.PHONY: crash bench disk peers peers-clients peers-fleet peers-keyed peers-upstream instructions
 
 test: clients
 	$(call install,$(TEST_NEEDS))
 	@if command -v cargo-nextest >/dev/null; then \
 	    failed=0; \
-	    $(CARGO) nextest run --locked $(TEST_FEATURES) || failed=1; \
 	    $(CARGO) test --locked $(TEST_FEATURES) --doc || failed=1; \
+	    $(CARGO) nextest run --locked $(TEST_FEATURES) || failed=1; \
 	    exit $$failed; \
 	else \
 	    $(CARGO) test --locked $(TEST_FEATURES) --no-fail-fast; \
@@ -101,10 +102,17 @@ $(CLIENTS)/installed: $(addprefix tests/clients/,requirements.txt package.json p
 	    node node/lib/node_modules/npm/bin/npm-cli.js ci --loglevel=error --no-audit --no-fund --ignore-scripts
 	touch "$@"
 
-lint:
+# Separate targets, so that `make --keep-going lint` runs every check even if one fails.
+lint: lint-format lint-clippy lint-dependencies
+
+lint-format:
 	$(CARGO) fmt --check
-	$(CARGO) clippy --locked --all-targets -- -D warnings
+
+# The features are those of the tests, so that both share one build of the build scripts and procedural macros.
+lint-clippy:
 	$(CARGO) clippy --locked --all-targets --all-features -- -D warnings
+
+lint-dependencies:
 	@if command -v cargo-deny >/dev/null; then \
 	    $(CARGO) deny check; \
 	else \
