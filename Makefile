@@ -6,7 +6,7 @@
 #   make lint            checks formatting, clippy, and (if cargo-deny is installed) licences and advisories
 #   make fmt             formats the sources
 #   make docs            generates config/reference.toml and the tables of docs/configuration.md
-#   make crash           kills the release build under load 200 times, and checks all idempotency keys after each kill
+#   make crash           kills the gateway under load 200 times, and checks all idempotency keys after each kill
 #   make bench           measures the time of each decision on a request, and its growth with routes and clients
 #   make disk            measures the disk store with a million records, and its requests per second with a sync each
 #   make peers           compares the CPU time per request with nginx and HAProxy
@@ -125,32 +125,32 @@ fmt:
 docs:
 	UPDATE_DOCS=1 $(CARGO) test --locked $(TEST_FEATURES) --lib generated_documentation
 
+# `crash`, `disk`, `peers` and `instructions` run the production build. Their own code has another profile, because their
+# build also builds the gateway, with the features of the tests.
+DIST := $(abspath $(TARGET))/dist/tidegate
+BUILD_DIST := $(CARGO) build --locked --profile dist
+BENCH := $(CARGO) bench --locked --profile release
+
 # The environment variable CRASH_ROUNDS sets the number of kills, and CRASH_SEED the seed of the random choices.
 crash:
 	$(call install,$(TEST_NEEDS))
-	$(CARGO) build --locked --release
-	CRASH_TIDEGATE="$(abspath $(TARGET))/release/tidegate" CRASH_ROUNDS="$${CRASH_ROUNDS:-200}" \
+	$(BUILD_DIST)
+	CRASH_TIDEGATE="$(DIST)" CRASH_ROUNDS="$${CRASH_ROUNDS:-200}" \
 	    $(CARGO) test --locked $(TEST_FEATURES) --test integration crash::repeated_kills:: -- --include-ignored --nocapture
 
 bench:
 	$(CARGO) bench --locked --features internals --bench decisions
 
-# The benchmark is built with the profile `measure`, so that its build does not replace the gateway in target/release.
 disk:
-	$(CARGO) build --locked --release
-	DISK_TIDEGATE="$(abspath $(TARGET))/release/tidegate" \
-	    $(CARGO) bench --locked --features internals --profile measure --bench disk
+	$(BUILD_DIST)
+	DISK_TIDEGATE="$(DIST)" $(BENCH) --features internals --bench disk
 
-# The measured gateway is the release build. The benchmark itself is built with the profile `dev`, because a build with
-# the profile `bench` would replace the gateway in target/release.
 peers peers-clients peers-fleet peers-keyed peers-upstream:
 	$(call install,$(PEER_NEEDS))
-	$(CARGO) build --locked --release
-	PEERS_TIDEGATE="$(abspath $(TARGET))/release/tidegate" \
-	    $(CARGO) bench --locked --profile dev --bench peers -- $(or $(patsubst peers-%,%,$(filter peers-%,$@)),gateways)
+	$(BUILD_DIST)
+	PEERS_TIDEGATE="$(DIST)" $(BENCH) --bench peers -- $(or $(patsubst peers-%,%,$(filter peers-%,$@)),gateways)
 
 instructions:
 	$(call install,$(INSTRUCTIONS_NEEDS))
-	$(CARGO) build --locked --release
-	PEERS_TIDEGATE="$(abspath $(TARGET))/release/tidegate" \
-	    $(CARGO) bench --locked --profile dev --bench peers -- instructions
+	$(BUILD_DIST)
+	PEERS_TIDEGATE="$(DIST)" $(BENCH) --bench peers -- instructions

@@ -3,8 +3,8 @@
 //! Run with `make disk`. The benchmark fills one store with a thousand records and one with a million. For each store,
 //! a separate process opens the store and looks up records twice: first from disk ("cold", but possibly from the page
 //! cache of the system) and then from memory ("hot"). Finally, 64 clients send requests with new idempotency keys
-//! through the release build of the gateway to an upstream on the same machine. The duration of `fdatasync` is measured
-//! in the same run on the same file system.
+//! through the production build of the gateway (profile `dist`) to an upstream on the same machine. The duration of
+//! `fdatasync` is measured in the same run on the same file system.
 //!
 //! The environment variable `DISK_TIDEGATE` sets the binary of the gateway. `TMPDIR` sets the directory of the stores.
 

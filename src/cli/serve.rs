@@ -185,10 +185,10 @@ async fn handle_signals(signals: &mut Signals, stop: &Stop) {
     stop.halt();
 }
 
-/// Installs the cryptography provider of rustls (aws-lc-rs) for this process.
+/// Installs the cryptography provider of rustls (ring) for this process.
 fn install_tls_provider() {
     // The error is ignored: it means that a provider is already installed, which is sufficient.
-    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
 /// Raises the soft limit on open files (`RLIMIT_NOFILE`) to the hard limit. Otherwise the gateway could not open

@@ -34,7 +34,7 @@ fn files_in(folder: &str) -> Vec<PathBuf> {
 #[test]
 fn every_valid_configuration_starts_a_gateway() {
     // An error is ignored: it means that another test has already installed a TLS provider.
-    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let _ = rustls::crypto::ring::default_provider().install_default();
     let folder = tempfile::tempdir().unwrap();
     let issued = rcgen::generate_simple_self_signed(["localhost".into()]).unwrap();
     let (cert, key) = (

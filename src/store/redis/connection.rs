@@ -53,7 +53,7 @@ impl Endpoint {
     pub(super) fn new(settings: &RedisSettings) -> Result<Self, RedisOpenError> {
         // An error is ignored: it means that a default TLS provider is already set. The Redis library needs this
         // default, because several providers are linked.
-        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let read = |path: &std::path::PathBuf| {
             std::fs::read(path).map_err(|error| RedisOpenError::Certificates {
                 path: path.display().to_string(),

@@ -252,10 +252,10 @@ impl LoadClient {
     }
 }
 
-/// The environment variable `FAILPOINTS` must have no effect on a release build.
+/// The environment variable `FAILPOINTS` must have no effect on a production build.
 #[tokio::test]
-#[ignore = "needs a release build in CRASH_TIDEGATE; `make crash` provides one"]
-async fn a_release_build_has_no_failpoints() {
+#[ignore = "needs a production build in CRASH_TIDEGATE; `make crash` provides one"]
+async fn a_production_build_has_no_failpoints() {
     assert!(
         std::env::var_os("CRASH_TIDEGATE").is_some(),
         "set CRASH_TIDEGATE to a gateway built without the feature `failpoints`"
