@@ -403,7 +403,7 @@ mod tests {
             Some(1)
         );
         let workers = server["workers"].get_ref().as_integer();
-        assert_eq!(workers.map(|workers| workers.as_str()), Some("0"));
+        assert_eq!(workers.map(toml::de::DeInteger::as_str), Some("0"));
     }
 
     #[test]

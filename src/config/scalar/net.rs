@@ -25,8 +25,14 @@ pub(super) fn listen(text: &str) -> Result<SocketAddr, ValueError> {
     })
 }
 
-/// Accepts every text as a path.
+/// Parses the path of a file or directory. No file name contains a NUL character.
 pub(super) fn file_path(text: &str) -> Result<PathBuf, ValueError> {
+    if text.contains('\0') {
+        return Err(ValueError::new(
+            "the path contains a NUL character",
+            "write the path of a file or directory",
+        ));
+    }
     Ok(text.into())
 }
 
