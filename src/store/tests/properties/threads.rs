@@ -67,11 +67,12 @@ impl SharedBuckets {
                     scope.spawn(move || {
                         let mut admissions = Admissions::new();
                         for turn in index.. {
+                            let reversed = turn.is_multiple_of(2);
+                            admissions.extend(self.call(turn % CLIENTS, reversed));
+                            // The check follows the call, so that each thread sends a request even if it starts late.
                             if over.load(Ordering::Relaxed) {
                                 break;
                             }
-                            let reversed = turn.is_multiple_of(2);
-                            admissions.extend(self.call(turn % CLIENTS, reversed));
                         }
                         admissions
                     })
