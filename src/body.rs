@@ -5,11 +5,13 @@
 //! stage uses are defined in that stage. `upstream` defines the body of an attempt and the copy for retries. `pipeline`
 //! defines a response body that writes the access log line when the body ends.
 
+mod read;
 mod request;
 mod response;
 
 pub use response::{BodyError, ResponseBody};
 
+pub(crate) use read::{ExceededBound, ReadBody, read_body};
 pub(crate) use request::{RequestBody, RequestBodyError};
 
 /// Error of a request or response body in an application that uses the layers in `embed`.

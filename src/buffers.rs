@@ -1,8 +1,9 @@
 //! Limits on the memory for buffered bodies.
 //!
-//! The gateway buffers four kinds of bodies. They are bodies of requests with an idempotency key, copies of request
-//! bodies for retries, responses to be stored, and copies of stored responses for replays. Before the gateway allocates
-//! memory for a body, it charges the bytes to two counts: that of all clients together and that of the client.
+//! The gateway buffers five kinds of bodies. They are bodies of requests with an idempotency key, the starts of other
+//! request bodies (`request_buffer`), copies of request bodies for retries, responses to be stored, and copies of stored
+//! responses for replays. Before the gateway allocates memory for a body, it charges the bytes to two counts: that of
+//! all clients together and that of the client.
 //!
 //! `max_buffered` limits the first count at all times. `max_buffered_per_client` limits the second count, but only
 //! while more than half of `max_buffered` is in use. So a single client can use free memory, but cannot take the memory
@@ -46,6 +47,9 @@ impl Default for BufferBounds {
 pub(crate) enum Buffered {
     /// Body of a request with an idempotency key. If the memory is exhausted, the gateway rejects the request.
     Request,
+    /// Start of the body of another request, which is buffered before a server is contacted. If the memory is exhausted,
+    /// the gateway contacts a server earlier and streams the rest.
+    Upload,
     /// Body of a response to be stored. If the memory is exhausted, the gateway streams the response and stores a
     /// tombstone, which is a record without a response.
     Response,
@@ -58,12 +62,19 @@ pub(crate) enum Buffered {
 
 impl Buffered {
     /// All kinds, in the order in which the metrics report them.
-    pub(crate) const ALL: [Self; 4] = [Self::Request, Self::Response, Self::Replay, Self::Retry];
+    pub(crate) const ALL: [Self; 5] = [
+        Self::Request,
+        Self::Upload,
+        Self::Response,
+        Self::Replay,
+        Self::Retry,
+    ];
 
     /// Returns the value of the metric label `kind`.
     pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Request => "request",
+            Self::Upload => "upload",
             Self::Response => "response",
             Self::Replay => "replay",
             Self::Retry => "retry",

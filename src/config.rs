@@ -105,6 +105,8 @@ pub(crate) struct RoutePolicy {
     pub(crate) cost: NonZeroU32,
     /// How the gateway handles idempotency keys. `None` means that it only forwards them.
     pub(crate) idempotency: Option<Arc<idempotency::KeyRule>>,
+    /// Number of bytes of a request body that are buffered before a server is contacted; 0 for none.
+    pub(crate) request_buffer: usize,
     /// Whether requests of the route are written to the access log.
     pub(crate) access_log: bool,
     /// Request headers in the keys of the rate limits and in the idempotency scope of the route.

@@ -17,6 +17,7 @@
 //! response shows whether they are HTTP.
 
 mod body;
+mod body_wait;
 mod connection;
 mod decoder;
 mod detect;
@@ -31,6 +32,7 @@ mod violation;
 mod write;
 
 pub(crate) use self::body::{Http1Body, Http1BodyError, TrackDelivery};
+pub(crate) use self::body_wait::BodyWait;
 pub(crate) use self::detect::{Protocol, Rewind, SocketState, detect};
 pub(crate) use self::encoder::FORBIDDEN_TRAILERS;
 pub(crate) use self::serve::serve;

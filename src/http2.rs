@@ -221,12 +221,12 @@ async fn exchange<Responding, B>(
     B: TrackDelivery,
 {
     let is_head = request.method() == Method::HEAD;
-    let (mut request, mut first_read, mut unread) = body::receive(request, timeouts.body);
+    let (mut request, mut first_read, mut unread) = body::receive(request, &timeouts);
     // The gateway waits for the end of a stream with `content-length: 0` before it forwards the request. The reason is
     // that an upstream treats such a request as complete as soon as it has received the head.
     let violation = match request.body_mut().end_if_declared_empty().await {
         Ok(()) => None,
-        Err(Http2BodyError::Stalled(_)) => Some(Violation::BodyTimeout),
+        Err(Http2BodyError::Violation(violation)) => Some(violation),
         Err(Http2BodyError::Stream(error)) => {
             tracing::debug!(%error, "client reset HTTP/2 stream or disconnected before the request was complete");
             return;

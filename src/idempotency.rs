@@ -25,7 +25,6 @@ pub(crate) mod key;
 mod multipart;
 pub(crate) mod outcome;
 pub(crate) mod permit;
-mod read_body;
 pub(crate) mod record_id;
 pub(crate) mod records;
 pub(crate) mod rule;

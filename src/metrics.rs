@@ -44,6 +44,8 @@ pub(crate) struct Metrics {
     pub(crate) connections: Arc<Gauge>,
     /// Number of responses whose last byte was not written to the client's socket.
     pub truncated: Count,
+    /// Number of request bodies that arrived more slowly than `min_rate`.
+    pub(crate) slow_bodies: Count,
     pub(crate) http2: Arc<Http2Metrics>,
 }
 
@@ -92,6 +94,7 @@ impl Metrics {
             unrouted: RouteMetrics::new(NO_ROUTE.into(), false),
             connections: Arc::default(),
             truncated: Count::default(),
+            slow_bodies: Count::default(),
             http2: Arc::default(),
         }
     }

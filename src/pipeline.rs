@@ -28,7 +28,7 @@ use self::access_log::{PendingRequest, Recorder};
 use self::rule::{RouteRule, compile};
 use crate::access_notes::AccessLogNotes;
 use crate::body::{RequestBody, ResponseBody};
-use crate::buffers::Buffers;
+use crate::buffers::{Buffered, Buffers};
 use crate::clock::Clock;
 use crate::config::Policy;
 use crate::context::{Arrival, ClientConnection, FailedRequest, RequestContext, Resend};
@@ -88,6 +88,7 @@ pub(crate) struct Pipeline {
     routes: Matcher<Arc<RouteRule>>,
     throttle: Throttle<BucketStore>,
     idempotency: Idempotency<RecordStore>,
+    buffers: Arc<Buffers>,
     respond: RespondSettings,
     recorder: Arc<Recorder>,
     metrics: Arc<Metrics>,
@@ -171,6 +172,7 @@ impl Pipeline {
                 tasks,
                 clock.clone(),
             ),
+            buffers,
             respond: policy.respond.clone(),
             recorder: Arc::new(Recorder::new(policy, Arc::clone(&metrics), clock.clone())),
             policy: Arc::clone(policy),
@@ -185,7 +187,7 @@ impl Pipeline {
     }
 
     /// Returns the metrics of the worker.
-    pub(crate) fn metrics(&self) -> &Metrics {
+    pub(crate) fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
     }
 
@@ -294,7 +296,9 @@ impl Pipeline {
     }
 
     /// Forwards a request to the upstream. A request with an idempotency key passes the idempotency stage first. This
-    /// stage directly precedes the upstream stage, so that it stores only responses from the upstream.
+    /// stage directly precedes the upstream stage, so that it stores only responses from the upstream. It reads the
+    /// complete body. The body of any other request is buffered up to `request_buffer`, so that a slow client does not
+    /// occupy a server.
     fn execute<'a>(
         &'a self,
         routed: &'a Arc<Routed>,
@@ -308,10 +312,11 @@ impl Pipeline {
             None => Ok(None),
         };
         match keyed {
-            Ok(None) => {
+            Ok(None) if request.body().whole().is_some() || rule.request_buffer == 0 => {
                 let forwarding = forward(routed, request, Resend::ByMethod);
                 Box::pin(forwarding.map_err(Problem::from))
             }
+            Ok(None) => Box::pin(self.buffer_and_forward(routed, request)),
             Ok(Some((keys, keyed))) => {
                 let owned = Arc::clone(routed);
                 let execute =
@@ -320,6 +325,19 @@ impl Pipeline {
             }
             Err(error) => Box::pin(future::ready(Err(error.into()))),
         }
+    }
+
+    /// Buffers the start of the request body, and then forwards the request.
+    async fn buffer_and_forward(
+        &self,
+        routed: &Routed,
+        mut request: Request<RequestBody>,
+    ) -> Result<Response<ResponseBody>, Problem> {
+        let client = routed.ctx.caller.id();
+        let charge = self.buffers.charge(client, Buffered::Upload);
+        let body = request.body_mut();
+        body.buffer(routed.rule.request_buffer, charge).await?;
+        Ok(forward(routed, request, Resend::ByMethod).await?)
     }
 
     /// Renders a problem as a response, and notes the type of the problem for the access log.

@@ -47,6 +47,8 @@ pub(crate) struct ClientTimeouts {
     pub head: Duration,
     /// How long the gateway waits for the next bytes of a request body (`body_timeout`).
     pub body: Duration,
+    /// Minimum average rate of a request body while the gateway reads it, in bytes per second (`min_rate`); 0 for none.
+    pub min_rate: u64,
     /// How long an idle connection waits for the next request (`idle_timeout`).
     pub idle: Duration,
     /// How long the gateway waits for the client to receive more bytes of the response (`write_timeout`).
@@ -60,6 +62,7 @@ impl Default for ClientTimeouts {
             handshake: Duration::from_secs(10),
             head: Duration::from_secs(10),
             body: Duration::from_mins(1),
+            min_rate: 1_024,
             idle: Duration::from_secs(75),
             write: Duration::from_secs(30),
         }

@@ -57,15 +57,23 @@ impl Collector for Scrape {
         self.encode_keyed(&mut encoder)?;
         self.encode_records(&mut encoder)?;
         self.encode_store(&mut encoder)?;
-        counter(
-            encoder.encode_descriptor(
+        for (name, help, count) in [
+            (
                 "responses_truncated",
                 "Responses whose last byte was not written to the client's socket",
-                None,
-                MetricType::Counter,
-            )?,
-            self.sum(|worker| worker.truncated.get()),
-        )?;
+                self.sum(|worker| worker.truncated.get()),
+            ),
+            (
+                "slow_bodies",
+                "Request bodies that arrived more slowly than min_rate",
+                self.sum(|worker| worker.slow_bodies.get()),
+            ),
+        ] {
+            counter(
+                encoder.encode_descriptor(name, help, None, MetricType::Counter)?,
+                count,
+            )?;
+        }
         self.encode_http2(&mut encoder)?;
         self.encode_buffers(&mut encoder)?;
         let buckets = self.buckets.local();
@@ -186,7 +194,7 @@ impl Scrape {
         let mut exceeded = encoder.encode_descriptor(
             "buffers_exceeded",
             "Bodies that exceeded max_buffered or max_buffered_per_client, by kind: rejected keyed requests and replays, \
-             responses not stored, copies for retries dropped",
+             uploads streamed early, responses not stored, copies for retries dropped",
             None,
             MetricType::Counter,
         )?;

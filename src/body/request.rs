@@ -1,4 +1,4 @@
-//! Body of a request, with a maximum length.
+//! Body of a request, with a maximum length. Its start can be buffered before the rest is forwarded.
 
 use std::fmt;
 use std::pin::Pin;
@@ -12,8 +12,11 @@ use http_body_util::combinators::UnsyncBoxBody;
 use thiserror::Error;
 
 use super::BoxError;
+use super::read::{ReadBody, read_start};
 use crate::access_notes::AccessLogNotes;
+use crate::buffers::BufferCharge;
 use crate::http1::Violation;
+use crate::metrics::Metrics;
 use crate::problem::Problem;
 use crate::{http1, http2};
 
@@ -32,6 +35,9 @@ enum RequestBodySource {
 
 #[derive(Debug)]
 struct LimitedStream {
+    /// Bytes that were read from the start of the stream by [`RequestBody::buffer`], in this order. The rest of the
+    /// stream follows them. If the first entry is empty, the second is also empty.
+    buffered: [Bytes; 2],
     body: Transport,
     /// Maximum length of the body, in bytes. A longer body ends with `TooLarge`.
     limit: u64,
@@ -39,9 +45,11 @@ struct LimitedStream {
     allowance: u64,
     /// Access log notes that count the received bytes; `None` if the request is not logged.
     notes: Option<Arc<AccessLogNotes>>,
+    /// Metrics that count a body below `min_rate`; `None` in an embedding application, which has no `min_rate`.
+    metrics: Option<Arc<Metrics>>,
 }
 
-/// Source of a streamed body. The HTTP/1 and HTTP/2 sources enforce `body_timeout`.
+/// Source of a streamed body. The HTTP/1 and HTTP/2 sources enforce `body_timeout` and `min_rate`.
 enum Transport {
     Http1(http1::Http1Body),
     Http2(http2::Http2Body),
@@ -54,10 +62,10 @@ pub enum RequestBodyError {
     /// The body is longer than the maximum, which is this number of bytes.
     #[error("request body is larger than `max_body`, which is {0} bytes")]
     TooLarge(u64),
-    /// The client disconnected, sent no data within `body_timeout`, or violated HTTP/1.
+    /// The client disconnected, violated `body_timeout` or `min_rate`, or violated HTTP/1.
     #[error("cannot read the request body from the HTTP/1 connection")]
     Http1(#[source] http1::Http1BodyError),
-    /// The client reset the stream, disconnected, sent no data within `body_timeout`, or violated HTTP/2.
+    /// The client reset the stream, disconnected, violated `body_timeout` or `min_rate`, or violated HTTP/2.
     #[error("cannot read the request body from the HTTP/2 stream")]
     Http2(#[source] http2::Http2BodyError),
     /// The HTTP server of the embedding application returned an error while it read the body.
@@ -74,19 +82,19 @@ impl RequestBody {
     /// Creates the body of an HTTP/1 request, with a maximum length of `limit` bytes. The length of a body that has
     /// arrived completely is not checked here, because the check of the head already rejects a `Content-Length` above
     /// the maximum.
-    pub(crate) fn http1(body: http1::Http1Body, limit: u64) -> Self {
+    pub(crate) fn http1(body: http1::Http1Body, limit: u64, metrics: &Arc<Metrics>) -> Self {
         match body.into_complete() {
             Ok(bytes) => bytes.into(),
-            Err(body) => Self::streaming(Transport::Http1(body), limit),
+            Err(body) => Self::streaming(Transport::Http1(body), limit, Some(metrics)),
         }
     }
 
     /// Creates the body of an HTTP/2 request, with a maximum length of `limit` bytes.
-    pub(crate) fn http2(body: http2::Http2Body, limit: u64) -> Self {
+    pub(crate) fn http2(body: http2::Http2Body, limit: u64, metrics: &Arc<Metrics>) -> Self {
         if body.is_end_stream() {
             Self::empty()
         } else {
-            Self::streaming(Transport::Http2(body), limit)
+            Self::streaming(Transport::Http2(body), limit, Some(metrics))
         }
     }
 
@@ -106,16 +114,41 @@ impl RequestBody {
         B::Error: Into<BoxError>,
     {
         let body = body.map_err(Into::into).boxed_unsync();
-        Self::streaming(Transport::Application(body), u64::MAX)
+        Self::streaming(Transport::Application(body), u64::MAX, None)
     }
 
-    fn streaming(body: Transport, limit: u64) -> Self {
+    fn streaming(body: Transport, limit: u64, metrics: Option<&Arc<Metrics>>) -> Self {
         Self(RequestBodySource::Stream(LimitedStream {
+            buffered: Default::default(),
             body,
             limit,
             allowance: limit,
             notes: None,
+            metrics: metrics.cloned(),
         }))
+    }
+
+    /// Reads up to `cap` bytes of the body into memory. Returns at the end of the body, after `cap` bytes, or when
+    /// `charge` cannot grow because the memory for buffered bodies is exhausted. Call this at most once.
+    pub(crate) async fn buffer(
+        &mut self,
+        cap: usize,
+        mut charge: BufferCharge,
+    ) -> Result<(), RequestBodyError> {
+        match read_start(self, cap, &mut charge).await? {
+            ReadBody::Whole(body) => *self = charge.hold(body).into(),
+            ReadBody::Partial { held, next, .. } => {
+                if let RequestBodySource::Stream(stream) = &mut self.0 {
+                    let held = charge.hold(held);
+                    stream.buffered = if held.is_empty() {
+                        [next, held]
+                    } else {
+                        [held, next]
+                    };
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Returns the body if it is complete in memory; `None` if it is a stream.
@@ -135,9 +168,22 @@ impl From<Bytes> for RequestBody {
 
 impl LimitedStream {
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, RequestBodyError>>> {
+        let [first, second] = &mut self.buffered;
+        if !first.is_empty() {
+            let part = std::mem::replace(first, std::mem::take(second));
+            return Poll::Ready(Some(Ok(part)));
+        }
         let data = match ready!(self.body.poll_data(cx)) {
             Some(Ok(data)) => data,
-            ended => return Poll::Ready(ended),
+            Some(Err(error)) => {
+                if error.violation() == Some(Violation::BodyTooSlow)
+                    && let Some(metrics) = &self.metrics
+                {
+                    metrics.slow_bodies.inc();
+                }
+                return Poll::Ready(Some(Err(error)));
+            }
+            None => return Poll::Ready(None),
         };
         if let Some(notes) = &self.notes {
             notes.add_bytes_in(data.len());
@@ -147,6 +193,21 @@ impl LimitedStream {
         };
         self.allowance = left;
         Poll::Ready(Some(Ok(data)))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.buffered[0].is_empty() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let buffered: usize = self.buffered.iter().map(Bytes::len).sum();
+        let rest = self.body.size_hint();
+        let mut hint = SizeHint::new();
+        if let Some(upper) = rest.upper() {
+            hint.set_upper(upper + buffered as u64);
+        }
+        hint.set_lower(rest.lower() + buffered as u64);
+        hint
     }
 }
 
@@ -221,25 +282,25 @@ impl Body for RequestBody {
     fn is_end_stream(&self) -> bool {
         match &self.0 {
             RequestBodySource::Whole(bytes) => bytes.is_empty(),
-            RequestBodySource::Stream(streaming) => streaming.body.is_end_stream(),
+            RequestBodySource::Stream(streaming) => streaming.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
             RequestBodySource::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            RequestBodySource::Stream(streaming) => streaming.body.size_hint(),
+            RequestBodySource::Stream(streaming) => streaming.size_hint(),
         }
     }
 }
 
 impl RequestBodyError {
-    /// Returns the violation of HTTP or of `body_timeout` that the gateway reports to the client. Returns `None` if the
+    /// Returns the violation of HTTP, `body_timeout` or `min_rate` that the gateway reports to the client. Returns `None` if the
     /// client has disconnected or the error has another cause.
     pub fn violation(&self) -> Option<Violation> {
         match self {
-            Self::Http2(http2::Http2BodyError::Stalled(_)) => Some(Violation::BodyTimeout),
-            Self::Http1(http1::Http1BodyError::Violation(violation)) => Some(*violation),
+            Self::Http1(http1::Http1BodyError::Violation(violation))
+            | Self::Http2(http2::Http2BodyError::Violation(violation)) => Some(*violation),
             Self::Http1(http1::Http1BodyError::Closed)
             | Self::Http2(http2::Http2BodyError::Stream(_))
             | Self::Application(_)
@@ -260,5 +321,75 @@ impl From<RequestBodyError> for Problem {
                 "The client closed the connection before the request body was complete. Send a complete body.",
             ),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use futures_util::stream;
+    use http_body_util::StreamBody;
+
+    use super::*;
+    use crate::buffers::{BufferBounds, Buffered, Buffers};
+    use crate::client::ClientId;
+
+    /// Returns a streamed body with these parts.
+    fn streamed(parts: &[&'static str]) -> RequestBody {
+        let frames: Vec<_> = parts
+            .iter()
+            .map(|part| Ok::<_, Infallible>(Frame::data(Bytes::from_static(part.as_bytes()))))
+            .collect();
+        RequestBody::application(StreamBody::new(stream::iter(frames)))
+    }
+
+    fn buffers(total: usize) -> Arc<Buffers> {
+        Arc::new(Buffers::new(BufferBounds {
+            total,
+            per_client: total,
+        }))
+    }
+
+    fn charge(buffers: &Arc<Buffers>) -> BufferCharge {
+        buffers.charge(ClientId::of([127, 0, 0, 1].into(), 64), Buffered::Upload)
+    }
+
+    #[tokio::test]
+    async fn a_body_that_fits_into_the_buffer_becomes_complete() {
+        let mut body = streamed(&["ab", "cd"]);
+        let buffers = buffers(100);
+        body.buffer(4, charge(&buffers)).await.unwrap();
+        assert_eq!(body.whole(), Some(&"abcd".into()));
+        assert_eq!(buffers.in_use(), 4);
+        drop(body);
+        assert_eq!(buffers.in_use(), 0);
+    }
+
+    #[tokio::test]
+    async fn a_longer_body_is_complete_and_in_order_after_its_start_was_buffered() {
+        let parts = ["ab", "cd", "ef", "gh"];
+        for (cap, total) in [(0, 100), (1, 100), (3, 100), (4, 100), (7, 100), (100, 3)] {
+            let mut body = streamed(&parts);
+            let buffers = buffers(total);
+            body.buffer(cap, charge(&buffers)).await.unwrap();
+            assert!(body.whole().is_none() && !body.is_end_stream(), "{cap}");
+            assert!(body.size_hint().lower() >= 2, "{:?}", body.size_hint());
+            assert_eq!(body.collect().await.unwrap().to_bytes(), parts.concat());
+            assert_eq!(buffers.in_use(), 0, "{cap}");
+        }
+    }
+
+    #[tokio::test]
+    async fn an_error_of_the_body_ends_buffering() {
+        let failing = stream::iter([
+            Ok(Frame::data(Bytes::from_static(b"ab"))),
+            Err("the client disconnected"),
+        ]);
+        let mut body = RequestBody::application(StreamBody::new(failing));
+        let buffers = buffers(100);
+        let failed = body.buffer(10, charge(&buffers)).await;
+        assert!(matches!(failed, Err(RequestBodyError::Application(_))));
+        assert_eq!(buffers.in_use(), 0);
     }
 }

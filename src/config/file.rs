@@ -110,9 +110,18 @@ pub(super) struct ServerSection {
     /// Maximum size of a request body.
     #[schemars(extend("default" = "4GiB", "minimum" = 1))]
     pub(super) max_body: Size,
-    /// Maximum size of all bodies in memory, over all clients: bodies of requests with an idempotency key, copies for
-    /// retries, and responses that are being stored or replayed. When it is reached, requests with an idempotency key
-    /// get 503. Other requests are streamed without a copy, so they are not retried.
+    /// How much of a request body is buffered in memory before a server is contacted. So a slow upload of at most this
+    /// size does not occupy a server. `0` forwards a body as it arrives, which interactive uploads require.
+    #[schemars(extend("default" = "1MiB"))]
+    pub(super) request_buffer: Size,
+    /// Minimum average rate of a request body, in bytes per second, while the gateway reads it. It applies after 5
+    /// seconds. A faster client can pause, for at most `body_timeout`. A slower client gets 408. `0` means no minimum.
+    #[schemars(extend("default" = "1KiB"))]
+    pub(super) min_rate: Size,
+    /// Maximum size of all bodies in memory, over all clients: bodies of requests with an idempotency key, the start of
+    /// other request bodies (`request_buffer`), copies for retries, and responses that are being stored or replayed.
+    /// When it is reached, requests with an idempotency key get 503. Other requests are streamed without a buffer or a
+    /// copy, so they are not retried.
     #[schemars(extend("default" = "256MiB", "minimum" = 1))]
     pub(super) max_buffered: Setting<Size>,
     /// Maximum size of the bodies in memory for one client. It applies only while more than half of `max_buffered` is

@@ -73,6 +73,7 @@ fn server(section: &ServerSection, buffers: BufferBounds) -> ServerSettings {
             handshake: section.handshake_timeout.0,
             head: section.header_timeout.0,
             body: section.body_timeout.0,
+            min_rate: section.min_rate.0,
             idle: section.idle_timeout.0,
             write: section.write_timeout.0,
         },

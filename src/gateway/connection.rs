@@ -129,7 +129,8 @@ where
     Box::pin(async move {
         let connection = Arc::new(connection);
         let service = |request: Request<http1::Http1Body>, violation| {
-            let request = request.map(|body| RequestBody::http1(body, context.limits.body_bytes));
+            let (max_body, metrics) = (context.limits.body_bytes, context.pipeline.metrics());
+            let request = request.map(|body| RequestBody::http1(body, max_body, metrics));
             // The future is boxed, because otherwise even an idle connection would reserve memory for it.
             Box::pin(context.pipeline.respond(&connection, request, violation))
         };
@@ -154,7 +155,8 @@ where
         let max_body = context.limits.body_bytes;
         let service = move |request: Request<http2::Http2Body>, violation| {
             let (pipeline, connection) = (Arc::clone(&pipeline), Arc::clone(&connection));
-            let request = request.map(|body| RequestBody::http2(body, max_body));
+            let metrics = pipeline.metrics();
+            let request = request.map(|body| RequestBody::http2(body, max_body, metrics));
             async move { pipeline.respond(&connection, request, violation).await }
         };
         let stop = context.drain.watch();

@@ -18,6 +18,7 @@ use tokio::task::coop::poll_proceed;
 use tokio::time::Instant;
 
 use super::body::{Demand, Http1BodyError};
+use super::body_wait::BodyWait;
 use super::detect::Rewind;
 use super::encoder::{Encoder, RequestTraits, Sent};
 use super::head::HeadLimits;
@@ -45,6 +46,8 @@ pub(super) struct Connection<IO> {
     linger: Linger,
     /// The request body that is not completely received. `None` if no body is outstanding.
     pending: Option<PendingBody>,
+    /// How long the connection waits for the next bytes of `pending`.
+    body_wait: BodyWait,
     /// When the current wait for bytes from the client started. `None` if the connection does not wait.
     waiting_since: Option<Instant>,
     /// Whether the connection waits for the rest of a head, and not for the start of the next request.
@@ -89,6 +92,7 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
             write_timeout: WriteTimeout::new(timeouts.write),
             linger: Linger::default(),
             pending: None,
+            body_wait: BodyWait::new(&timeouts),
             waiting_since: Some(Instant::now()),
             waits_for_head: false,
             is_reused: false,
@@ -158,6 +162,7 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
 
     /// Sets the request body that the connection receives from now on.
     pub(super) fn receive(&mut self, pending: Option<PendingBody>) {
+        self.body_wait = BodyWait::new(&self.timeouts);
         self.pending = pending;
     }
 
@@ -354,7 +359,7 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
             return Ok(false);
         };
         let Poll::Ready(Demand::More) = pending.sender.poll_demand(cx) else {
-            // The service does not read the body now, so `body_timeout` must not run.
+            // The service does not read the body now, so this time must not count towards `body_timeout` or `min_rate`.
             self.waiting_since = None;
             return Ok(false);
         };
@@ -373,16 +378,20 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         let decoder = &mut pending.decoder;
         let end = match self.reader.poll_body(decoder, &mut self.io, cx)? {
             Poll::Ready(Ok(Some(data))) => {
+                let waited = self
+                    .waiting_since
+                    .map_or(Duration::ZERO, |since| since.elapsed());
+                self.body_wait.received(waited, data.len());
                 pending.sender.send(data);
                 (pending.decoder.remaining() == Some(0)).then_some(Ok(()))
             }
             Poll::Ready(Ok(None)) => Some(Ok(())),
             Poll::Ready(Err(error)) => Some(Err(error)),
             Poll::Pending => {
-                if (self.poll_client_timeout(cx, self.timeouts.body)).is_pending() {
+                if (self.poll_client_timeout(cx, self.body_wait.limit())).is_pending() {
                     return Ok(false);
                 }
-                Some(Err(Violation::BodyTimeout.into()))
+                Some(Err(self.body_wait.violation().into()))
             }
         };
         budget.made_progress();

@@ -29,6 +29,7 @@ const TIMEOUTS: ClientTimeouts = ClientTimeouts {
     handshake: Duration::from_secs(1),
     head: Duration::from_secs(10),
     body: Duration::from_secs(30),
+    min_rate: 0,
     idle: Duration::from_secs(75),
     write: Duration::from_secs(20),
 };
@@ -50,8 +51,12 @@ impl TestServer {
     }
 
     fn with_early(early: &[u8]) -> Self {
+        Self::with(early, TIMEOUTS)
+    }
+
+    fn with(early: &[u8], timeouts: ClientTimeouts) -> Self {
         let (gateway, client) = duplex(64 * 1024);
-        let (connection, served) = start(gateway, early);
+        let (connection, served) = start(gateway, early, timeouts);
         Self {
             client,
             connection,
@@ -88,7 +93,11 @@ impl TestServer {
 }
 
 /// Starts a task that serves HTTP/1 on a connection. Returns the task and a counter of the served requests.
-fn start<IO>(io: IO, early: &[u8]) -> (JoinHandle<io::Result<()>>, Arc<AtomicUsize>)
+fn start<IO>(
+    io: IO,
+    early: &[u8],
+    timeouts: ClientTimeouts,
+) -> (JoinHandle<io::Result<()>>, Arc<AtomicUsize>)
 where
     IO: AsyncRead + AsyncWrite + ClientSocket + Unpin + Send + 'static,
 {
@@ -106,7 +115,7 @@ where
             io,
             early,
             &ServerLimits::default(),
-            TIMEOUTS,
+            timeouts,
             &FlushBatch::default(),
             pending(),
             service,
@@ -287,7 +296,7 @@ async fn a_rejection_over_tcp_is_not_lost_to_a_reset() {
         .await
         .unwrap();
     let (gateway, _) = listener.accept().await.unwrap();
-    let (connection, _) = start(gateway, b"");
+    let (connection, _) = start(gateway, b"", TIMEOUTS);
     // The body is larger than one read of the server, so a part of it is unread when the response is sent.
     let head = "POST /unread HTTP/1.1\r\nHost: a\r\nContent-Length: 200000\r\n\r\n";
     client.write_all(head.as_bytes()).await.unwrap();

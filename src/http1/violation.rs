@@ -91,6 +91,9 @@ pub enum Violation {
     /// No part of the body arrived within `body_timeout`.
     #[error("the next bytes of the request body did not arrive in time (`body_timeout`)")]
     BodyTimeout,
+    /// The average rate of the body is below `min_rate`.
+    #[error("the request body arrived more slowly than the gateway allows (`min_rate`)")]
+    BodyTooSlow,
     /// A chunk size does not consist of 1 to 16 hexadecimal digits.
     #[error(
         "the size of a chunk in the request body is not a hexadecimal number of at most 16 digits"
@@ -119,7 +122,9 @@ impl Violation {
             Self::HeadTooLarge | Self::TooManyHeaders => {
                 StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE
             }
-            Self::HeadTimeout | Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
+            Self::HeadTimeout | Self::BodyTimeout | Self::BodyTooSlow => {
+                StatusCode::REQUEST_TIMEOUT
+            }
             _ => StatusCode::BAD_REQUEST,
         }
     }
@@ -153,7 +158,7 @@ mod tests {
         400: RequestLine Target BareLf BareCr Control Folded SpaceBeforeColon EmptyName Name ContentLength
             ContentLengthRepeated TransferEncoding TransferEncodingRepeated TransferEncodingOnHttp10 BothFramings
             HostMissing HostRepeated ChunkSize ChunkExtension ChunkEnd Trailer;
-        408: HeadTimeout BodyTimeout;
+        408: HeadTimeout BodyTimeout BodyTooSlow;
         431: HeadTooLarge TooManyHeaders;
         505: Version;
     }

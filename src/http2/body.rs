@@ -4,20 +4,20 @@
 //! a close of the connection are errors. The upstream uses HTTP/1, where a body with `Content-Length` is complete with
 //! its last byte. So the last part of such a body is withheld from the service until the stream ends.
 
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
-use std::time::Duration;
-
 use bytes::Bytes;
 use h2::RecvStream;
 use http::Request;
 use http::header::{CONTENT_LENGTH, EXPECT};
 use http_body::SizeHint;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
 use thiserror::Error;
 use tokio::sync::oneshot;
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::linger::Unread;
+use crate::http1::{BodyWait, Violation};
+use crate::server_settings::ClientTimeouts;
 
 /// The body of an HTTP/2 request, which the service reads. Trailers are dropped.
 #[derive(Debug)]
@@ -30,10 +30,10 @@ pub(crate) struct Http2Body {
     declared: Option<u64>,
     /// The last part of a body with `Content-Length`. It is withheld from the service until the stream ends.
     last: Option<Bytes>,
-    /// How long the service waits for further data from the client (`body_timeout`).
-    timeout: Duration,
-    /// Timer for `timeout`. `Some` only while the service waits for the body.
-    stalled: Option<Pin<Box<Sleep>>>,
+    /// How long the service waits for further data from the client.
+    wait: BodyWait,
+    /// Start of the current wait, and its timer. `Some` only while the service waits for the body.
+    waiting: Option<(Instant, Pin<Box<Sleep>>)>,
     /// Sender that reports the first read of the body. `None` after the first read, or if the client does not wait for
     /// `100 Continue`.
     first_read: Option<oneshot::Sender<()>>,
@@ -49,9 +49,9 @@ pub(super) struct FirstRead(Option<oneshot::Receiver<()>>);
 /// Why an HTTP/2 request body ended before it was complete.
 #[derive(Debug, Error)]
 pub enum Http2BodyError {
-    /// The client sent no data for the contained duration (`body_timeout`).
-    #[error("the client sent no data of the request body for {0:?} (`body_timeout`)")]
-    Stalled(Duration),
+    /// The client sent the body too slowly (`body_timeout` or `min_rate`).
+    #[error(transparent)]
+    Violation(#[from] Violation),
     /// The client reset the stream, violated the HTTP/2 protocol or disconnected.
     #[error(transparent)]
     Stream(#[from] h2::Error),
@@ -61,7 +61,7 @@ pub enum Http2BodyError {
 /// end.
 pub(super) fn receive(
     request: Request<RecvStream>,
-    timeout: Duration,
+    timeouts: &ClientTimeouts,
 ) -> (Request<Http2Body>, FirstRead, Unread) {
     let header = |name| request.headers().get(name);
     // An invalid length is ignored here, because `intake` rejects the request later.
@@ -88,8 +88,8 @@ pub(super) fn receive(
         unread,
         declared,
         last: None,
-        timeout,
-        stalled: None,
+        wait: BodyWait::new(timeouts),
+        waiting: None,
         first_read,
     });
     (request, FirstRead(reported), rest)
@@ -135,24 +135,27 @@ impl Http2Body {
         loop {
             let stream = self.stream.as_mut().expect(NOT_DROPPED);
             let Poll::Ready(part) = stream.poll_data(cx) else {
-                let timeout = self.timeout;
-                let stalled = self
-                    .stalled
-                    .get_or_insert_with(|| Box::pin(tokio::time::sleep(timeout)));
-                ready!(stalled.as_mut().poll(cx));
-                return Poll::Ready(Some(Err(Http2BodyError::Stalled(timeout))));
+                let limit = self.wait.limit();
+                let (_, timer) = self.waiting.get_or_insert_with(|| {
+                    let start = Instant::now();
+                    (start, Box::pin(sleep_until(start + limit)))
+                });
+                ready!(timer.as_mut().poll(cx));
+                return Poll::Ready(Some(Err(self.wait.violation().into())));
             };
-            self.stalled = None;
             let part = match part {
                 None => return Poll::Ready(self.last.take().map(Ok)),
                 Some(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
                 Some(Ok(part)) => part,
             };
-            // An error is ignored: it means that the stream is closed, and the next read reports this.
-            let _ = stream.flow_control().release_capacity(part.len());
             if part.is_empty() {
+                // An empty DATA frame does not end the wait.
                 continue;
             }
+            // An error is ignored: it means that the stream is closed, and the next read reports this.
+            let _ = stream.flow_control().release_capacity(part.len());
+            let waited = self.waiting.take().map(|(start, _)| start.elapsed());
+            self.wait.received(waited.unwrap_or_default(), part.len());
             let Some(declared) = &mut self.declared else {
                 return Poll::Ready(Some(Ok(part)));
             };

@@ -19,13 +19,12 @@ use tokio_util::task::TaskTracker;
 use self::detach::Detached;
 use self::execution::Execution;
 use self::wait::wait;
-use super::read_body::{ExceededBound, ReadBody, read_body};
 use super::{
     Claim, ClaimRequest, Fingerprint, IdempotencyError, KeyRule, OnUnknown, RecordId, Records,
     StoreError,
 };
 use crate::access_notes::KeyUse;
-use crate::body::{RequestBody, ResponseBody};
+use crate::body::{ExceededBound, ReadBody, RequestBody, ResponseBody, read_body};
 use crate::buffers::{Buffered, Buffers};
 use crate::clock::Clock;
 use crate::context::{FailedRequest, RequestContext, Resend};

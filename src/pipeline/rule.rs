@@ -21,6 +21,8 @@ pub(super) struct RouteRule {
     pub(super) limits: RouteLimits,
     /// Settings for idempotency keys; `None` if the route forwards idempotency keys without handling them.
     pub(super) keys: Option<Arc<RouteKeys>>,
+    /// Number of bytes of a request body that are buffered before a server is contacted; 0 for none.
+    pub(super) request_buffer: usize,
     pub(super) forwarder: Arc<Forwarder>,
     pub(super) target: Arc<Target>,
     pub(super) metrics: Arc<RouteMetrics>,
@@ -67,6 +69,7 @@ pub(super) fn compile(
                 .idempotency
                 .as_deref()
                 .map(|rule| Arc::new(RouteKeys::new(rule.clone(), Arc::clone(counters)))),
+            request_buffer: route.request_buffer,
             forwarder: Arc::clone(&forwarder),
             target: Arc::clone(&targets[route.upstream.0]),
             metrics: Arc::clone(counters),

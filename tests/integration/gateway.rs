@@ -31,6 +31,7 @@ mod rejection;
 mod retries;
 mod retry_budget;
 mod retry_hints;
+mod slow_uploads;
 mod throttle;
 mod timeouts;
 mod upstreams;

@@ -36,6 +36,9 @@ pub(crate) struct RouteSection {
     pub(crate) cost: Setting<NonZeroU32>,
     /// How the gateway handles idempotency keys. `{}` uses the defaults. Without this table, keys are only forwarded.
     pub(crate) idempotency: Option<Located<IdempotencySection>>,
+    /// Overrides `request_buffer` of `[server]` for this route.
+    #[schemars(extend("examples" = [0]))]
+    pub(crate) request_buffer: Option<Size>,
     /// Whether requests of the route are written to the access log. Default: `log.access`.
     #[schemars(extend("examples" = [true]))]
     pub(crate) access_log: Option<bool>,

@@ -8,9 +8,11 @@ use super::super::RoutePolicy;
 use super::super::file::{File, RouteSection};
 use super::super::located::Located;
 use super::super::problem::Findings;
+use super::super::scalar::Size;
 use super::super::source::Span;
 use super::super::suggest;
 use super::buffers::Bounds;
+use super::bytes;
 use super::idempotency::{self, RouteContext};
 use super::limits::Limits;
 use crate::intake::headers::{CountedHeaders, HeaderNames};
@@ -45,6 +47,7 @@ pub(super) fn resolve(
         max_bytes,
         buffers,
         access_log: file.log.access,
+        request_buffer: &file.server.request_buffer,
         names: BTreeMap::new(),
         used_upstreams: BTreeSet::new(),
         used_limits: BTreeSet::new(),
@@ -129,6 +132,7 @@ struct Resolver<'a> {
     max_bytes: u64,
     buffers: Bounds<'a>,
     access_log: bool,
+    request_buffer: &'a Size,
     names: BTreeMap<&'a str, &'a Span>,
     used_upstreams: BTreeSet<&'a str>,
     used_limits: BTreeSet<&'a str>,
@@ -172,6 +176,7 @@ impl<'a> Resolver<'a> {
             limits,
             cost: cost?,
             idempotency: rule.map(Arc::new),
+            request_buffer: bytes(route.request_buffer.as_ref().unwrap_or(self.request_buffer)),
             access_log: route.access_log.unwrap_or(self.access_log),
             counted: CountedHeaders::default(),
         };

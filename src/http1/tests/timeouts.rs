@@ -1,4 +1,5 @@
-//! Tests of the timeouts for slow clients: `header_timeout`, `body_timeout`, `idle_timeout` and `write_timeout`.
+//! Tests of the timeouts for slow clients: `header_timeout`, `body_timeout`, `min_rate`, `idle_timeout` and
+//! `write_timeout`.
 
 use super::*;
 
@@ -82,6 +83,70 @@ async fn the_body_timeout_runs_only_while_the_service_reads() {
     sleep(SLOW + Duration::from_secs(20)).await;
     server.send("cd").await;
     assert!(server.response_until("abcd").await.contains(" 200 OK"));
+}
+
+const WITH_MIN_RATE: ClientTimeouts = ClientTimeouts {
+    min_rate: 10,
+    ..TIMEOUTS
+};
+
+#[tokio::test(start_paused = true)]
+async fn a_body_below_the_minimum_rate_gets_408() {
+    for framing in ["Content-Length: 100", "Transfer-Encoding: chunked"] {
+        let mut server = TestServer::with(b"", WITH_MIN_RATE);
+        let start = Instant::now();
+        let head = format!("POST / HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n");
+        server.send(head).await;
+        let is_chunked = framing.ends_with("chunked");
+        // Each byte extends the initial time of 5 s by 1/10 s.
+        for _ in 0..5 {
+            sleep(Duration::from_secs(1)).await;
+            server
+                .send(if is_chunked { "1\r\nx\r\n" } else { "x" })
+                .await;
+        }
+        let responses = server.response_until("(`min_rate`)").await;
+        assert_eq!(statuses(&responses), ["408"]);
+        assert_eq!(start.elapsed(), Duration::from_millis(5_500), "{framing}");
+        assert!(server.responses().await.is_empty());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_body_at_the_minimum_rate_is_accepted() {
+    let mut server = TestServer::with(b"", WITH_MIN_RATE);
+    server
+        .send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n")
+        .await;
+    for _ in 0..100 {
+        sleep(Duration::from_secs(1)).await;
+        server.send("0123456789").await;
+    }
+    assert!(server.response_until("89").await.contains(" 200 OK"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_minimum_rate_applies_only_while_the_service_reads() {
+    let mut server = TestServer::with(b"", WITH_MIN_RATE);
+    server
+        .send("POST /slow HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nab")
+        .await;
+    sleep(SLOW + Duration::from_secs(4)).await;
+    server.send("cd").await;
+    assert!(server.response_until("abcd").await.contains(" 200 OK"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_minimum_rate_of_each_body_starts_anew() {
+    let mut server = TestServer::with(b"", WITH_MIN_RATE);
+    for _ in 0..3 {
+        server
+            .send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nab")
+            .await;
+        sleep(Duration::from_secs(4)).await;
+        server.send("cd").await;
+        assert!(server.response_until("abcd").await.contains(" 200 OK"));
+    }
 }
 
 #[tokio::test(start_paused = true)]

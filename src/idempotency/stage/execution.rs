@@ -9,12 +9,11 @@ use http::{HeaderName, Request, Response};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::super::disposition::{Disposition, is_stream};
-use super::super::read_body::{ReadBody, read_body};
 use super::super::stored_response::remove_trailer_header;
 use super::super::{ExecutionOutcome, IdempotencyError, Permit, Records, StoredResponse};
 use super::{RouteKeys, StageState, store_failed};
 use crate::access_notes::{AccessLogNotes, KeyUse};
-use crate::body::{BodyError, RequestBody, ResponseBody};
+use crate::body::{BodyError, ReadBody, RequestBody, ResponseBody, read_body};
 use crate::buffers::Buffered;
 use crate::client::ClientId;
 use crate::context::{Delivery, FailedRequest, Resend};

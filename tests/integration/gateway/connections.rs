@@ -203,7 +203,7 @@ async fn one_hundred_continue_is_sent_only_if_the_request_is_admitted() {
 }
 
 #[tokio::test]
-async fn an_upload_reaches_upstream_while_it_is_still_being_sent() {
+async fn without_request_buffer_an_upload_reaches_upstream_while_it_is_still_being_sent() {
     let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\nfirst part";
     let (_gateway, _client, mut server) = connect_through_gateway(head).await;
     read_until(&mut server, "first part").await;
@@ -260,7 +260,7 @@ async fn connect_through_gateway(head: &str) -> (Gateway, TcpStream, TcpStream) 
     let listener = TcpListener::bind("127.0.0.1:0").await;
     let listener = listener.expect("a port is free");
     let address = listener.local_addr().expect("the address is valid");
-    let gateway = Gateway::proxying("")
+    let gateway = Gateway::proxying("[server]\nrequest_buffer = 0")
         .upstream_url(&format!("http://{address}"))
         .start();
     let mut client = gateway

@@ -88,12 +88,12 @@ fn a_rejected_request_gets_no_100_continue() {
 }
 
 #[test]
-fn without_a_reachable_upstream_there_is_no_100_continue() {
+fn without_request_buffer_and_reachable_upstream_there_is_no_100_continue() {
     let unreachable = TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
         .unwrap();
-    let gateway = WireGateway::with(unreachable, "", "");
+    let gateway = WireGateway::with(unreachable, "request_buffer = 0", "");
     let mut client = gateway.client();
     client.send(expecting("/api", "100-continue", 5));
     assert_eq!(client.response().status, 502);

@@ -248,7 +248,7 @@ fn a_response_before_the_end_of_the_request_is_forwarded_and_its_connection_not_
                 }
             });
             // The short timeouts end the connection even if the gateway waits for the rest of the request body.
-            let timeouts = "body_timeout = \"300ms\"\nidle_timeout = \"300ms\"";
+            let timeouts = "request_buffer = 0\nbody_timeout = \"300ms\"\nidle_timeout = \"300ms\"";
             let gateway = WireGateway::with(upstream.address, timeouts, "");
             let mut client = gateway.client();
             client.send(format!(
@@ -276,29 +276,31 @@ fn a_response_before_the_end_of_the_request_is_forwarded_and_its_connection_not_
 
 #[test]
 fn request_trailers_are_removed() {
-    let upstream = RawUpstream::scripted(|connection| {
-        while let Some(request) = connection.request() {
-            let body = String::from_utf8_lossy(&request.body);
-            connection.send(ok(&format!("{}{body}", request.head)));
-        }
-    });
-    let gateway = WireGateway::forwarding_to(&upstream);
-    let mut client = gateway.client();
-    client.send(
-        "POST /api HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTrailer: X-Late, Host\r\n\
-         TE: trailers\r\n\r\n5\r\nhello\r\n0\r\nX-Late: evil\r\nHost: evil\r\n\
-         Authorization: evil\r\nContent-Length: 1\r\n\r\n",
-    );
-    let response = client.response();
-    assert_eq!(response.status, 200);
-    assert!(response.body.ends_with(b"\r\n\r\nhello"));
-    let received = upstream.received().to_ascii_lowercase();
-    assert!(!received.contains("evil"), "{received}");
-    assert!(!received.contains("x-late"), "{received}");
-    assert!(received.ends_with("0\r\n\r\n"), "{received}");
-    client.send(GET);
-    assert_eq!(client.response().status, 200);
-    assert_eq!(upstream.connections(), 1);
+    for (server, end) in [("", "\r\n\r\nhello"), ("request_buffer = 0", "0\r\n\r\n")] {
+        let upstream = RawUpstream::scripted(|connection| {
+            while let Some(request) = connection.request() {
+                let body = String::from_utf8_lossy(&request.body);
+                connection.send(ok(&format!("{}{body}", request.head)));
+            }
+        });
+        let gateway = WireGateway::with(upstream.address, server, "");
+        let mut client = gateway.client();
+        client.send(
+            "POST /api HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nTrailer: X-Late, Host\r\n\
+             TE: trailers\r\n\r\n5\r\nhello\r\n0\r\nX-Late: evil\r\nHost: evil\r\n\
+             Authorization: evil\r\nContent-Length: 1\r\n\r\n",
+        );
+        let response = client.response();
+        assert_eq!(response.status, 200);
+        assert!(response.body.ends_with(b"\r\n\r\nhello"));
+        let received = upstream.received().to_ascii_lowercase();
+        assert!(!received.contains("evil"), "{received}");
+        assert!(!received.contains("x-late"), "{received}");
+        assert!(received.ends_with(end), "{received}");
+        client.send(GET);
+        assert_eq!(client.response().status, 200);
+        assert_eq!(upstream.connections(), 1);
+    }
 }
 
 #[test]

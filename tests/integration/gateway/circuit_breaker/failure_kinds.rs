@@ -211,6 +211,7 @@ async fn a_client_that_disconnects_does_not_open_the_circuit() {
     });
     let gateway = Gateway::with_servers(1, ONE_FAILURE)
         .upstream(&upstream)
+        .with_section("[server]\nrequest_buffer = 0")
         .admin()
         .start();
     let in_flight = series_of(&upstream, "server_in_flight", "");
@@ -245,6 +246,7 @@ async fn an_upload_that_exceeds_timeout_does_not_open_the_circuit() {
     let upstream = Upstream::echo();
     let gateway = Gateway::with_servers(1, &format!("timeout = \"500ms\"\n{ONE_FAILURE}"))
         .upstream(&upstream)
+        .with_section("[server]\nrequest_buffer = 0")
         .admin()
         .start();
     let mut uploading = raw_http::RawClient::connect(gateway.address());
@@ -354,6 +356,7 @@ async fn a_server_that_closes_on_a_slow_upload_does_not_open_the_circuit() {
     });
     let gateway = Gateway::with_servers(1, ONE_FAILURE)
         .upstream_url(&format!("http://{}", upstream.address))
+        .with_section("[server]\nrequest_buffer = 0")
         .admin()
         .start();
     let mut uploading = raw_http::RawClient::connect(gateway.address());

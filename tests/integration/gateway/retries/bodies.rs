@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{ConnectionAction, QUICK, arrived_count, gateway_to, with_first_connection};
 use crate::support::raw_http::{RawClient, RawUpstream, UpstreamConnection, contains, ok};
-use crate::support::{Gateway, wait_until};
+use crate::support::{Gateway, GatewayBuilder, wait_until};
 
 /// Framing of a request body.
 #[derive(Clone, Copy, Debug)]
@@ -82,6 +82,11 @@ fn body(length: usize) -> Vec<u8> {
         .collect()
 }
 
+/// Prepares a gateway that forwards a body from its first byte, so that a server can fail before the body is complete.
+fn streaming_to(upstream: &RawUpstream, api: &str) -> GatewayBuilder {
+    gateway_to(&[upstream.url()], api).with_section("[server]\nrequest_buffer = 0")
+}
+
 fn connect(gateway: &Gateway) -> RawClient {
     RawClient::connect(gateway.address())
 }
@@ -129,7 +134,7 @@ fn a_body_that_arrives_slowly_is_sent_again_from_its_start() {
                 read_until_part(connection, b"first,");
                 fail(connection);
             });
-            let gateway = gateway_to(&[upstream.url()], QUICK).start();
+            let gateway = streaming_to(&upstream, QUICK).start();
             let mut client = connect(&gateway);
             client.send(framing.head(18));
             client.send(framing.part(b"first,"));
@@ -212,7 +217,7 @@ fn a_body_declared_above_max_body_is_sent_once_however_early_the_attempt_fails()
             fail(connection);
         });
         let api = format!("{QUICK}max_body = \"1KiB\"");
-        let gateway = gateway_to(&[upstream.url()], &api).start();
+        let gateway = streaming_to(&upstream, &api).start();
         let mut client = connect(&gateway);
         client.send(Framing::Length.head(1_025));
         let status = client.response().status;
@@ -266,7 +271,7 @@ async fn a_body_that_its_client_aborts_is_never_sent_again() {
         for (description, abort) in CLIENT_ABORTS {
             for failures in [0, 1] {
                 let upstream = failing_then_silent(failures);
-                let gateway = gateway_to(&[upstream.url()], QUICK).admin().start();
+                let gateway = streaming_to(&upstream, QUICK).admin().start();
                 let mut client = connect(&gateway);
                 client.send(framing.head(100));
                 client.send(framing.part(b"first,"));
@@ -287,7 +292,9 @@ async fn an_invalid_or_stalled_body_is_never_sent_again() {
     for (body_timeout, rest, status) in [("60s", "zz\r\n", 400), ("1s", "", 408)] {
         let upstream = failing_then_silent(0);
         let gateway = gateway_to(&[upstream.url()], QUICK)
-            .with_section(&format!("[server]\nbody_timeout = \"{body_timeout}\""))
+            .with_section(&format!(
+                "[server]\nrequest_buffer = 0\nbody_timeout = \"{body_timeout}\""
+            ))
             .admin()
             .start();
         let mut client = connect(&gateway);

@@ -9,7 +9,7 @@ use http_body::Body;
 use crate::buffers::{BufferCharge, Exceeded};
 
 /// Result of reading a request or response body into memory.
-pub(super) enum ReadBody {
+pub(crate) enum ReadBody {
     /// The complete body was read. Its trailers are dropped.
     Whole(Bytes),
     /// The body exceeds a bound. Only its start was read.
@@ -26,7 +26,7 @@ pub(super) enum ReadBody {
 
 /// Bound that a body exceeded while it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ExceededBound {
+pub(crate) enum ExceededBound {
     /// The body is longer than the maximum length for a single body.
     Cap,
     /// All buffered bodies together exceed `max_buffered` or `max_buffered_per_client`.
@@ -84,9 +84,29 @@ impl GatheredBytes {
     }
 }
 
-/// Reads `body` to its end, or until it exceeds `cap` bytes or a bound on buffered bodies. `charge` grows with the
-/// bytes in memory. The function borrows the body, because moving it takes longer than reading a body of usual size.
-pub(super) async fn read_body<B>(
+/// Reads `body` to its end, or until it exceeds `cap` bytes or a bound on buffered bodies. If the declared length is
+/// above `cap`, reads nothing. `charge` grows with the bytes in memory. The function borrows the body, because moving it
+/// takes longer than reading a body of usual size.
+pub(crate) async fn read_body<B>(
+    body: &mut B,
+    cap: usize,
+    charge: &mut BufferCharge,
+) -> Result<ReadBody, B::Error>
+where
+    B: Body<Data = Bytes> + Unpin,
+{
+    if body.size_hint().lower() > cap as u64 {
+        return Ok(ReadBody::Partial {
+            held: Bytes::new(),
+            next: Bytes::new(),
+            exceeded: ExceededBound::Cap,
+        });
+    }
+    read_start(body, cap, charge).await
+}
+
+/// Reads `body` like [`read_body`], but also reads the start of a body whose declared length is above `cap`.
+pub(super) async fn read_start<B>(
     body: &mut B,
     cap: usize,
     charge: &mut BufferCharge,
@@ -100,13 +120,10 @@ where
         exceeded,
     };
     let mut held = GatheredBytes::Part(Bytes::new());
-    let length = body.size_hint();
-    if length.lower() > cap as u64 {
-        return Ok(partial(held, Bytes::new(), ExceededBound::Cap));
-    }
     // The buffer is not allocated with the declared length, because the client can declare a length and never send the
     // bytes.
-    let declared = length.upper().and_then(|upper| usize::try_from(upper).ok());
+    let declared = body.size_hint().upper();
+    let declared = declared.and_then(|upper| usize::try_from(upper).ok());
     let most = declared.map_or(cap, |declared| declared.min(cap));
     while !body.is_end_stream() {
         let frame = poll_fn(|cx| {
