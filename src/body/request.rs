@@ -12,6 +12,7 @@ use http_body_util::combinators::UnsyncBoxBody;
 use thiserror::Error;
 
 use super::BoxError;
+use super::held::HeldParts;
 use super::read::{ReadBody, read_start};
 use crate::access_notes::AccessLogNotes;
 use crate::buffers::BufferCharge;
@@ -35,9 +36,8 @@ enum RequestBodySource {
 
 #[derive(Debug)]
 struct LimitedStream {
-    /// Bytes that were read from the start of the stream by [`RequestBody::buffer`], in this order. The rest of the
-    /// stream follows them. If the first entry is empty, the second is also empty.
-    buffered: [Bytes; 2],
+    /// Bytes that [`RequestBody::buffer`] has read from the start of the stream.
+    buffered: HeldParts,
     body: Transport,
     /// Maximum length of the body, in bytes. A longer body ends with `TooLarge`.
     limit: u64,
@@ -119,7 +119,7 @@ impl RequestBody {
 
     fn streaming(body: Transport, limit: u64, metrics: Option<&Arc<Metrics>>) -> Self {
         Self(RequestBodySource::Stream(LimitedStream {
-            buffered: Default::default(),
+            buffered: HeldParts::default(),
             body,
             limit,
             allowance: limit,
@@ -139,12 +139,7 @@ impl RequestBody {
             ReadBody::Whole(body) => *self = charge.hold(body).into(),
             ReadBody::Partial { held, next, .. } => {
                 if let RequestBodySource::Stream(stream) = &mut self.0 {
-                    let held = charge.hold(held);
-                    stream.buffered = if held.is_empty() {
-                        [next, held]
-                    } else {
-                        [held, next]
-                    };
+                    stream.buffered = HeldParts::new(charge.hold(held), next);
                 }
             }
         }
@@ -168,9 +163,7 @@ impl From<Bytes> for RequestBody {
 
 impl LimitedStream {
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, RequestBodyError>>> {
-        let [first, second] = &mut self.buffered;
-        if !first.is_empty() {
-            let part = std::mem::replace(first, std::mem::take(second));
+        if let Some(part) = self.buffered.take() {
             return Poll::Ready(Some(Ok(part)));
         }
         let data = match ready!(self.body.poll_data(cx)) {
@@ -196,18 +189,11 @@ impl LimitedStream {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.buffered[0].is_empty() && self.body.is_end_stream()
+        self.buffered.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        let buffered: usize = self.buffered.iter().map(Bytes::len).sum();
-        let rest = self.body.size_hint();
-        let mut hint = SizeHint::new();
-        if let Some(upper) = rest.upper() {
-            hint.set_upper(upper + buffered as u64);
-        }
-        hint.set_lower(rest.lower() + buffered as u64);
-        hint
+        self.buffered.size_with(&self.body.size_hint())
     }
 }
 

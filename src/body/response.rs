@@ -11,13 +11,14 @@ use http_body::{Body, Frame, SizeHint};
 use thiserror::Error;
 
 use super::BoxError;
+use super::held::HeldParts;
 use crate::problem::TimeoutPhase;
 
 /// Body of a response to a client.
 pub struct ResponseBody {
     /// Bytes that are sent before the stream. They are the complete body, or the part of a stream that the gateway had
-    /// read when it found the body too large to store. If the first entry is empty, the second is also empty.
-    held: [Bytes; 2],
+    /// read when it found the body too large to store.
+    held: HeldParts,
     /// Remaining body after `held`; `None` if there is none. The stream is boxed to keep the response small, because
     /// each stage moves the response.
     stream: Option<Stream>,
@@ -53,7 +54,7 @@ impl ResponseBody {
     /// Creates a body that is streamed to the client while it is read from `body`.
     pub fn streaming(body: impl Body<Data = Bytes, Error = BodyError> + Send + 'static) -> Self {
         Self {
-            held: [Bytes::new(), Bytes::new()],
+            held: HeldParts::default(),
             stream: Some(Box::pin(body)),
         }
     }
@@ -61,18 +62,14 @@ impl ResponseBody {
     /// Puts back bytes that were read from the beginning of the body. The client receives `first`, then `second`, then
     /// the stream.
     pub(crate) fn put_back(&mut self, first: Bytes, second: Bytes) {
-        self.held = if first.is_empty() {
-            [second, first]
-        } else {
-            [first, second]
-        };
+        self.held = HeldParts::new(first, second);
     }
 }
 
 impl From<Bytes> for ResponseBody {
     fn from(bytes: Bytes) -> Self {
         Self {
-            held: [bytes, Bytes::new()],
+            held: HeldParts::new(bytes, Bytes::new()),
             stream: None,
         }
     }
@@ -86,9 +83,7 @@ impl Body for ResponseBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        if !self.held[0].is_empty() {
-            let [first, second] = &mut self.held;
-            let part = std::mem::replace(first, std::mem::take(second));
+        if let Some(part) = self.held.take() {
             return Poll::Ready(Some(Ok(Frame::data(part))));
         }
         match &mut self.stream {
@@ -98,28 +93,20 @@ impl Body for ResponseBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.held[0].is_empty() && self.stream.as_ref().is_none_or(Body::is_end_stream)
+        self.held.is_empty() && self.stream.as_ref().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {
-        let held = (self.held[0].len() + self.held[1].len()) as u64;
-        let Some(stream) = &self.stream else {
-            return SizeHint::with_exact(held);
-        };
-        let rest = stream.size_hint();
-        let mut hint = SizeHint::new();
-        if let Some(upper) = rest.upper() {
-            hint.set_upper(upper + held);
-        }
-        hint.set_lower(rest.lower() + held);
-        hint
+        let rest = self.stream.as_ref().map(Body::size_hint);
+        let rest = rest.unwrap_or_else(|| SizeHint::with_exact(0));
+        self.held.size_with(&rest)
     }
 }
 
 impl fmt::Debug for ResponseBody {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResponseBody")
-            .field("held", &(self.held[0].len() + self.held[1].len()))
+            .field("held", &self.held.len())
             .field("is_streaming", &self.stream.is_some())
             .finish()
     }

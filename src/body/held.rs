@@ -1,0 +1,44 @@
+//! Bytes that were read from the start of a streamed body, and that its next reader gets first.
+
+use bytes::Bytes;
+use http_body::SizeHint;
+
+/// At most two parts of a body, in order. If the first part is empty, the second is also empty.
+#[derive(Debug, Default)]
+pub(super) struct HeldParts([Bytes; 2]);
+
+impl HeldParts {
+    pub(super) fn new(first: Bytes, second: Bytes) -> Self {
+        Self(if first.is_empty() {
+            [second, first]
+        } else {
+            [first, second]
+        })
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0[0].is_empty()
+    }
+
+    /// Removes and returns the next part; `None` if no part is left.
+    pub(super) fn take(&mut self) -> Option<Bytes> {
+        let [first, second] = &mut self.0;
+        let part = std::mem::replace(first, std::mem::take(second));
+        (!part.is_empty()).then_some(part)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0[0].len() + self.0[1].len()
+    }
+
+    /// Returns the size of these parts together with the rest of the body, whose size is `rest`.
+    pub(super) fn size_with(&self, rest: &SizeHint) -> SizeHint {
+        let held = self.len() as u64;
+        let mut hint = SizeHint::new();
+        if let Some(upper) = rest.upper() {
+            hint.set_upper(upper + held);
+        }
+        hint.set_lower(rest.lower() + held);
+        hint
+    }
+}
