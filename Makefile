@@ -7,6 +7,7 @@
 #   make fmt             formats the sources
 #   make docs            generates config/reference.toml and the tables of docs/configuration.md
 #   make crash           kills the gateway under load 200 times, and checks all idempotency keys after each kill
+#   make drain           drains the gateway under load 100 times, and checks that every request gets a response
 #   make bench           measures the time of each decision on a request, and its growth with routes and clients
 #   make disk            measures the disk store with a million records, and its requests per second with a sync each
 #   make peers           compares the CPU time per request with nginx and HAProxy
@@ -58,7 +59,7 @@ define install
 endef
 
 .PHONY: test quick clients lint lint-format lint-clippy lint-dependencies fmt docs
-.PHONY: crash bench disk peers peers-clients peers-fleet peers-keyed peers-upstream instructions
+.PHONY: crash drain bench disk peers peers-clients peers-fleet peers-keyed peers-upstream instructions
 
 test: clients
 	$(call install,$(TEST_NEEDS))
@@ -125,7 +126,7 @@ fmt:
 docs:
 	UPDATE_DOCS=1 $(CARGO) test --locked $(TEST_FEATURES) --lib generated_documentation
 
-# `crash`, `disk`, `peers` and `instructions` run the production build. Their own code has another profile, because their
+# `crash`, `drain`, `disk`, `peers` and `instructions` run the production build. Their own code has another profile, because their
 # build also builds the gateway, with the features of the tests.
 DIST := $(abspath $(TARGET))/dist/tidegate
 BUILD_DIST := $(CARGO) build --locked --profile dist
@@ -137,6 +138,12 @@ crash:
 	$(BUILD_DIST)
 	CRASH_TIDEGATE="$(DIST)" CRASH_ROUNDS="$${CRASH_ROUNDS:-200}" \
 	    $(CARGO) test --locked $(TEST_FEATURES) --test integration crash::repeated_kills:: -- --include-ignored --nocapture
+
+# The environment variable DRAIN_ROUNDS sets the number of drains.
+drain:
+	$(BUILD_DIST)
+	DRAIN_TIDEGATE="$(DIST)" DRAIN_ROUNDS="$${DRAIN_ROUNDS:-100}" \
+	    $(CARGO) test --locked $(TEST_FEATURES) --test integration gateway::drain::load:: -- --nocapture
 
 bench:
 	$(CARGO) bench --locked --features internals --bench decisions

@@ -5,8 +5,10 @@
 //! distributes connections among them. A work-stealing runtime would add a cost to every request. It is not needed,
 //! because many small clients load the workers evenly.
 //!
-//! During a drain, the workers accept no new connections and finish the requests in flight. The drain ends when all
-//! connections are closed, or after `shutdown_grace`. The admin listener is not part of a [`Gateway`], because only
+//! A shutdown starts after `drain_delay` with a drain. During a drain, the workers accept no new connections and finish
+//! the requests in flight. An idle HTTP/1 connection can send one more request within 1 s, because the client can have
+//! sent it before it notices the close. The drain ends when all connections are closed, or after `shutdown_grace`. The
+//! admin listener is not part of a [`Gateway`], because only
 //! `tidegate serve` starts it.
 //!
 //! ```
@@ -182,8 +184,8 @@ fn health_checks(shared: &Shared) -> Result<Vec<HealthChecks>, ConnectorError> {
 }
 
 impl Stop {
-    /// Starts a drain. The gateway accepts no new connections, and finishes the requests in flight within
-    /// `shutdown_grace`.
+    /// Starts a shutdown. After `drain_delay`, the gateway accepts no new connections, and finishes the requests in
+    /// flight within `shutdown_grace`.
     pub fn drain(&self) {
         self.drain.cancel();
     }

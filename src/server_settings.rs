@@ -18,6 +18,8 @@ pub(crate) struct ServerSettings {
     pub workers: usize,
     /// Certificate and private key. `None` if the listeners do not use TLS.
     pub tls: Option<TlsFiles>,
+    /// Delay between the start of a shutdown and the drain. Meanwhile the gateway accepts connections and serves them.
+    pub drain_delay: Duration,
     /// How long a drain waits for requests in flight before it aborts them.
     pub shutdown_grace: Duration,
     /// Timeouts for slow or idle clients.
@@ -53,6 +55,17 @@ pub(crate) struct ClientTimeouts {
     pub idle: Duration,
     /// How long the gateway waits for the client to receive more bytes of the response (`write_timeout`).
     pub write: Duration,
+    /// How long an idle HTTP/1 connection waits for one more request during a drain. See
+    /// [`drain_wait`](Self::drain_wait).
+    pub drain: Duration,
+}
+
+impl ClientTimeouts {
+    /// Returns how long an idle HTTP/1 connection waits for one more request during a drain: 1 s, but at most half of
+    /// `shutdown_grace`. The other half remains for the response to that request.
+    pub(crate) fn drain_wait(shutdown_grace: Duration) -> Duration {
+        Duration::from_secs(1).min(shutdown_grace / 2)
+    }
 }
 
 #[cfg(test)]
@@ -65,6 +78,7 @@ impl Default for ClientTimeouts {
             min_rate: 1_024,
             idle: Duration::from_secs(75),
             write: Duration::from_secs(30),
+            drain: Duration::from_secs(1),
         }
     }
 }

@@ -76,6 +76,10 @@ pub(super) struct ServerSection {
     /// Number of worker threads. `0` means one per CPU core.
     #[schemars(range(max = 1024), extend("default" = 0))]
     pub(super) workers: usize,
+    /// How long a shutdown continues to accept connections while /readyz already responds with 503. Set it to the time
+    /// in which load balancers notice this. `shutdown_grace` starts after it.
+    #[schemars(extend("default" = "0s"))]
+    pub(super) drain_delay: HumanDuration,
     /// How long a shutdown waits for requests in flight to complete.
     #[schemars(extend("default" = "30s"))]
     pub(super) shutdown_grace: HumanDuration,

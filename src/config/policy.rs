@@ -68,6 +68,7 @@ fn server(section: &ServerSection, buffers: BufferBounds) -> ServerSettings {
             workers => workers,
         },
         tls: section.tls.as_ref().and_then(tls),
+        drain_delay: section.drain_delay.0,
         shutdown_grace: section.shutdown_grace.0,
         timeouts: ClientTimeouts {
             handshake: section.handshake_timeout.0,
@@ -76,6 +77,7 @@ fn server(section: &ServerSection, buffers: BufferBounds) -> ServerSettings {
             min_rate: section.min_rate.0,
             idle: section.idle_timeout.0,
             write: section.write_timeout.0,
+            drain: ClientTimeouts::drain_wait(section.shutdown_grace.0),
         },
         limits: ServerLimits {
             connections: section.max_connections,

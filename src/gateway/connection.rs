@@ -100,10 +100,16 @@ where
     IO: AsyncRead + AsyncWrite + ClientSocket + Unpin + Send + 'static,
 {
     Box::pin(async move {
-        let outcome = match detect(&mut io, context.timeouts.head).await {
+        let detected = tokio::select! {
+            biased;
+            detected = detect(&mut io, context.timeouts.head) => detected,
+            // At this point the client has sent nothing, or a part of the HTTP/2 preface. It must not delay the drain.
+            () = drain_wait(context) => return,
+        };
+        let outcome = match detected {
             Ok((Protocol::Http1, early)) => serve_http1(io, early, connection, context).await,
             Ok((Protocol::Http2, early)) => {
-                let io = Rewind::new(io, early, context.timeouts.write);
+                let io = Rewind::new(io, early, context.timeouts.write).with_lingering_close();
                 serve_http2(io, connection, context).await
             }
             Err(error) => {
@@ -115,6 +121,12 @@ where
             tracing::debug!(%error, "client connection closed because of an error");
         }
     })
+}
+
+/// Waits until the drain starts, and then as long as a connection without a request stays open during a drain.
+async fn drain_wait(context: &WorkerContext) {
+    context.drain.watch().await;
+    tokio::time::sleep(context.timeouts.drain).await;
 }
 
 fn serve_http1<IO>(

@@ -59,8 +59,8 @@ impl Worker {
 
     async fn run(self) {
         let settings = self.pipeline.settings();
-        let (grace, timeouts, limits) =
-            (settings.shutdown_grace, settings.timeouts, settings.limits);
+        let (delay, grace) = (settings.drain_delay, settings.shutdown_grace);
+        let (timeouts, limits) = (settings.timeouts, settings.limits);
         let tasks = self.tasks;
         let drain = DrainSignal::default();
         // A listener takes a permit before it waits for a connection, and the accepted connection keeps the permit. If
@@ -87,6 +87,10 @@ impl Worker {
         }
         drop(context);
         self.stop.drain.cancelled().await;
+        tokio::select! {
+            () = tokio::time::sleep(delay) => {}
+            () = self.stop.halt.cancelled() => {}
+        }
         drain.send();
         tasks.close();
         tokio::select! {
@@ -112,7 +116,7 @@ async fn keep_timer_armed() {
 }
 
 /// Accepts and serves connections until the drain starts. Then serves the connections that wait in the kernel's accept
-/// queue, and closes the listener. If no permit is free when the drain starts, the queued connections are not served.
+/// queue, and closes the listener.
 async fn accept(socket: TcpListener, context: Arc<WorkerContext>, permits: Arc<Semaphore>) {
     let listener = match tokio::net::TcpListener::from_std(socket) {
         Ok(listener) => listener,
@@ -129,14 +133,11 @@ async fn accept(socket: TcpListener, context: Arc<WorkerContext>, permits: Arc<S
         // They cost the gateway nothing there.
         let permit = tokio::select! {
             permit = Arc::clone(&permits).acquire_owned() => permit.expect("the semaphore is never closed"),
-            () = context.drain.watch() => return,
+            () = context.drain.watch() => break,
         };
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = context.drain.watch() => {
-                serve_queued(listener, &context);
-                return;
-            }
+            () = context.drain.watch() => break,
         };
         match accepted {
             Ok((stream, peer)) => spawn(stream, peer, &context, Some(permit)),
@@ -149,10 +150,11 @@ async fn accept(socket: TcpListener, context: Arc<WorkerContext>, permits: Arc<S
             }
         }
     }
+    serve_queued(listener, &context);
 }
 
-/// Serves the connections in the kernel's accept queue after the drain has started. They need no permit, because no
-/// further connections follow.
+/// Serves the connections in the kernel's accept queue after the drain has started. They need no permit: their number
+/// is at most the length of the queue, and no further connections follow.
 fn serve_queued(listener: tokio::net::TcpListener, context: &Arc<WorkerContext>) {
     let Ok(listener) = listener.into_std() else {
         return;

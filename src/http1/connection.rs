@@ -101,19 +101,20 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         }
     }
 
-    /// Waits for the next request. Returns `None` if no further request arrives. Once `stops` returns true, this
-    /// function waits only if the client has already sent a part of the request.
+    /// Waits for the next request. Returns `None` if no further request arrives. `drain_due` returns a time once a drain
+    /// has started. If the client has sent no part of the request at this time, this function returns `None`.
     pub(super) fn poll_request(
         &mut self,
         cx: &mut Context<'_>,
-        stops: &mut impl FnMut(&mut Context<'_>) -> bool,
+        drain_due: &mut impl FnMut(&mut Context<'_>) -> Option<Instant>,
     ) -> Poll<io::Result<Option<Result<Message, Violation>>>> {
         let is_discarded = self.poll_discard(cx)?.is_ready();
-        if self.state != ReadState::Open || (!is_discarded && stops(cx)) {
+        if self.state != ReadState::Open {
             return Poll::Ready(Ok(None));
         }
         if !is_discarded {
-            return Poll::Pending;
+            ready!(self.poll_drain_end(cx, drain_due));
+            return Poll::Ready(Ok(None));
         }
         let received = match self.reader.poll_head(&mut self.io, cx)? {
             Poll::Ready(received) => {
@@ -122,7 +123,7 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
                 }
                 received
             }
-            Poll::Pending => ready!(self.poll_head_timeout(cx, stops)).map(Err),
+            Poll::Pending => ready!(self.poll_head_timeout(cx, drain_due)).map(Err),
         };
         if let Some(Err(_)) = received {
             self.state = ReadState::Invalid;
@@ -134,15 +135,15 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
     }
 
     /// Waits until the timeout of the next head expires. Then returns a violation if the client has sent only a part of
-    /// the head, and `None` if the client has sent nothing. Also returns `None` if the client has sent nothing and
-    /// `stops` returns true.
+    /// the head, and `None` if the client has sent nothing. Also returns `None` if the client has sent nothing at the
+    /// time that `drain_due` returns.
     fn poll_head_timeout(
         &mut self,
         cx: &mut Context<'_>,
-        stops: &mut impl FnMut(&mut Context<'_>) -> bool,
+        drain_due: &mut impl FnMut(&mut Context<'_>) -> Option<Instant>,
     ) -> Poll<Option<Violation>> {
         let head_started = self.reader.head_started();
-        if !head_started && stops(cx) {
+        if !head_started && self.poll_drain_end(cx, drain_due).is_ready() {
             return Poll::Ready(None);
         }
         // For the first request, `header_timeout` starts with the connection. For a later request, it starts with the
@@ -158,6 +159,18 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         };
         ready!(self.poll_client_timeout(cx, limit));
         Poll::Ready(head_started.then_some(Violation::HeadTimeout))
+    }
+
+    /// Waits until the time that `drain_due` returns.
+    fn poll_drain_end(
+        &mut self,
+        cx: &mut Context<'_>,
+        drain_due: &mut impl FnMut(&mut Context<'_>) -> Option<Instant>,
+    ) -> Poll<()> {
+        match drain_due(cx) {
+            Some(due) => self.timer.poll(cx, due),
+            None => Poll::Pending,
+        }
     }
 
     /// Sets the request body that the connection receives from now on.
@@ -309,6 +322,11 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         let is_small = |remaining| remaining <= MAX_DISCARD;
         pending.expect == Expectation::None
             && (!pending.sender.is_dropped() || pending.decoder.remaining().is_none_or(is_small))
+    }
+
+    /// Whether the client has already sent a part of the next request.
+    pub(super) fn is_pipelined(&self) -> bool {
+        self.pending.is_none() && self.reader.head_started()
     }
 
     /// Closes the connection. If the client can still be sending, the connection first stays open for a short time (see

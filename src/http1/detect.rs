@@ -16,6 +16,7 @@ use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::time::timeout;
 
+use super::linger::Linger;
 use super::timers::{Timer, WriteTimeout};
 use crate::net::ClientSocket;
 
@@ -90,6 +91,8 @@ pub(crate) struct Rewind<IO> {
     early: BytesMut,
     timer: Timer,
     write_timeout: WriteTimeout,
+    /// State of the lingering close. `None` for a tunnel, which can still be read after its write side is closed.
+    linger: Option<Linger>,
     state: Arc<SocketState>,
 }
 
@@ -120,8 +123,15 @@ impl<IO> Rewind<IO> {
             early,
             timer: Timer::default(),
             write_timeout: WriteTimeout::new(write_timeout),
+            linger: None,
             state: Arc::default(),
         }
+    }
+
+    /// Makes `poll_shutdown` a lingering close (see [`Linger`]).
+    pub(crate) fn with_lingering_close(mut self) -> Self {
+        self.linger = Some(Linger::default());
+        self
     }
 
     /// Returns a shared handle to the state of the socket.
@@ -171,7 +181,7 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Rewind<IO> {
     }
 }
 
-impl<IO: AsyncWrite + ClientSocket + Unpin> AsyncWrite for Rewind<IO> {
+impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> AsyncWrite for Rewind<IO> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -204,6 +214,9 @@ impl<IO: AsyncWrite + ClientSocket + Unpin> AsyncWrite for Rewind<IO> {
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        if let Some(linger) = &mut this.linger {
+            return linger.poll(&mut this.io, &mut this.timer, cx, true);
+        }
         let shut = Pin::new(&mut this.io).poll_shutdown(cx);
         this.check(cx, shut)
     }

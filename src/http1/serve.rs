@@ -9,6 +9,7 @@ use bytes::{Bytes, BytesMut};
 use http::response::Parts;
 use http::{Request, Response, StatusCode};
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::Instant;
 
 use super::body::{Http1Body, TrackDelivery};
 use super::connection::Connection;
@@ -22,7 +23,8 @@ use crate::net::ClientSocket;
 use crate::server_settings::{ClientTimeouts, ServerLimits};
 
 /// Serves HTTP/1 on the connection `io`. `early` contains the bytes that were already read from it. Returns when the
-/// connection is closed. Once `stop` is ready, the connection closes after the response to the current request.
+/// connection is closed. Once `stop` is ready, the connection closes after the response to the current request and to
+/// the pipelined requests that have already arrived. If it is idle, it waits `timeouts.drain` for one more request.
 ///
 /// `service` responds to a request. If a request fails to parse, `service` receives an empty request and the violation.
 /// The future of the service is dropped if the client disconnects. All connections of a worker share `batch`, which
@@ -43,25 +45,26 @@ where
 {
     let mut connection = Connection::new(io, early, limits, timeouts);
     let mut stop = pin!(stop);
-    let mut stopping = false;
-    let mut stops = |cx: &mut Context<'_>| {
-        stopping = stopping || stop.as_mut().poll(cx).is_ready();
-        stopping
+    let mut due = None;
+    let mut drain_due = |cx: &mut Context<'_>| {
+        if due.is_none() && stop.as_mut().poll(cx).is_ready() {
+            due = Some(Instant::now() + timeouts.drain);
+        }
+        due
     };
     loop {
         // `received` is destructured in `Exchange::start`. If it were destructured here, the future of an idle
         // connection would reserve memory for a request.
-        let received = poll_fn(|cx| connection.poll_request(cx, &mut stops)).await?;
+        let received = poll_fn(|cx| connection.poll_request(cx, &mut drain_due)).await?;
         let Some((request, exchange)) = Exchange::start(received, &mut connection) else {
             break;
         };
         let mut responding = service(request, exchange.violation);
         let (response, last) = poll_fn(|cx| {
             let response = ready!(connection.poll_response(cx, Pin::new(&mut responding)))?;
-            Poll::Ready(io::Result::Ok((
-                response,
-                !exchange.keep_alive || stops(cx),
-            )))
+            let is_last = drain_due(cx)
+                .is_some_and(|due| !connection.is_pipelined() || Instant::now() >= due);
+            Poll::Ready(io::Result::Ok((response, !exchange.keep_alive || is_last)))
         })
         .await?;
         drop(responding);

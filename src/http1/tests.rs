@@ -32,6 +32,7 @@ const TIMEOUTS: ClientTimeouts = ClientTimeouts {
     min_rate: 0,
     idle: Duration::from_secs(75),
     write: Duration::from_secs(20),
+    drain: Duration::from_secs(1),
 };
 
 const GET: &str = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";

@@ -26,7 +26,7 @@ mod wait;
 pub(crate) use certificates::Certificates;
 pub(crate) use client::{Client, ClientRequest, ClientResponse, is_problem, is_unknown};
 pub(crate) use gateway::{Gateway, GatewayBuilder};
-pub(crate) use process::{Process, ProcessBuilder, TIDEGATE};
+pub(crate) use process::{Process, ProcessBuilder, TIDEGATE, env_number};
 pub(crate) use unreachable::{FullBacklog, RefusingPort};
 pub(crate) use upstream::{Received, Reply, StatusSwitch, Upstream, empty, full, reply};
 pub(crate) use wait::{TEST_TIMEOUT, eventually, wait_until};

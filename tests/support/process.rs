@@ -42,6 +42,14 @@ impl ProcessBuilder {
         self
     }
 
+    /// Replaces the binary by the one whose path is in the environment variable `name`, if the variable is set.
+    pub(crate) fn binary_from_env(self, name: &str) -> Self {
+        match std::env::var_os(name) {
+            Some(path) => self.binary(std::path::absolute(path).expect("the path is not empty")),
+            None => self,
+        }
+    }
+
     pub(crate) fn args(mut self, arguments: &[&str]) -> Self {
         self.arguments.extend(arguments.iter().map(|&it| it.into()));
         self
@@ -280,6 +288,14 @@ fn collect(output: impl Read + Send + 'static, lines: &Arc<Mutex<Vec<String>>>) 
             lines.lock().push(line);
         }
     });
+}
+
+/// Returns the number in the environment variable `name`, or `None` if the variable is not set. Panics if its value
+/// is not a number.
+pub(crate) fn env_number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    let number = text.parse();
+    Some(number.unwrap_or_else(|_| panic!("{name}={text} is not a number")))
 }
 
 /// Calls `check` until it returns a value. Returns `None` after [`TEST_TIMEOUT`].

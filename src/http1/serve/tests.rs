@@ -207,23 +207,95 @@ async fn a_stopping_connection_finishes_a_request_that_has_started() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stopping_idle_connection_is_closed() {
+async fn a_stopping_idle_connection_is_closed_after_one_second() {
+    for requests in [0, 1] {
+        let (stop, mut pair) = Pair::stoppable(echo);
+        for _ in 0..requests {
+            pair.send(GET).await;
+            assert_eq!(pair.receive().await, EMPTY);
+        }
+        let start = Instant::now();
+        stop.send(()).unwrap();
+        pair.closes().await.unwrap();
+        assert_eq!(start.elapsed(), ClientTimeouts::default().drain);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stopping_idle_connection_serves_one_more_request() {
     let (stop, mut pair) = Pair::stoppable(echo);
     pair.send(GET).await;
     assert_eq!(pair.receive().await, EMPTY);
     stop.send(()).unwrap();
+    sleep(ClientTimeouts::default().drain - Duration::from_millis(1)).await;
+    pair.send(GET).await;
+    let response = pair.receive().await;
+    assert!(response.contains("\r\nconnection: close\r\n"), "{response}");
     pair.closes().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stopping_connection_does_not_wait_for_a_dropped_body() {
+async fn a_connection_that_stops_during_a_response_serves_one_more_request() {
+    let (end, ended) = oneshot::channel::<()>();
+    let mut ended = Some(ended);
+    let (stop, mut pair) = Pair::stoppable(move |_| -> ServiceFuture<_> {
+        let ended = ended.take();
+        let body = stream::once(async move {
+            if let Some(ended) = ended {
+                let _ = ended.await;
+            }
+            Ok::<_, Http1BodyError>(Frame::data(Bytes::from_static(b"end")))
+        });
+        Box::pin(async { Response::new(BoxBody::new(StreamBody::new(Box::pin(body)))) })
+    });
+    pair.send(GET).await;
+    let head = pair.receive().await;
+    assert!(!head.contains("close"), "{head}");
+    stop.send(()).unwrap();
+    sleep(Duration::from_secs(5)).await;
+    end.send(()).unwrap();
+    assert_eq!(pair.receive().await, "3\r\nend\r\n0\r\n\r\n");
+    pair.send(GET).await;
+    let response = pair.receive().await;
+    assert!(response.contains("\r\nconnection: close\r\n"), "{response}");
+    pair.closes().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stopping_connection_serves_pipelined_requests_for_one_second() {
+    let slow_echo = |request| -> ServiceFuture<_> {
+        Box::pin(async {
+            sleep(Duration::from_millis(400)).await;
+            echo(request).await
+        })
+    };
+    let (stop, mut pair) = Pair::stoppable(slow_echo);
+    pair.send(GET.repeat(2)).await;
+    stop.send(()).unwrap();
+    sleep(Duration::from_millis(801)).await;
+    let last = EMPTY.replace("\r\n\r\n", "\r\nconnection: close\r\n\r\n");
+    assert_eq!(pair.receive().await, format!("{EMPTY}{last}"));
+    pair.closes().await.unwrap();
+
+    // The first response starts the second, so the response after 1,600 ms is the last.
+    let (stop, mut pair) = Pair::stoppable(slow_echo);
+    pair.send(GET.repeat(10)).await;
+    stop.send(()).unwrap();
+    let mut received = String::new();
+    pair.client.read_to_string(&mut received).await.unwrap();
+    assert_eq!(received.matches("HTTP/1.1 200 OK").count(), 4);
+    assert_eq!(received.matches("connection: close").count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stopping_connection_waits_one_second_for_the_rest_of_a_dropped_body() {
     let (stop, mut pair) = Pair::stoppable(unread);
     pair.send(post("/", 5)).await;
     assert_eq!(pair.receive().await, EMPTY);
-    let start = tokio::time::Instant::now();
+    let start = Instant::now();
     stop.send(()).unwrap();
     pair.client.read_to_end(&mut Vec::new()).await.unwrap();
-    assert_eq!(start.elapsed(), Duration::ZERO);
+    assert_eq!(start.elapsed(), ClientTimeouts::default().drain);
 }
 
 #[tokio::test(start_paused = true)]
@@ -298,7 +370,7 @@ async fn continue_is_not_sent_after_the_response_has_started() {
         pair.receive().await,
         "HTTP/1.1 200 OK\r\ncontent-length: 5\r\nconnection: close\r\n\r\n"
     );
-    let start = tokio::time::Instant::now();
+    let start = Instant::now();
     pair.send("hello").await;
     assert_eq!(pair.receive().await, "hello");
     pair.closes().await.unwrap();

@@ -20,7 +20,7 @@ use tokio::task::JoinSet;
 use crate::crash::execution_log::ExecutionLog;
 use crate::crash::key_tracker::{KeyState, KeyTracker, Phase, StateBeforeSend};
 use crate::crash::setup::{disk_gateway, work_request};
-use crate::support::{Client, ClientResponse, Process, ProcessBuilder};
+use crate::support::{Client, ClientResponse, Process, ProcessBuilder, env_number};
 
 const DEFAULT_ROUNDS: u64 = 25;
 
@@ -47,20 +47,10 @@ struct KillTest {
     tracker: Arc<Mutex<KeyTracker>>,
 }
 
-/// Returns the number in the environment variable `name`, or `None` if the variable is not set. Panics if its value
-/// is not a number.
-pub(crate) fn number(name: &str) -> Option<u64> {
-    let text = std::env::var(name).ok()?;
-    Some(
-        text.parse()
-            .unwrap_or_else(|_| panic!("{name}={text} is not a number")),
-    )
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_gateway_killed_at_random_times_replays_its_responses_and_executes_no_key_twice() {
-    let rounds = number("CRASH_ROUNDS").unwrap_or(DEFAULT_ROUNDS);
-    let seed = number("CRASH_SEED").unwrap_or_else(|| fastrand::u64(..));
+    let rounds = env_number("CRASH_ROUNDS").unwrap_or(DEFAULT_ROUNDS);
+    let seed = env_number("CRASH_SEED").unwrap_or_else(|| fastrand::u64(..));
     println!("crash: CRASH_SEED={seed}");
     let mut random = fastrand::Rng::with_seed(seed);
 

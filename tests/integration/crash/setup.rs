@@ -1,21 +1,12 @@
 //! Gateways with a store on disk.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use crate::support::{Client, ClientRequest, ClientResponse, Process, ProcessBuilder, TIDEGATE};
 
 /// Maximum time between the start of a gateway and its readiness. A slower start fails the test.
 const MAX_START: Duration = Duration::from_secs(5);
-
-/// Returns the path of the gateway under test. This is `CRASH_TIDEGATE` if it is set, and otherwise the binary that is
-/// built with the tests.
-fn tidegate() -> PathBuf {
-    match std::env::var_os("CRASH_TIDEGATE") {
-        Some(path) => std::path::absolute(path).unwrap(),
-        None => TIDEGATE.into(),
-    }
-}
 
 /// Prepares a gateway that forwards all paths to `upstream` and accepts idempotency keys. All processes that are started
 /// from the result use the same store directory.
@@ -39,7 +30,7 @@ pub(crate) fn disk_gateway_at(store: &Path, upstream: &str) -> ProcessBuilder {
         "#,
         store.display()
     ))
-    .binary(tidegate())
+    .binary_from_env("CRASH_TIDEGATE")
 }
 
 /// Creates a request with the idempotency key `key`. Its body is also `key`.

@@ -15,11 +15,10 @@ use tempfile::TempDir;
 use tokio::task::JoinSet;
 
 use crate::crash::execution_log::{ExecutionLog, KEY, ResponseDigest};
-use crate::crash::repeated_kills::number;
 use crate::crash::setup::{disk_gateway, disk_gateway_at, post_work, work_request};
 use crate::support::small_disk::SmallDisk;
 use crate::support::{
-    Client, Process, ProcessBuilder, Upstream, eventually, is_problem, is_unknown,
+    Client, Process, ProcessBuilder, Upstream, env_number, eventually, is_problem, is_unknown,
 };
 
 /// Number of clients that send requests at the same time.
@@ -146,7 +145,7 @@ async fn check(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_disk_that_fills_up_at_random_loses_at_most_one_response_per_reopening() {
-    let seed = number("CRASH_SEED").unwrap_or_else(|| fastrand::u64(..));
+    let seed = env_number("CRASH_SEED").unwrap_or_else(|| fastrand::u64(..));
     println!("write failures: CRASH_SEED={seed}");
     let mut random = fastrand::Rng::with_seed(seed);
     let files = TempDir::new().unwrap();
