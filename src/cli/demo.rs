@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 
-use super::serve::RunningGateway;
+use super::serve::{OnHangup, RunningGateway};
 use crate::config::{self, Environment, Overrides};
 use crate::log;
 
@@ -21,7 +21,7 @@ pub(super) struct Args {
     listen: Option<std::net::SocketAddr>,
 }
 
-/// Starts the sample API and the gateway, prints the guide, and runs until SIGTERM or SIGINT.
+/// Starts the sample API and the gateway, prints the guide, and runs until SIGTERM, SIGINT or SIGHUP.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let sample = sample::SampleApi::start().context("cannot start the sample API of the demo")?;
     let overrides = Overrides {
@@ -37,14 +37,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         }
     };
     let _log = log::start(policy.log);
-    let running = RunningGateway::start(policy)?;
+    let running = RunningGateway::start(policy, OnHangup::Shutdown)?;
     let gateway = running.gateway.addresses()[0];
     let admin = running
         .admin
         .as_ref()
         .map(crate::admin::listener::Admin::address);
     println!("{}", guide(gateway, admin));
-    running.run_until_signal()?;
+    running.run_until_stopped()?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -1,4 +1,5 @@
-//! `tidegate serve`: runs the gateway until it receives SIGTERM or SIGINT.
+//! `tidegate serve`: runs the gateway until it receives SIGTERM or SIGINT. SIGHUP does not end it, because operators send
+//! SIGHUP to reload a configuration, and a lost terminal must not stop the gateway.
 
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
@@ -6,7 +7,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context as _;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::admin::listener::{Admin, AdminSources};
 use crate::clock::Clock;
@@ -60,9 +61,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         format: args.log_format.unwrap_or(policy.log.format),
         ..policy.log
     });
-    let running = RunningGateway::start(policy)?;
+    let running = RunningGateway::start(policy, OnHangup::Ignore)?;
     running.log_addresses();
-    running.run_until_signal()?;
+    running.run_until_stopped()?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -73,7 +74,9 @@ pub(super) struct RunningGateway {
 }
 
 impl RunningGateway {
-    pub(super) fn start(policy: Policy) -> anyhow::Result<Self> {
+    /// Starts the gateway and its admin listener, and handles signals from then on. SIGTERM and SIGINT start a drain,
+    /// and a second one aborts the requests in flight. `on_hangup` is the effect of SIGHUP.
+    pub(super) fn start(policy: Policy, on_hangup: OnHangup) -> anyhow::Result<Self> {
         #[cfg(feature = "failpoints")]
         crate::failpoint::arm();
         install_tls_provider();
@@ -96,6 +99,8 @@ impl RunningGateway {
                 Some(Admin::start(socket, settings, sources)?)
             }
         };
+        watch_signals(on_hangup, gateway.stopper())
+            .context("cannot listen for signals (SIGTERM, SIGINT and SIGHUP)")?;
         Ok(Self { gateway, admin })
     }
 
@@ -114,22 +119,8 @@ impl RunningGateway {
         }
     }
 
-    /// Serves requests until SIGTERM or SIGINT. Then waits for requests in flight, at most `shutdown_grace`. A second
-    /// signal aborts these requests.
-    pub(super) fn run_until_signal(self) -> anyhow::Result<()> {
-        let stop = self.gateway.stopper();
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .context("cannot listen for shutdown signals (SIGTERM and SIGINT)")?;
-        let _entered = runtime.enter();
-        let mut signals =
-            Signals::new().context("cannot listen for shutdown signals (SIGTERM and SIGINT)")?;
-        let watching = stop.clone();
-        let watcher = std::thread::Builder::new()
-            .name("tidegate-signals".into())
-            .spawn(move || runtime.block_on(handle_signals(&mut signals, &watching)))
-            .context("cannot listen for shutdown signals (SIGTERM and SIGINT)")?;
+    /// Waits until a signal has stopped the gateway.
+    pub(super) fn run_until_stopped(self) -> anyhow::Result<()> {
         let redis = self.gateway.shared().redis.clone();
         self.gateway.join()?;
         // The connection to Redis is closed explicitly. Dropping `redis` would not close it, because the admin listener
@@ -137,8 +128,6 @@ impl RunningGateway {
         if let Some(redis) = redis {
             redis.close();
         }
-        // The signal thread is not joined, because it possibly still waits for a signal. It ends with the process.
-        drop(watcher);
         tracing::info!("shutdown complete, gateway stopped");
         Ok(())
     }
@@ -150,38 +139,74 @@ fn bind_admin(address: SocketAddr) -> anyhow::Result<TcpListener> {
         .context("cannot start the admin listener")
 }
 
+/// Effect of SIGHUP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OnHangup {
+    /// SIGHUP is logged and has no other effect.
+    Ignore,
+    /// SIGHUP has the effect of SIGTERM.
+    Shutdown,
+}
+
 struct Signals {
-    terminate: tokio::signal::unix::Signal,
-    interrupt: tokio::signal::unix::Signal,
+    terminate: Signal,
+    interrupt: Signal,
+    hangup: Signal,
+    on_hangup: OnHangup,
 }
 
 impl Signals {
-    fn new() -> std::io::Result<Self> {
+    fn new(on_hangup: OnHangup) -> std::io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
+            hangup: signal(SignalKind::hangup())?,
+            on_hangup,
         })
     }
 
+    /// Waits for the next signal that shuts the gateway down.
     async fn next(&mut self) {
-        tokio::select! {
-            _ = self.terminate.recv() => {}
-            _ = self.interrupt.recv() => {}
+        loop {
+            tokio::select! {
+                _ = self.terminate.recv() => return,
+                _ = self.interrupt.recv() => return,
+                _ = self.hangup.recv() => match self.on_hangup {
+                    OnHangup::Shutdown => return,
+                    OnHangup::Ignore => tracing::warn!(
+                        "SIGHUP ignored: the configuration is not reloaded; restart the gateway to apply changes"
+                    ),
+                },
+            }
         }
     }
+}
+
+/// Handles signals on a thread of its own. The thread is never joined, because it can wait for a signal. It ends with
+/// the process.
+fn watch_signals(on_hangup: OnHangup, stop: Stop) -> std::io::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let mut signals = {
+        let _entered = runtime.enter();
+        Signals::new(on_hangup)?
+    };
+    std::thread::Builder::new()
+        .name("tidegate-signals".into())
+        .spawn(move || runtime.block_on(handle_signals(&mut signals, &stop)))?;
+    Ok(())
 }
 
 async fn handle_signals(signals: &mut Signals, stop: &Stop) {
     signals.next().await;
     tracing::info!(
-        "shutdown signal (SIGTERM or SIGINT) received, draining: waiting for requests in flight, at most \
+        "shutdown signal received, draining: waiting for requests in flight, at most \
          `shutdown_grace`; a second signal aborts them"
     );
     stop.drain();
     signals.next().await;
-    tracing::warn!(
-        "second shutdown signal (SIGTERM or SIGINT) received, aborting requests in flight"
-    );
+    tracing::warn!("second shutdown signal received, aborting requests in flight");
     stop.halt();
 }
 

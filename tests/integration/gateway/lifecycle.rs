@@ -109,6 +109,40 @@ async fn a_second_signal_ends_the_process_immediately() {
 }
 
 #[tokio::test]
+async fn sighup_does_not_end_the_gateway_or_its_drain() {
+    let (upstream, permits) = Upstream::responding_on_permit();
+    let mut process = gateway_to(&upstream, "shutdown_grace = \"10m\"").start();
+    let client = process.client();
+    process.signal(Signal::HUP);
+    process.wait_for_line("configuration is not reloaded");
+    let slow = tokio::spawn(client.get("/slow").send());
+    eventually("upstream has the slow request", async || {
+        upstream.count() == 1
+    })
+    .await;
+    process.signal(Signal::TERM);
+    process.wait_for_line("draining");
+    process.signal(Signal::HUP);
+    eventually("the second SIGHUP is logged", async || {
+        process.count_lines("configuration is not reloaded") == 2
+    })
+    .await;
+    permits.add_permits(1);
+    assert_eq!(slow.await.expect("the task should not panic").status, 200);
+    assert_eq!(process.wait_for_exit().code(), Some(0));
+}
+
+#[tokio::test]
+async fn sighup_stops_the_demo() {
+    let mut process = Process::with(&["demo", "--listen", "127.0.0.1:0"])
+        .env("TIDEGATE__ADMIN__LISTEN", "127.0.0.1:0")
+        .start();
+    process.wait_for_line("Tidegate is running");
+    process.signal(Signal::HUP);
+    assert_eq!(process.wait_for_exit().code(), Some(0));
+}
+
+#[tokio::test]
 async fn shutdown_grace_bounds_a_drain() {
     let (upstream, _permits) = Upstream::responding_on_permit();
     let mut process = gateway_to(&upstream, "shutdown_grace = \"300ms\"").start();
