@@ -47,6 +47,7 @@ mod tls;
 mod worker;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use thiserror::Error;
@@ -54,6 +55,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::pipeline::{Pipeline, Shared};
+use crate::upstream::addresses::Addresses;
 use crate::upstream::health::HealthChecks;
 
 pub use crate::upstream::connect::ConnectorError;
@@ -126,6 +128,11 @@ impl Gateway {
                     } else {
                         Vec::new()
                     },
+                    addresses: if number == 0 {
+                        server_addresses(&shared)
+                    } else {
+                        Vec::new()
+                    },
                     connections: (settings.limits.connections / settings.workers).max(1),
                 })
             })
@@ -180,6 +187,14 @@ fn health_checks(shared: &Shared) -> Result<Vec<HealthChecks>, ConnectorError> {
     let checks = shared.upstream_states.iter();
     checks
         .filter_map(|state| HealthChecks::of(state, &shared.clock).transpose())
+        .collect()
+}
+
+/// Returns the addresses of all servers of all upstreams.
+fn server_addresses(shared: &Shared) -> Vec<Arc<Addresses>> {
+    let servers = shared.upstream_states.iter().flat_map(|it| &it.servers);
+    servers
+        .map(|server| Arc::clone(&server.addresses))
         .collect()
 }
 

@@ -19,6 +19,7 @@
 //! not used, because it resends a request on its own when a connection fails. The gateway itself must decide whether to
 //! send a request twice.
 
+pub(crate) mod addresses;
 mod attempt;
 mod attempts;
 mod balance;

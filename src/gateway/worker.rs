@@ -17,6 +17,7 @@ use super::drain::DrainSignal;
 use crate::context::ConnectionPermit;
 use crate::http1::FlushBatch;
 use crate::pipeline::Pipeline;
+use crate::upstream::addresses::Addresses;
 use crate::upstream::health::HealthChecks;
 
 /// Delay before the next accept after a failed one. The usual cause of a failed accept is that the limit
@@ -37,6 +38,8 @@ pub(super) struct Worker {
     pub(super) stop: Stop,
     /// Health checks that this worker runs for all workers.
     pub(super) checks: Vec<HealthChecks>,
+    /// Addresses of servers that this worker resolves repeatedly for all workers.
+    pub(super) addresses: Vec<Arc<Addresses>>,
     /// Maximum number of open client connections of this worker.
     pub(super) connections: usize,
 }
@@ -81,6 +84,9 @@ impl Worker {
         tokio::spawn(keep_timer_armed());
         for checks in self.checks {
             tokio::spawn(checks.run());
+        }
+        for addresses in self.addresses {
+            tokio::spawn(addresses.refresh());
         }
         for socket in self.sockets {
             tasks.spawn(accept(socket, Arc::clone(&context), Arc::clone(&permits)));

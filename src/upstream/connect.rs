@@ -1,6 +1,7 @@
 //! Opens connections to a server: TCP, then TLS if the URL of the server starts with `https`, then HTTP/1.1.
 
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,13 +13,15 @@ use rustls::pki_types::{CertificateDer, InvalidDnsNameError, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 use tokio_rustls::TlsConnector;
 
+use super::Upstream;
+use super::addresses::Addresses;
 use super::body::UpstreamBody;
 use super::happy_eyeballs::dial;
 use super::socket::Socket;
-use super::{Server, Upstream};
 use crate::net::{FlattenWrites, keep_alive};
 
 /// Maximum size of a response head, in bytes. A response with a larger head counts as invalid.
@@ -27,11 +30,10 @@ const MAX_HEAD_BYTES: usize = 64 * 1024;
 /// Maximum number of header lines in a response. A response with more lines counts as invalid.
 const MAX_HEADERS: usize = 256;
 
-/// Opens connections to one server, with its address, TLS settings and `connect_timeout`.
+/// Opens connections to one server, with its addresses, TLS settings and `connect_timeout`.
 #[derive(Clone)]
 pub(crate) struct Connector {
-    host: String,
-    port: u16,
+    addresses: Arc<Addresses>,
     tls: Option<(TlsConnector, ServerName<'static>)>,
     timeout: Duration,
 }
@@ -115,33 +117,22 @@ fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Connec
 }
 
 impl Connector {
-    /// Creates the connector of `server`. Panics if the server uses TLS and `tls` is `None`.
+    /// Creates the connector of the server with these addresses. `tls` are the TLS settings of the upstream, or `None` if
+    /// the server does not use TLS.
     pub(crate) fn new(
-        server: &Server,
+        addresses: Arc<Addresses>,
         tls: Option<&Arc<ClientConfig>>,
         timeout: Duration,
     ) -> Result<Self, ConnectorError> {
-        let host = server.authority.host().trim_matches(['[', ']']).to_owned();
-        let port = server
-            .authority
-            .port_u16()
-            .unwrap_or(if server.tls { 443 } else { 80 });
-        let tls = if server.tls {
-            let name = ServerName::try_from(host.clone()).map_err(|source| {
-                ConnectorError::ServerName {
-                    host: host.clone(),
-                    source,
-                }
-            })?;
-            let tls = tls.expect("an upstream with a TLS server has TLS settings");
-            Some((TlsConnector::from(Arc::clone(tls)), name))
-        } else {
-            None
+        let connector = |tls: &Arc<ClientConfig>| {
+            let host = addresses.host().to_owned();
+            let name = ServerName::try_from(host.clone())
+                .map_err(|source| ConnectorError::ServerName { host, source })?;
+            Ok((TlsConnector::from(Arc::clone(tls)), name))
         };
         Ok(Self {
-            host,
-            port,
-            tls,
+            tls: tls.map(connector).transpose()?,
+            addresses,
             timeout,
         })
     }
@@ -157,23 +148,49 @@ impl Connector {
 
     async fn open(&self) -> Result<ServerConnection, ConnectError> {
         #[cfg(test)]
-        if let Some(stream) = super::tests::in_memory::connect(&self.host) {
-            return speak_http(stream).await;
+        if let Some(stream) = super::tests::in_memory::connect(self.addresses.host()) {
+            return speak_http(stream, [127, 0, 0, 1].into(), self.addresses.version()).await;
         }
-        let stream = dial(&self.host, self.port).await?;
+        // The version is read before the addresses: if the addresses change meanwhile, the connection is checked again.
+        let version = self.addresses.version();
+        let stream = self.dial().await?;
         stream.set_nodelay(true)?;
         keep_alive(&stream)?;
+        let peer = stream.peer_addr()?.ip();
         let socket = Socket::new(stream);
         match &self.tls {
-            None => speak_http(socket).await,
+            None => speak_http(socket, peer, version).await,
             Some((connector, name)) => {
-                speak_http(connector.connect(name.clone(), socket).await?).await
+                let stream = connector.connect(name.clone(), socket).await?;
+                speak_http(stream, peer, version).await
             }
         }
     }
+
+    /// Connects to a known address of the server. If all fail, resolves the name and tries the new addresses.
+    async fn dial(&self) -> io::Result<TcpStream> {
+        let known = self.addresses.get().await?;
+        let error = match dial(&known).await {
+            Ok(stream) => return Ok(stream),
+            Err(error) => error,
+        };
+        match self.addresses.get_new(&known).await {
+            Some(new) => dial(&new).await,
+            None => Err(error),
+        }
+    }
+
+    /// Whether a connection leads to an address that the name of the server still has.
+    pub(super) fn is_current(&self, connection: &mut ServerConnection) -> bool {
+        (self.addresses).is_current(connection.peer, &mut connection.version)
+    }
 }
 
-async fn speak_http<IO>(io: IO) -> Result<ServerConnection, ConnectError>
+async fn speak_http<IO>(
+    io: IO,
+    peer: IpAddr,
+    version: u64,
+) -> Result<ServerConnection, ConnectError>
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -189,7 +206,12 @@ where
         }
     });
     let driver = driver.abort_handle();
-    Ok(ServerConnection { sender, driver })
+    Ok(ServerConnection {
+        sender,
+        driver,
+        peer,
+        version,
+    })
 }
 
 /// An open connection to a server. Dropping this value closes the connection, even while a request is in flight.
@@ -198,6 +220,9 @@ where
 pub(crate) struct ServerConnection {
     sender: SendRequest<UpstreamBody>,
     driver: AbortHandle,
+    peer: IpAddr,
+    /// Version of the server's addresses in which `peer` was one of them.
+    version: u64,
 }
 
 impl ServerConnection {
@@ -220,6 +245,6 @@ impl Drop for ServerConnection {
 impl std::fmt::Debug for Connector {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let scheme = if self.tls.is_some() { "https" } else { "http" };
-        write!(f, "{scheme}://{}:{}", self.host, self.port)
+        write!(f, "{scheme}://{}", self.addresses.name())
     }
 }

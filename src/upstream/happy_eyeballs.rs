@@ -1,34 +1,33 @@
-//! Opens a TCP connection to a host name and tries the addresses of the name in parallel (RFC 8305, Happy Eyeballs).
+//! Opens a TCP connection to one of several addresses and tries them in parallel (RFC 8305, Happy Eyeballs).
 //!
 //! Attempts to connect start 250 ms apart, or immediately after a failed attempt. The first established connection is
 //! used, and all other attempts are dropped. An address that does not respond thus costs 250 ms and not the complete
-//! `connect_timeout`. Addresses are tried in the order of the resolver, except that address families alternate (section
-//! 4).
+//! `connect_timeout`. Address families alternate, and the family of the resolver's first address is first (section 4).
+//! Within a family the order is random, so that connections spread over all addresses of a name.
 
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
-use tokio::net::{TcpStream, lookup_host};
+use tokio::net::TcpStream;
 
 /// Delay between the starts of two attempts to connect (RFC 8305, section 5, "Connection Attempt Delay").
 const STAGGER: Duration = Duration::from_millis(250);
 
-/// Resolves `host` and connects to one of its addresses.
-pub(super) async fn dial(host: &str, port: u16) -> io::Result<TcpStream> {
-    let addresses: Vec<_> = lookup_host((host, port)).await?.collect();
-    connect_any(alternating(addresses)).await
+/// Connects to one of `addresses`, which are in the order of the resolver.
+pub(super) async fn dial(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
+    let mut shuffled = addresses.to_vec();
+    fastrand::shuffle(&mut shuffled);
+    let is_ipv6_first = addresses.first().is_some_and(SocketAddr::is_ipv6);
+    connect_any(alternating(shuffled, is_ipv6_first)).await
 }
 
 /// Connects to one of the addresses. If all attempts fail, returns the error of the last attempt.
 async fn connect_any(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
     let mut untried = addresses.into_iter();
     let mut attempts = FuturesUnordered::new();
-    let mut failure = io::Error::new(
-        io::ErrorKind::NotFound,
-        "host name resolves to no IP address",
-    );
+    let mut failure = io::Error::new(io::ErrorKind::NotFound, "no IP address to connect to");
     loop {
         attempts.extend(untried.next().map(TcpStream::connect));
         let finished = if untried.len() == 0 {
@@ -47,15 +46,12 @@ async fn connect_any(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
     }
 }
 
-/// Orders addresses so that IPv6 and IPv4 alternate, starting with the address family of the first address.
-fn alternating(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
+/// Orders addresses so that IPv6 and IPv4 alternate, starting with IPv6 if `is_ipv6_first`.
+fn alternating(addresses: Vec<SocketAddr>, is_ipv6_first: bool) -> Vec<SocketAddr> {
     let count = addresses.len();
-    let Some(first) = addresses.first().map(SocketAddr::is_ipv6) else {
-        return addresses;
-    };
     let (preferred, other): (Vec<_>, Vec<_>) = addresses
         .into_iter()
-        .partition(|address| address.is_ipv6() == first);
+        .partition(|address| address.is_ipv6() == is_ipv6_first);
     let (mut preferred, mut other) = (preferred.into_iter(), other.into_iter());
     let mut ordered = Vec::with_capacity(count);
     while ordered.len() < count {
@@ -142,17 +138,29 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 
+    #[tokio::test]
+    async fn connections_spread_over_all_addresses() {
+        let listen = || TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let listeners = [listen(), listen()];
+        let addresses = listeners.each_ref().map(|it| it.local_addr().unwrap());
+        let mut used = std::collections::HashSet::new();
+        for _ in 0..100 {
+            used.insert(dial(&addresses).await.unwrap().peer_addr().unwrap());
+        }
+        assert_eq!(used.len(), 2);
+    }
+
     #[test]
-    fn address_families_alternate_in_the_order_of_the_resolver() {
+    fn address_families_alternate() {
         let parse = |list: &[&str]| -> Vec<SocketAddr> {
             list.iter().map(|text| text.parse().unwrap()).collect()
         };
         let resolved = parse(&["[::1]:1", "[::2]:1", "[::3]:1", "1.1.1.1:1", "2.2.2.2:1"]);
         let ordered = parse(&["[::1]:1", "1.1.1.1:1", "[::2]:1", "2.2.2.2:1", "[::3]:1"]);
-        assert_eq!(alternating(resolved), ordered);
+        assert_eq!(alternating(resolved, true), ordered);
         let resolved = parse(&["1.1.1.1:1", "2.2.2.2:1", "[::1]:1"]);
         let ordered = parse(&["1.1.1.1:1", "[::1]:1", "2.2.2.2:1"]);
-        assert_eq!(alternating(resolved), ordered);
-        assert_eq!(alternating(Vec::new()), []);
+        assert_eq!(alternating(resolved, false), ordered);
+        assert_eq!(alternating(Vec::new(), true), []);
     }
 }

@@ -78,7 +78,7 @@ impl HealthChecks {
             return Ok(None);
         };
         Ok(Some(Self {
-            connectors: target::connectors(&state.upstream)?,
+            connectors: target::connectors(state)?,
             state: Arc::clone(state),
             settings,
             clock: clock.clone(),

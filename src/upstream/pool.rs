@@ -3,7 +3,8 @@
 //! Each worker has one pool per server. Connections stay in the thread of their worker, so workers do not contend for
 //! the lock of a pool. The most recently used connection is taken first. An idle connection is closed after
 //! [`MAX_IDLE_TIME`], or earlier if the server has announced a shorter time with `Keep-Alive: timeout=N`. A connection
-//! returns to the pool only after a complete request and response.
+//! returns to the pool only after a complete request and response. A connection to an address that the server no longer
+//! has is not reused.
 //!
 //! One task per pool closes expired connections. The task runs once a second, and only while the pool has idle
 //! connections. A timer per connection would be exact, but each request would have to register a timer.
@@ -114,13 +115,9 @@ impl Pool {
 
     fn take_idle(&self) -> Option<ServerConnection> {
         let mut idle = self.idle.lock();
-        while let Some(IdleConnection {
-            connection,
-            expires,
-        }) = idle.connections.pop_back()
-        {
-            if Instant::now() < expires && !connection.is_closed() {
-                return Some(connection);
+        while let Some(mut idle) = idle.connections.pop_back() {
+            if self.is_usable(&mut idle, Instant::now()) {
+                return Some(idle.connection);
             }
         }
         None
@@ -148,13 +145,18 @@ impl Pool {
         }
     }
 
-    /// Closes idle connections that have expired or that the server has closed. Returns whether idle connections
-    /// remain.
+    fn is_usable(&self, idle: &mut IdleConnection, now: Instant) -> bool {
+        now < idle.expires
+            && !idle.connection.is_closed()
+            && self.connector.is_current(&mut idle.connection)
+    }
+
+    /// Closes idle connections that have expired, that the server has closed, or whose address the server no longer
+    /// has. Returns whether idle connections remain.
     fn sweep(&self) -> bool {
         let now = Instant::now();
         let mut idle = self.idle.lock();
-        let is_usable = |idle: &IdleConnection| now < idle.expires && !idle.connection.is_closed();
-        idle.connections.retain(is_usable);
+        (idle.connections).retain_mut(|idle| self.is_usable(idle, now));
         idle.is_swept = !idle.connections.is_empty();
         idle.is_swept
     }
@@ -247,6 +249,7 @@ mod tests {
     use std::num::NonZeroU32;
 
     use super::super::Server;
+    use super::super::addresses::Addresses;
     use super::*;
 
     /// Creates a pool with one idle connection for each of these idle times. Also returns the server's sockets of these
@@ -259,7 +262,8 @@ mod tests {
             authority: authority.parse().unwrap(),
             weight: NonZeroU32::MIN,
         };
-        let connector = Connector::new(&server, None, Duration::from_secs(5)).unwrap();
+        let addresses = Arc::new(Addresses::of(&server));
+        let connector = Connector::new(addresses, None, Duration::from_secs(5)).unwrap();
         let pool = Pool::new(connector);
         let mut accepted = Vec::new();
         for idle_time in idle_times {

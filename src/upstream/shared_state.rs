@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use super::addresses::Addresses;
 use super::breaker::Breaker;
 use super::budget::Budget;
 use super::concurrency::Concurrency;
@@ -35,6 +36,8 @@ pub(crate) struct UpstreamState {
 pub(crate) struct ServerState {
     /// Configuration of the server.
     pub server: Server,
+    /// IP addresses of the server.
+    pub addresses: Arc<Addresses>,
     /// Circuit breaker of the server.
     pub breaker: Breaker,
     /// Number of requests in flight to the server, for each worker.
@@ -72,6 +75,7 @@ impl ServerState {
     fn new(server: &Server, upstream: &Upstream, workers: usize) -> Self {
         Self {
             server: server.clone(),
+            addresses: Arc::new(Addresses::of(server)),
             // A probe blocks other requests for at most `connect_timeout` plus `first_byte_timeout`. A probe that has
             // no result after this time waits for its client, not for the server.
             breaker: Breaker::new(

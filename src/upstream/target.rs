@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use http::{HeaderValue, StatusCode};
 
-use super::Upstream;
 use super::balance::{Candidates, ChosenServer, NoServer};
 use super::breaker::{BreakerPermit, PhaseChange, ServerFailure};
 use super::concurrency::{ConcurrencySlot, LoadSample};
@@ -79,7 +78,7 @@ impl Target {
         metrics: Arc<UpstreamMetrics>,
         clock: &Clock,
     ) -> Result<Self, ConnectorError> {
-        let connectors = connectors(&state.upstream)?;
+        let connectors = connectors(state)?;
         let servers = connectors.into_iter().enumerate();
         let servers = servers.map(|(index, connector)| {
             let host = HeaderValue::from_str(state.servers[index].name())
@@ -128,14 +127,19 @@ impl Target {
 }
 
 /// Creates a connector for each server of an upstream, in the order of the configuration.
-pub(super) fn connectors(upstream: &Upstream) -> Result<Vec<Connector>, ConnectorError> {
+pub(super) fn connectors(state: &UpstreamState) -> Result<Vec<Connector>, ConnectorError> {
+    let upstream = &state.upstream;
     let speaks_tls = upstream.servers.iter().any(|server| server.tls);
     let tls = speaks_tls
         .then(|| connect::tls_config(upstream))
         .transpose()?;
-    let servers = upstream.servers.iter();
+    let servers = state.servers.iter();
     servers
-        .map(|server| Connector::new(server, tls.as_ref(), upstream.timeouts.connect))
+        .map(|server| {
+            let addresses = Arc::clone(&server.addresses);
+            let tls = tls.as_ref().filter(|_| server.server.tls);
+            Connector::new(addresses, tls, upstream.timeouts.connect)
+        })
         .collect()
 }
 

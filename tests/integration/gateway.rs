@@ -15,6 +15,7 @@ mod connection_loss;
 mod connections;
 mod cors;
 mod delay_and_shadow;
+mod dns;
 mod drain;
 mod failing_server;
 mod forwarding;

@@ -284,7 +284,15 @@ impl RawUpstream {
     pub(crate) fn scripted(
         script: impl Fn(&mut UpstreamConnection) + Send + Sync + 'static,
     ) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port should be available");
+        Self::scripted_on(([127, 0, 0, 1], 0).into(), script)
+    }
+
+    /// Creates an upstream like [`scripted`](Self::scripted) that listens on `address`.
+    pub(crate) fn scripted_on(
+        address: SocketAddr,
+        script: impl Fn(&mut UpstreamConnection) + Send + Sync + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind(address).expect("the port should be free");
         let address = listener
             .local_addr()
             .expect("the listener should have an address");

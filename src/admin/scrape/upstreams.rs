@@ -148,6 +148,16 @@ impl Scrape {
             let count = server.breaker.snapshot(now).openings;
             counter(opened.encode_family(&labels)?, count)?;
         }
+        let mut lookups = encoder.encode_descriptor(
+            "server_lookup_failures",
+            "Failed lookups of a server's host name",
+            None,
+            MetricType::Counter,
+        )?;
+        for (upstream, server) in self.servers() {
+            let labels = [("upstream", upstream), ("server", server.name())];
+            counter(lookups.encode_family(&labels)?, server.addresses.failures())?;
+        }
         self.encode_concurrency(encoder)
     }
 
