@@ -54,7 +54,7 @@ use crate::server_settings::ServerSettings;
 use crate::store::StoreCapacity;
 use crate::store::redis::settings::{Password, RedisSettings};
 use crate::throttle::Limit;
-use crate::upstream::{Upstream, UpstreamId};
+use crate::upstream::{Timeouts, Upstream, UpstreamId};
 
 pub use overrides::Overrides;
 pub use problem::{ConfigErrors, ConfigProblem, Severity};
@@ -99,6 +99,8 @@ pub(crate) struct RoutePolicy {
     pub(crate) name: Arc<str>,
     /// Upstream that receives the requests of the route.
     pub(crate) upstream: UpstreamId,
+    /// Timeouts of requests to the upstream: those of the upstream, or those that the route sets instead.
+    pub(crate) timeouts: Timeouts,
     /// Rate limits of the route, in the order of its `limits`.
     pub(crate) limits: Vec<Arc<Limit>>,
     /// Number of tokens that a request takes from each rate limit.

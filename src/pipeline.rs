@@ -361,9 +361,12 @@ fn forward(
 ) -> impl Future<Output = Result<Response<ResponseBody>, FailedRequest>> {
     let Routed { ctx, arrival, rule } = routed;
     let RouteRule {
-        forwarder, target, ..
+        forwarder,
+        target,
+        timeouts,
+        ..
     } = &**rule;
-    forwarder.forward(ctx, arrival, target, request, resend)
+    forwarder.forward(ctx, arrival, target, *timeouts, request, resend)
 }
 
 fn no_route() -> Problem {

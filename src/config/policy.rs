@@ -39,7 +39,7 @@ pub(super) fn resolve(file: &File, findings: &mut Findings) -> Option<Policy> {
         findings,
     );
     let max_bytes = store::max_response_bytes(&store);
-    let mut routes = routes::resolve(file, &limits, max_bytes, buffers, findings);
+    let mut routes = routes::resolve(file, &upstreams, &limits, max_bytes, buffers, findings);
     store::resolve_lease(&mut store, file, &upstreams, &routes, findings);
     if findings.has_errors() {
         return None;

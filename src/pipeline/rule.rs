@@ -10,7 +10,7 @@ use crate::metrics::RouteMetrics;
 use crate::route::Matcher;
 use crate::throttle::RouteLimits;
 use crate::upstream::connect::ConnectorError;
-use crate::upstream::{Forwarder, Target};
+use crate::upstream::{Forwarder, Target, Timeouts};
 
 /// Settings of a route for all stages, prepared for one worker.
 #[derive(Debug)]
@@ -25,6 +25,8 @@ pub(super) struct RouteRule {
     pub(super) request_buffer: usize,
     pub(super) forwarder: Arc<Forwarder>,
     pub(super) target: Arc<Target>,
+    /// Timeouts of requests to the upstream.
+    pub(super) timeouts: Timeouts,
     pub(super) metrics: Arc<RouteMetrics>,
 }
 
@@ -72,6 +74,7 @@ pub(super) fn compile(
             request_buffer: route.request_buffer,
             forwarder: Arc::clone(&forwarder),
             target: Arc::clone(&targets[route.upstream.0]),
+            timeouts: route.timeouts,
             metrics: Arc::clone(counters),
         })
     }))

@@ -69,6 +69,7 @@ struct PlannedRetry {
 impl<'a> Attempts<'a> {
     pub(super) fn new(
         target: &'a Target,
+        retry: Option<RetryPolicy>,
         timeouts: RequestTimeouts,
         max_body: u64,
         copy: Option<RequestCopy>,
@@ -80,7 +81,7 @@ impl<'a> Attempts<'a> {
             timeouts,
             max_body,
             copy,
-            retry: target.retry.map(RetryPolicy::begin),
+            retry: retry.map(RetryPolicy::begin),
             tried: ServerIndexes::new(),
             ctx,
             count: 0,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use http::{Request, Response, Version};
 use tokio::time::Instant;
 
+use super::Timeouts;
 use super::attempts::{Attempts, Responded};
 use super::error::ForwardError;
 use super::request::RequestBuilder;
@@ -52,13 +53,14 @@ impl Forwarder {
         }
     }
 
-    /// Sends `request` to a server of `target` and returns the response. `resend` states whether a second execution is
-    /// safe. Retries also require a retry configuration.
+    /// Sends `request` to a server of `target` and returns the response. `timeouts` are those of the route. `resend`
+    /// states whether a second execution is safe. Retries also require a retry configuration.
     pub(crate) async fn forward(
         &self,
         ctx: &RequestContext,
         arrival: &Arrival,
         target: &Target,
+        timeouts: Timeouts,
         request: Request<RequestBody>,
         resend: Resend,
     ) -> Result<Response<ResponseBody>, FailedRequest> {
@@ -67,7 +69,7 @@ impl Forwarder {
             response,
             attempts,
             is_lost,
-        } = self.exchange(ctx, arrival, target, request, resend).await;
+        } = (self.exchange(ctx, arrival, target, timeouts, request, resend)).await;
         let error = match response {
             Ok(response) => {
                 target.metrics.responded(started.elapsed());
@@ -112,15 +114,14 @@ impl Forwarder {
         ctx: &RequestContext,
         arrival: &Arrival,
         target: &Target,
+        timeouts: Timeouts,
         mut request: Request<RequestBody>,
         resend: Resend,
     ) -> ForwardOutcome {
         let upstream = &target.state.upstream;
         let in_flight = target.metrics.in_flight();
-        let timeouts = RequestTimeouts::start(
-            upstream.timeouts,
-            target.retry.and_then(|retry| retry.deadline),
-        );
+        let retry = target.retry_within(timeouts.total);
+        let timeouts = RequestTimeouts::start(timeouts, retry.and_then(|retry| retry.deadline));
         // `Upgrade` is ignored in other versions than HTTP/1.1 (RFC 9110, section 7.8).
         let upgrades = request.version() == Version::HTTP_11 && asks_for_upgrade(request.headers());
         let client_upgrade = upgrades.then(|| upgrade::on(&mut request)).flatten();
@@ -130,7 +131,7 @@ impl Forwarder {
             Resend::Never => false,
             Resend::Always => true,
         };
-        let may_retry = target.retry.is_some() && is_safe && !upgrades;
+        let may_retry = retry.is_some() && is_safe && !upgrades;
         let builder = RequestBuilder {
             caller: &ctx.caller,
             arrival,
@@ -143,7 +144,7 @@ impl Forwarder {
             budget.request(target.worker, target.clock.now());
         }
         let (request, copy) = builder.build(request);
-        let mut attempts = Attempts::new(target, timeouts, self.max_body, copy, ctx);
+        let mut attempts = Attempts::new(target, retry, timeouts, self.max_body, copy, ctx);
         let sent = attempts.run(request).await;
         let response = sent.and_then(|responded| {
             failpoint!("mid-upstream");

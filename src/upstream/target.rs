@@ -2,6 +2,7 @@
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{HeaderValue, StatusCode};
 
@@ -20,8 +21,6 @@ use crate::retry::RetryPolicy;
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(super) state: Arc<UpstreamState>,
-    /// Retry policy. `None` if retries are not configured.
-    pub(super) retry: Option<RetryPolicy>,
     /// Index of the worker that owns this target.
     pub(super) worker: usize,
     pub(super) clock: Clock,
@@ -94,11 +93,20 @@ impl Target {
         });
         Ok(Self {
             state: Arc::clone(state),
-            retry: retry_policy(state),
             worker,
             clock: clock.clone(),
             metrics,
             servers: servers.collect(),
+        })
+    }
+
+    /// Returns the configured retry policy, with a deadline no later than `total`, the `timeout` of the request. `None` if
+    /// retries are not configured or only one attempt is allowed.
+    pub(super) fn retry_within(&self, total: Option<Duration>) -> Option<RetryPolicy> {
+        let retry = self.state.upstream.retry?.policy;
+        (retry.attempts > NonZeroU32::MIN).then_some(RetryPolicy {
+            deadline: retry.deadline.into_iter().chain(total).min(),
+            ..retry
         })
     }
 
@@ -141,17 +149,6 @@ pub(super) fn connectors(state: &UpstreamState) -> Result<Vec<Connector>, Connec
             Connector::new(addresses, tls, upstream.timeouts.connect)
         })
         .collect()
-}
-
-/// Returns the configured retry policy, with a deadline no later than the total `timeout`. `None` if retries are not
-/// configured or only one attempt is allowed.
-fn retry_policy(state: &UpstreamState) -> Option<RetryPolicy> {
-    let retry = state.upstream.retry?.policy;
-    let total = state.upstream.timeouts.total;
-    (retry.attempts > NonZeroU32::MIN).then_some(RetryPolicy {
-        deadline: retry.deadline.into_iter().chain(total).min(),
-        ..retry
-    })
 }
 
 impl AttemptGuard {

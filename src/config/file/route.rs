@@ -28,6 +28,15 @@ pub(crate) struct RouteSection {
     /// Name of the upstream that receives the requests. Required only if there are several upstreams.
     #[schemars(extend("examples" = ["api"]))]
     pub(crate) upstream: Option<Located<String>>,
+    /// `first_byte_timeout` of the requests of this route, for example for long polls. Default: that of the upstream.
+    #[schemars(extend("examples" = ["5m"]))]
+    pub(crate) first_byte_timeout: Option<Located<Timeout>>,
+    /// `idle_timeout` of the requests of this route. Default: that of the upstream.
+    #[schemars(extend("examples" = ["5m"]))]
+    pub(crate) idle_timeout: Option<Timeout>,
+    /// `timeout` of the requests of this route. Default: that of the upstream.
+    #[schemars(extend("examples" = ["10m"]))]
+    pub(crate) timeout: Option<Timeout>,
     /// Names of the rate limits that apply, at most 8. A request must be admitted by all of them.
     #[schemars(length(max = 8), extend("default" = []))]
     pub(crate) limits: Vec<Located<String>>,

@@ -15,15 +15,17 @@ use super::buffers::Bounds;
 use super::bytes;
 use super::idempotency::{self, RouteContext};
 use super::limits::Limits;
+use super::upstreams::warn_about_first_byte_timeout;
 use crate::intake::headers::{CountedHeaders, HeaderNames};
 use crate::route::{Matcher, RouteMatch, check_pattern, find_shadowed};
 use crate::throttle::{KeyPart, Limit, Mode};
-use crate::upstream::UpstreamId;
+use crate::upstream::{Timeouts, Upstream, UpstreamId};
 
 /// Converts the sections to routes, and reports routes that no request can reach. Returns the valid routes, in the
 /// order of the file.
 pub(super) fn resolve(
     file: &File,
+    upstreams: &[Arc<Upstream>],
     limits: &Limits<'_>,
     max_bytes: u64,
     buffers: Bounds<'_>,
@@ -37,12 +39,7 @@ pub(super) fn resolve(
         );
     }
     let mut resolver = Resolver {
-        upstreams: file
-            .upstream
-            .entries
-            .keys()
-            .map(|n| n.value.as_str())
-            .collect(),
+        upstreams,
         limits,
         max_bytes,
         buffers,
@@ -127,7 +124,7 @@ fn path_span(section: &Located<RouteSection>) -> Span {
 }
 
 struct Resolver<'a> {
-    upstreams: Vec<&'a str>,
+    upstreams: &'a [Arc<Upstream>],
     limits: &'a Limits<'a>,
     max_bytes: u64,
     buffers: Bounds<'a>,
@@ -170,9 +167,11 @@ impl<'a> Resolver<'a> {
             patterns: patterns?,
             methods,
         };
+        let upstream = upstream?;
         let policy = RoutePolicy {
             name,
-            upstream: upstream?,
+            upstream,
+            timeouts: self.timeouts(route, upstream),
             limits,
             cost: cost?,
             idempotency: rule.map(Arc::new),
@@ -181,6 +180,26 @@ impl<'a> Resolver<'a> {
             counted: CountedHeaders::default(),
         };
         Some((matches, policy))
+    }
+
+    /// Returns the timeouts of the upstream, with those that the route replaces.
+    fn timeouts(&mut self, route: &RouteSection, upstream: UpstreamId) -> Timeouts {
+        let upstream = &self.upstreams[upstream.0];
+        let inherited = upstream.timeouts;
+        if let Some(Located { span, value }) = &route.first_byte_timeout {
+            let deadline = upstream.retry.and_then(|retry| retry.deadline());
+            warn_about_first_byte_timeout(value.0, span, deadline, self.findings);
+        }
+        let first_byte = route.first_byte_timeout.as_ref();
+        Timeouts {
+            connect: inherited.connect,
+            first_byte: first_byte.map_or(inherited.first_byte, |it| it.value.0),
+            idle: route
+                .idle_timeout
+                .as_ref()
+                .map_or(inherited.idle, |it| it.0),
+            total: route.timeout.as_ref().map(|it| it.0).or(inherited.total),
+        }
     }
 
     fn name(&mut self, route: &'a RouteSection) -> Option<&'a str> {
@@ -224,11 +243,13 @@ impl<'a> Resolver<'a> {
         let Some(Located { span, value }) = &route.upstream else {
             return self.only_upstream(header);
         };
-        let Some(at) = self.upstreams.iter().position(|known| known == value) else {
+        let mut names = self.upstreams.iter().map(|upstream| &*upstream.name);
+        let Some(at) = names.position(|known| known == value) else {
+            let names = self.upstreams.iter().map(|upstream| &*upstream.name);
             self.findings.error(
                 span,
                 format!("there is no upstream named `{value}`"),
-                suggest::remedy(value, self.upstreams.iter().copied()),
+                suggest::remedy(value, names),
             );
             return None;
         };
@@ -237,9 +258,9 @@ impl<'a> Resolver<'a> {
     }
 
     fn only_upstream(&mut self, header: &Span) -> Option<UpstreamId> {
-        match self.upstreams.as_slice() {
+        match self.upstreams {
             [only] => {
-                self.used_upstreams.insert(only);
+                self.used_upstreams.insert(&only.name);
                 Some(UpstreamId(0))
             }
             [] => {
@@ -251,10 +272,11 @@ impl<'a> Resolver<'a> {
                 None
             }
             several => {
+                let names: Vec<_> = several.iter().map(|upstream| &*upstream.name).collect();
                 self.findings.error(
                     header,
                     "this route must name its `upstream`, because the configuration has several upstreams",
-                    format!("add `upstream = …`, one of {}", several.join(", ")),
+                    format!("add `upstream = …`, one of {}", names.join(", ")),
                 );
                 None
             }

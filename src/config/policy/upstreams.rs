@@ -48,7 +48,9 @@ fn upstream(
         .map(|retry| retry::resolve(retry, findings));
     let deadline = retry.and_then(|retry| retry.deadline());
     let timeouts = timeouts(section, deadline);
-    warn_about_timeouts(section, deadline, findings);
+    if let Some((first_byte, span)) = section.first_byte_timeout.configured() {
+        warn_about_first_byte_timeout(first_byte.0, span, deadline, findings);
+    }
     Upstream {
         id,
         name: name.into(),
@@ -122,16 +124,16 @@ fn timeouts(section: &UpstreamSection, deadline: Option<Duration>) -> Timeouts {
     }
 }
 
-/// Warns if `first_byte_timeout` is not shorter than `deadline`. With such values, the deadline has already passed when
-/// `first_byte_timeout` expires, so no other attempt follows.
-fn warn_about_timeouts(
-    section: &UpstreamSection,
+/// Warns if `first_byte_timeout` is not shorter than `deadline`. With such values, the request ends at the deadline,
+/// before `first_byte_timeout` expires, and no other attempt follows.
+pub(super) fn warn_about_first_byte_timeout(
+    first_byte: Duration,
+    span: &Span,
     deadline: Option<Duration>,
     findings: &mut Findings,
 ) {
-    if let (Some((first_byte, span)), Some(deadline)) =
-        (section.first_byte_timeout.configured(), deadline)
-        && first_byte.0 >= deadline
+    if let Some(deadline) = deadline
+        && first_byte >= deadline
     {
         findings.warning(
             span,

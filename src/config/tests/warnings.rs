@@ -24,6 +24,23 @@ fn unused_limits_and_keys_and_an_open_admin_listener_get_a_warning() {
 }
 
 #[test]
+fn a_first_byte_timeout_of_a_route_above_the_retry_deadline_gets_a_warning() {
+    let with = |timeout: &str| {
+        let retry = "[upstream.api.retry]\ndeadline = \"20s\"\n";
+        format!("{retry}{MINIMAL}").replace(
+            "limits =",
+            &format!("first_byte_timeout = \"{timeout}\"\nlimits ="),
+        )
+    };
+    let [warning] = warnings(&with("20s")).try_into().expect("one warning");
+    assert!(
+        warning.contains("never retried after a `first_byte_timeout`"),
+        "{warning}"
+    );
+    assert!(warnings(&with("19s")).is_empty());
+}
+
+#[test]
 fn a_route_whose_limits_all_have_a_header_in_their_key_gets_a_warning() {
     let with = |key: &str, other: &str| {
         format!(

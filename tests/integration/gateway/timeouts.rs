@@ -181,3 +181,64 @@ async fn a_timeout_within_the_response_to_a_keyed_request_returns_504() {
         assert_eq!(gateway.counts().unknown, 1);
     }
 }
+
+#[tokio::test]
+async fn timeouts_of_a_route_replace_those_of_its_upstream() {
+    let (upstream, permits) = Upstream::responding_on_permit();
+    let gateway = Gateway::with(
+        "[upstream.api]\nservers = [\"{upstream}\"]\nfirst_byte_timeout = \"1s\"\n\
+         [[route]]\nname = \"poll\"\npath = \"/poll\"\nfirst_byte_timeout = \"10m\"\n\
+         [[route]]\nname = \"quick\"\npath = \"/quick\"\nfirst_byte_timeout = \"300ms\"\n\
+         [[route]]\nname = \"total\"\npath = \"/total\"\ntimeout = \"300ms\"\n\
+         [[route]]\nname = \"all\"\npath = \"/\"\n",
+    )
+    .upstream(&upstream)
+    .start();
+    let client = gateway.client();
+    let poll = tokio::spawn(client.get("/poll").send());
+    for (path, phase, timeout) in [
+        ("/quick", "first-byte", TIMEOUT),
+        ("/total", "total", TIMEOUT),
+        ("/", "first-byte", Duration::from_secs(1)),
+    ] {
+        let started = Instant::now();
+        let response = client.get(path).send().await;
+        assert!(started.elapsed() >= timeout, "{path}");
+        assert_timeout(&response, phase);
+    }
+    assert!(!poll.is_finished());
+    // The upstream can still wait with the three abandoned requests, so each gets a permit.
+    permits.add_permits(4);
+    assert_eq!(poll.await.expect("the task should not panic").status, 200);
+}
+
+#[tokio::test]
+async fn idle_timeout_of_a_route_replaces_that_of_its_upstream() {
+    let upstream = sending(HALF_RESPONSE);
+    let gateway = Gateway::with(
+        "[upstream.api]\nservers = [\"{upstream}\"]\n\
+         [[route]]\nname = \"all\"\npath = \"/\"\nidle_timeout = \"300ms\"\n",
+    )
+    .upstream_url(&upstream.url())
+    .admin()
+    .start();
+    let started = Instant::now();
+    assert!(gateway.client().get("/").try_send().await.is_err());
+    assert_waited(started);
+    assert_counted(&gateway, "idle_timeout").await;
+}
+
+#[tokio::test]
+async fn the_timeout_of_a_route_bounds_its_retries() {
+    let upstream = Upstream::replying(503);
+    let gateway = Gateway::with(
+        "[upstream.api]\nservers = [\"{upstream}\"]\n\
+         [upstream.api.retry]\nattempts = 3\nbase = \"5s\"\ncap = \"5s\"\njitter = \"none\"\n\
+         [[route]]\nname = \"all\"\npath = \"/\"\ntimeout = \"1s\"\n",
+    )
+    .upstream(&upstream)
+    .start();
+    // The delay before a retry would end after `timeout`, so the response is forwarded without a retry.
+    assert_eq!(gateway.client().get("/").send().await.status, 503);
+    assert_eq!(upstream.count(), 1);
+}

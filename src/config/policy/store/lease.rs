@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::super::RoutePolicy;
-use super::super::super::file::{File, LONGEST_LEASE};
+use super::super::super::file::{File, LONGEST_LEASE, RouteSection};
 use super::super::super::located::Located;
 use super::super::super::problem::Findings;
 use super::super::super::scalar::{Timeout, display_duration};
@@ -16,8 +16,8 @@ use crate::upstream::{Timeouts, Upstream};
 /// How much longer the default lease is than the longest possible execution of a request.
 pub(super) const MARGIN: Duration = Duration::from_secs(30);
 
-/// Sets the lease of the Redis store. The default and the minimum of the lease depend on the timeouts of those
-/// upstreams whose routes have idempotency keys.
+/// Sets the lease of the Redis store. The default and the minimum of the lease depend on the timeouts of the routes that
+/// have idempotency keys.
 pub(in super::super) fn resolve_lease(
     store: &mut StoreSettings,
     file: &File,
@@ -32,13 +32,20 @@ pub(in super::super) fn resolve_lease(
     if findings.has_errors() {
         return;
     }
-    let routes = routes.iter().map(|(_, route)| route);
-    let keyed = routes.filter(|route| route.idempotency.is_some());
+    // Without errors, every section is a route, so both lists have the same order.
+    let routes = routes.iter().map(|(_, route)| route).zip(&file.route);
+    let keyed = routes.filter(|(route, _)| route.idempotency.is_some());
     let slowest = keyed
-        .map(|route| &upstreams[route.upstream.0])
-        .max_by_key(|upstream| longest_execution(upstream).0);
-    let (deadline, reason) =
-        slowest.map_or((Duration::ZERO, ""), |upstream| longest_execution(upstream));
+        .map(|(route, section)| {
+            let upstream = &upstreams[route.upstream.0];
+            (
+                upstream,
+                section,
+                longest_execution(upstream, &route.timeouts),
+            )
+        })
+        .max_by_key(|(_, _, (longest, _))| *longest);
+    let deadline = slowest.map_or(Duration::ZERO, |(_, _, (longest, _))| longest);
     let enough = (deadline + MARGIN).min(LONGEST_LEASE);
     let given = file.store.lease.as_ref();
     redis.lease = given.map_or(enough, |given| given.value.0);
@@ -48,7 +55,7 @@ pub(in super::super) fn resolve_lease(
             span,
             value: Timeout(lease),
         }),
-        Some(slowest),
+        Some((slowest, section, (_, reason))),
     ) = (given, slowest)
     else {
         return;
@@ -72,21 +79,28 @@ pub(in super::super) fn resolve_lease(
         ),
         help,
     );
-    if let Some((upstream, _)) = file.upstream.entries.iter().nth(slowest.id.0) {
+    let RouteSection {
+        first_byte_timeout,
+        timeout,
+        ..
+    } = &section.value;
+    if first_byte_timeout.is_some() || timeout.is_some() {
+        findings.note(&section.span, reason);
+    } else if let Some((upstream, _)) = file.upstream.entries.iter().nth(slowest.id.0) {
         findings.note(&upstream.span, reason);
     }
 }
 
-/// Returns how long a request to an upstream can take. If `timeout` is set, this is the time until the response is
+/// Returns how long a request to an upstream can take with these timeouts. If `timeout` is set, this is the time until the response is
 /// complete. Otherwise it is the time until the response head arrives. Also returns a text with the configuration keys
 /// that determine the time.
-fn longest_execution(upstream: &Upstream) -> (Duration, &'static str) {
+fn longest_execution(upstream: &Upstream, timeouts: &Timeouts) -> (Duration, &'static str) {
     let Timeouts {
         connect,
         first_byte,
         total,
         ..
-    } = upstream.timeouts;
+    } = *timeouts;
     let attempts = upstream.retry.and_then(|retry| retry.deadline());
     // If the gateway cannot connect to a server, it tries the next server. So `connect_timeout` can pass once for each
     // server before the request is sent.

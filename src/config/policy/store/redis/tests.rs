@@ -148,6 +148,10 @@ fn the_default_lease_is_longer_than_the_longest_execution() {
     assert_eq!(lease(&exact), Duration::from_secs(95));
     let endless = both.replace("\"80s\"", "\"2h\"");
     assert_eq!(lease(&endless), Duration::from_hours(1));
+    let longer_route = format!("{both}timeout = \"100s\"\n");
+    assert_eq!(lease(&longer_route), Duration::from_secs(130));
+    let shorter_route = format!("{both}timeout = \"10s\"\n");
+    assert_eq!(lease(&shorter_route), Duration::from_secs(95));
 }
 
 #[test]
