@@ -1,4 +1,4 @@
-//! Serves one client connection: TLS handshake, protocol detection, then HTTP/1 or HTTP/2.
+//! Serves one client connection: TLS handshake, ALPN or protocol detection, then HTTP/1 or HTTP/2.
 
 use std::io;
 use std::net::IpAddr;
@@ -14,6 +14,7 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::task::TaskTracker;
 
 use super::drain::DrainSignal;
+use super::tls;
 use crate::body::{BoxError, RequestBody};
 use crate::context::{ClientConnection, ConnectionPermit};
 use crate::http1::{self, FlushBatch, Protocol, Rewind, detect};
@@ -47,10 +48,11 @@ pub(super) async fn serve(
     let tasks = context.tasks.clone();
     let connection = move |scheme| ClientConnection::new(peer, scheme, tasks, permit);
     match &context.tls {
-        None => serve_protocol(stream, connection("http"), &context).await,
+        None => serve_protocol(stream, None, connection("http"), &context).await,
         Some(acceptor) => {
             if let Some(stream) = tls_handshake(acceptor, stream, &context.timeouts).await {
-                serve_protocol(stream, connection("https"), &context).await;
+                let negotiated = negotiated(&stream);
+                serve_protocol(stream, negotiated, connection("https"), &context).await;
             }
         }
     }
@@ -89,10 +91,22 @@ fn tls_handshake<'a>(
     })
 }
 
-/// Detects from the first bytes whether the client uses HTTP/1 or HTTP/2, and serves this protocol. The result of ALPN
-/// is ignored, because a client can negotiate one protocol and then use the other.
+/// Returns the protocol that client and gateway have negotiated with ALPN. `None` if the client did not offer ALPN.
+fn negotiated(stream: &TlsStream<TcpStream>) -> Option<Protocol> {
+    match stream.get_ref().1.alpn_protocol()? {
+        tls::HTTP2 => Some(Protocol::Http2),
+        _ => Some(Protocol::Http1),
+    }
+}
+
+/// Serves the protocol that was negotiated with ALPN. If none was negotiated, the first bytes of the client determine
+/// whether the gateway serves HTTP/1 or HTTP/2.
+///
+/// A negotiated protocol is binding. Other parties on the path, such as a load balancer, act on the result of ALPN. A
+/// client that then uses the other protocol could pass their checks. Its bytes are an error in the negotiated protocol.
 fn serve_protocol<IO>(
     mut io: IO,
+    negotiated: Option<Protocol>,
     connection: ClientConnection,
     context: &WorkerContext,
 ) -> BoxedFuture<'_, ()>
@@ -106,15 +120,18 @@ where
             // At this point the client has sent nothing, or a part of the HTTP/2 preface. It must not delay the drain.
             () = drain_wait(context) => return,
         };
-        let outcome = match detected {
-            Ok((Protocol::Http1, early)) => serve_http1(io, early, connection, context).await,
-            Ok((Protocol::Http2, early)) => {
-                let io = Rewind::new(io, early, context.timeouts.write).with_lingering_close();
-                serve_http2(io, connection, context).await
-            }
+        let (detected, early) = match detected {
+            Ok(detected) => detected,
             Err(error) => {
                 tracing::debug!(%error, "cannot detect HTTP version of client, closing connection");
                 return;
+            }
+        };
+        let outcome = match negotiated.unwrap_or(detected) {
+            Protocol::Http1 => serve_http1(io, early, connection, context).await,
+            Protocol::Http2 => {
+                let io = Rewind::new(io, early, context.timeouts.write).with_lingering_close();
+                serve_http2(io, connection, context).await
             }
         };
         if let Err(error) = outcome {

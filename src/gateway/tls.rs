@@ -11,6 +11,12 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::server_settings::TlsFiles;
 
+/// ALPN name of HTTP/2 (RFC 9113, section 3.1).
+pub(super) const HTTP2: &[u8] = b"h2";
+
+/// ALPN name of HTTP/1.1 (RFC 7301, section 6).
+const HTTP1: &[u8] = b"http/1.1";
+
 /// Why TLS cannot be set up for the listeners.
 #[derive(Debug, Error)]
 pub enum TlsError {
@@ -60,7 +66,7 @@ pub(super) fn acceptor(files: &TlsFiles) -> Result<TlsAcceptor, TlsError> {
             key: key.clone(),
             source,
         })?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![HTTP2.to_vec(), HTTP1.to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 

@@ -1,8 +1,13 @@
 //! Tests of listeners: TLS, HTTP/2 and several listen addresses.
 
 use http::Version;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::time::timeout;
 
-use crate::support::{Certificates, Client, Gateway, Upstream};
+use super::http2::frames::{
+    END_HEADERS, END_STREAM, GOAWAY, HEADERS, PREFACE, SETTINGS, block, frame,
+};
+use crate::support::{Certificates, Client, Gateway, TEST_TIMEOUT, Upstream};
 
 fn tls_gateway(certificates: &Certificates, upstream: &Upstream) -> Gateway {
     let tls = format!(
@@ -56,6 +61,61 @@ async fn a_tls_listener_prefers_http_2() {
             .expect("the TLS handshake should succeed");
         let alpn = tls.get_ref().1.alpn_protocol().map(String::from_utf8_lossy);
         assert_eq!(alpn.as_deref(), negotiated);
+    }
+}
+
+#[tokio::test]
+async fn the_protocol_negotiated_by_alpn_is_binding() {
+    let certificates = Certificates::for_localhost();
+    let upstream = Upstream::echo();
+    let gateway = tls_gateway(&certificates, &upstream);
+    let http1 = b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".to_vec();
+    let get = [
+        (":method", "GET"),
+        (":scheme", "https"),
+        (":authority", "a"),
+        (":path", "/"),
+    ];
+    let http2 = [
+        PREFACE,
+        &frame(SETTINGS, 0, 0, &[]),
+        &frame(HEADERS, END_HEADERS | END_STREAM, 1, &block(&get)),
+        // The GOAWAY of the client ends the connection after the response.
+        &frame(GOAWAY, 0, 0, &[0; 8]),
+    ]
+    .concat();
+    for (negotiated, sent, is_served) in [
+        (&["h2"][..], &http1, false),
+        (&["http/1.1"], &http2, false),
+        (&["h2"], &http2, true),
+        (&["http/1.1"], &http1, true),
+        (&[], &http1, true),
+        (&[], &http2, true),
+    ] {
+        let before = upstream.count();
+        let stream = gateway.client().connect().await;
+        let stream = stream.expect("the connection should be established");
+        let name = "localhost"
+            .try_into()
+            .expect("the server name should be valid");
+        let mut tls = certificates
+            .connector(negotiated)
+            .connect(name, stream)
+            .await
+            .expect("the TLS handshake should succeed");
+        tls.write_all(sent).await.expect("the bytes should be sent");
+        let mut received = Vec::new();
+        // An error is ignored, because the gateway closes the connection without a TLS alert.
+        let reading = tls.read_to_end(&mut received);
+        let _closed = timeout(TEST_TIMEOUT, reading)
+            .await
+            .expect("the gateway should close the connection");
+        let served = upstream.count() - before;
+        assert_eq!(served, usize::from(is_served), "{negotiated:?}");
+        if !is_served {
+            let text = String::from_utf8_lossy(&received);
+            assert!(!text.contains("200 OK"), "{negotiated:?}: {text}");
+        }
     }
 }
 
