@@ -232,21 +232,39 @@ fn invalid_pseudo_headers_are_rejected() {
     }
 }
 
-#[test]
-fn a_body_with_a_wrong_content_length_is_never_complete_at_upstream() {
-    let upstream = RawUpstream::echoing_request_line();
-    let gateway = WireGateway::forwarding_to(&upstream);
-    for (declared, body) in [
-        ("5", &b"hello, more"[..]),
-        ("50", b"hello"),
-        ("0", b"hello"),
-        ("5", b""),
+/// Sends requests whose `content-length` differs from the length of the body, and checks that none is executed.
+/// `extra` contains further header fields.
+fn assert_wrong_lengths_are_rejected(
+    upstream: &RawUpstream,
+    gateway: &WireGateway,
+    extra: &[(&'static str, &'static str)],
+) {
+    for (declared, body, has_trailers) in [
+        ("5", &b"hello, more"[..], false),
+        ("50", b"hello", false),
+        ("0", b"hello", false),
+        ("5", b"", false),
+        ("50", b"hello", true),
+        ("0", b"hello", true),
+        ("5", b"", true),
     ] {
-        let lines = [&GET[..], &[("content-length", declared)]].concat();
-        let mut client = Http2::connect(&gateway);
+        let lines = [
+            &[(":method", "POST")],
+            &GET[1..],
+            &[("content-length", declared)],
+            extra,
+        ]
+        .concat();
+        let mut client = Http2::connect(gateway);
         client.headers(1, 0, &block(&lines));
-        client.data(1, END_STREAM, body);
-        assert_ne!(client.outcome(1), StreamOutcome::Served, "{declared}");
+        if has_trailers {
+            client.data(1, 0, body);
+            client.headers(1, END_STREAM, &block(&[("x-trailer", "a")]));
+        } else {
+            client.data(1, END_STREAM, body);
+        }
+        let outcome = client.outcome(1);
+        assert_eq!(outcome, StreamOutcome::StreamError, "{declared}");
         // The gateway must not reuse an upstream connection on which a body is incomplete. Otherwise upstream would
         // read this request as the rest of that body.
         let mut after = gateway.client();
@@ -256,8 +274,33 @@ fn a_body_with_a_wrong_content_length_is_never_complete_at_upstream() {
         let early = received.matches("hello").count();
         assert!(!received.contains("hello, more"), "{received}");
         assert!(early <= 1, "{received}");
+        if declared == "0" {
+            assert!(!received.contains("POST"), "{received}");
+        }
         upstream.clear_received();
     }
+}
+
+#[test]
+fn a_body_with_a_wrong_content_length_is_never_complete_at_upstream() {
+    let upstream = RawUpstream::echoing_request_line();
+    let gateway = WireGateway::forwarding_to(&upstream);
+    assert_wrong_lengths_are_rejected(&upstream, &gateway, &[]);
+}
+
+#[test]
+fn a_keyed_body_with_a_wrong_content_length_never_reaches_upstream() {
+    let upstream = RawUpstream::echoing_request_line();
+    let keyed =
+        "[[route]]\nname = \"keyed\"\npath = \"/api$\"\nidempotency = { mode = \"required\" }";
+    let gateway = WireGateway::with(upstream.address, "", keyed);
+    let key = ("idempotency-key", "k1");
+    assert_wrong_lengths_are_rejected(&upstream, &gateway, &[key]);
+    // The rejected requests have not claimed the key.
+    let mut client = Http2::connect(&gateway);
+    let post = [&[(":method", "POST")], &GET[1..], &[key]].concat();
+    client.headers(1, END_STREAM, &block(&post));
+    assert_eq!(client.outcome(1), StreamOutcome::Served);
 }
 
 #[test]
