@@ -51,6 +51,7 @@ use crate::store::{BucketStore, RecordStore};
 use crate::throttle::Throttle;
 use crate::upstream::UpstreamState;
 use crate::upstream::connect::ConnectorError;
+use crate::upstream::tunnel::Tunnels;
 
 pub(crate) use access_log::RecordedBody;
 pub use open_store::OpenError;
@@ -73,6 +74,8 @@ pub struct Shared {
     pub(crate) snapshots: Option<Arc<BucketSnapshots>>,
     /// Number of bytes in buffered bodies, and the bounds on it.
     pub(crate) buffers: Buffers,
+    /// Number of upgraded connections of each client, and the bounds on them.
+    pub(crate) tunnels: Arc<Tunnels>,
     /// State of the servers of each upstream, in the order of the configuration.
     pub(crate) upstream_states: Arc<[Arc<UpstreamState>]>,
     /// Metrics of each worker.
@@ -134,6 +137,7 @@ impl Shared {
             redis: None,
             snapshots: None,
             buffers: Buffers::new(policy.server.buffers),
+            tunnels: Arc::new(Tunnels::new(policy.server.tunnels)),
             upstream_states: (policy.upstreams.iter())
                 .map(|upstream| Arc::new(UpstreamState::new(upstream, policy.server.workers)))
                 .collect(),

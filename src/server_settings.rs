@@ -28,6 +28,17 @@ pub(crate) struct ServerSettings {
     pub limits: ServerLimits,
     /// Maximum number of bytes of request and response bodies that are buffered in memory.
     pub buffers: BufferBounds,
+    /// Bounds on upgraded connections.
+    pub tunnels: TunnelSettings,
+}
+
+/// Bounds on upgraded connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TunnelSettings {
+    /// How long an upgraded connection can transfer no byte before the gateway closes it (`tunnel_timeout`).
+    pub idle: Duration,
+    /// Maximum number of upgraded connections of one client, at least one (`max_tunnels_per_client`).
+    pub per_client: usize,
 }
 
 /// PEM files for TLS on the listeners.

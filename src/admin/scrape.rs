@@ -21,6 +21,7 @@ use crate::metrics::{
 use crate::pipeline::Shared;
 use crate::store::{BucketStore, RecordStore};
 use crate::upstream::UpstreamState;
+use crate::upstream::tunnel::Tunnels;
 
 /// Creates the registry of all metrics, with the prefix `tidegate`.
 pub(super) fn registry(shared: &Shared) -> Registry {
@@ -30,6 +31,7 @@ pub(super) fn registry(shared: &Shared) -> Registry {
         buckets: shared.buckets.clone(),
         records: shared.records.clone(),
         buffers: shared.buffers.clone(),
+        tunnels: Arc::clone(&shared.tunnels),
         upstream_states: Arc::clone(&shared.upstream_states),
         clock: shared.clock.clone(),
     };
@@ -44,6 +46,7 @@ struct Scrape {
     buckets: BucketStore,
     records: RecordStore,
     buffers: Buffers,
+    tunnels: Arc<Tunnels>,
     upstream_states: Arc<[Arc<UpstreamState>]>,
     clock: Clock,
 }
@@ -68,6 +71,16 @@ impl Collector for Scrape {
                 "Request bodies that arrived more slowly than min_rate",
                 self.sum(|worker| worker.slow_bodies.get()),
             ),
+            (
+                "tunnels_rejected",
+                "Upgrade requests rejected because of max_tunnels_per_client",
+                self.tunnels.rejected.get(),
+            ),
+            (
+                "tunnels_timed_out",
+                "Upgraded connections closed because of tunnel_timeout",
+                self.tunnels.timed_out.get(),
+            ),
         ] {
             counter(
                 encoder.encode_descriptor(name, help, None, MetricType::Counter)?,
@@ -88,6 +101,11 @@ impl Collector for Scrape {
                 size(buckets.capacity()),
             ),
             ("connections", "Open client connections", connections),
+            (
+                "tunnels",
+                "Upgraded connections, including pending upgrades",
+                self.tunnels.open.get(),
+            ),
             (
                 "buffered_bytes",
                 "Bytes of bodies held in memory",

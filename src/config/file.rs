@@ -102,9 +102,17 @@ pub(super) struct ServerSection {
     /// the response.
     #[schemars(extend("default" = "30s"))]
     pub(super) write_timeout: Timeout,
+    /// Maximum time in which an upgraded connection, such as a WebSocket, transfers no byte in either direction. After
+    /// it, the gateway closes the connections to client and server.
+    #[schemars(extend("default" = "10m"))]
+    pub(super) tunnel_timeout: Timeout,
     /// Maximum number of open client connections. Each worker thread has an equal share.
     #[schemars(range(min = 1), extend("default" = 65_536))]
     pub(super) max_connections: usize,
+    /// Maximum number of upgraded connections of one client. An upgrade above this number gets 429 and is not forwarded.
+    /// Upgrades to which the upstream has not yet responded count, too.
+    #[schemars(range(min = 1), extend("default" = 256))]
+    pub(super) max_tunnels_per_client: usize,
     /// Maximum size of a request head (request line and headers).
     #[schemars(extend("default" = "32KiB", "minimum" = 1))]
     pub(super) max_header_bytes: Size,

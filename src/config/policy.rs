@@ -22,7 +22,9 @@ use super::scalar::{Cidr, FilePath, Listen, Size, TokenText, ValueError};
 use super::{AdminSettings, Policy};
 use crate::buffers::BufferBounds;
 use crate::client::{Trust, families_covered};
-use crate::server_settings::{ClientTimeouts, ServerLimits, ServerSettings, TlsFiles};
+use crate::server_settings::{
+    ClientTimeouts, ServerLimits, ServerSettings, TlsFiles, TunnelSettings,
+};
 
 /// Converts a decoded configuration file to a policy. Returns `None` if any error was reported.
 pub(super) fn resolve(file: &File, findings: &mut Findings) -> Option<Policy> {
@@ -88,6 +90,10 @@ fn server(section: &ServerSection, buffers: BufferBounds) -> ServerSettings {
             h2_resets: section.h2_max_resets,
         },
         buffers,
+        tunnels: TunnelSettings {
+            idle: section.tunnel_timeout.0,
+            per_client: section.max_tunnels_per_client,
+        },
     }
 }
 

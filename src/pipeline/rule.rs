@@ -48,8 +48,12 @@ pub(super) fn compile(
         })
         .collect::<Result<Vec<_>, ConnectorError>>()?;
     let max_body = policy.server.limits.body_bytes;
-    let forwarder = Forwarder::new(policy.headers.clone(), max_body, Arc::clone(buffers));
-    let forwarder = Arc::new(forwarder);
+    let forwarder = Arc::new(Forwarder::new(
+        policy.headers.clone(),
+        max_body,
+        Arc::clone(buffers),
+        Arc::clone(&shared.tunnels),
+    ));
     let mut counters = metrics.routes.iter();
     Ok(policy.routes.map(|route| {
         let counters = counters.next().expect("every route has counters");

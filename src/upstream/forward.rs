@@ -15,6 +15,7 @@ use super::request::RequestBuilder;
 use super::response::{self, ResponseGuards};
 use super::target::Target;
 use super::timeouts::RequestTimeouts;
+use super::tunnel::{TunnelSlot, Tunnels};
 use crate::body::{RequestBody, ResponseBody};
 use crate::buffers::Buffers;
 use crate::context::{Arrival, Delivery, FailedRequest, RequestContext, Resend};
@@ -32,6 +33,8 @@ pub(crate) struct Forwarder {
     max_body: u64,
     /// Size limits of the request and response bodies in memory.
     buffers: Arc<Buffers>,
+    /// Number of upgraded connections of each client, over all workers.
+    tunnels: Arc<Tunnels>,
 }
 
 /// The result of all attempts to send a request.
@@ -44,12 +47,18 @@ struct ForwardOutcome {
 
 impl Forwarder {
     /// Creates the upstream stage. Request bodies have at most `max_body` bytes. `buffers` limits the memory of the
-    /// body copies that retries need.
-    pub(crate) fn new(names: HeaderNames, max_body: u64, buffers: Arc<Buffers>) -> Self {
+    /// body copies that retries need. `tunnels` limits the upgraded connections of a client.
+    pub(crate) fn new(
+        names: HeaderNames,
+        max_body: u64,
+        buffers: Arc<Buffers>,
+        tunnels: Arc<Tunnels>,
+    ) -> Self {
         Self {
             names,
             max_body,
             buffers,
+            tunnels,
         }
     }
 
@@ -64,12 +73,25 @@ impl Forwarder {
         request: Request<RequestBody>,
         resend: Resend,
     ) -> Result<Response<ResponseBody>, FailedRequest> {
+        // `Upgrade` is ignored in other versions than HTTP/1.1 (RFC 9110, section 7.8).
+        let upgrades = request.version() == Version::HTTP_11 && asks_for_upgrade(request.headers());
+        let slot = if upgrades {
+            let slot = self.tunnels.reserve(ctx.caller.id());
+            Some(slot.map_err(|problem| FailedRequest {
+                problem,
+                delivery: Delivery::Unsent,
+            })?)
+        } else {
+            None
+        };
         let started = Instant::now();
         let ForwardOutcome {
             response,
             attempts,
             is_lost,
-        } = (self.exchange(ctx, arrival, target, timeouts, request, resend)).await;
+        } = self
+            .exchange(ctx, arrival, target, timeouts, request, resend, slot)
+            .await;
         let error = match response {
             Ok(response) => {
                 target.metrics.responded(started.elapsed());
@@ -117,14 +139,14 @@ impl Forwarder {
         timeouts: Timeouts,
         mut request: Request<RequestBody>,
         resend: Resend,
+        slot: Option<TunnelSlot>,
     ) -> ForwardOutcome {
         let upstream = &target.state.upstream;
         let in_flight = target.metrics.in_flight();
         let retry = target.retry_within(timeouts.total);
         let timeouts = RequestTimeouts::start(timeouts, retry.and_then(|retry| retry.deadline));
-        // `Upgrade` is ignored in other versions than HTTP/1.1 (RFC 9110, section 7.8).
-        let upgrades = request.version() == Version::HTTP_11 && asks_for_upgrade(request.headers());
-        let client_upgrade = upgrades.then(|| upgrade::on(&mut request)).flatten();
+        let upgrades = slot.is_some();
+        let tunnel = slot.and_then(|slot| Some((upgrade::on(&mut request)?, slot)));
 
         let is_safe = match resend {
             Resend::ByMethod => request.method().is_idempotent(),
@@ -159,7 +181,7 @@ impl Forwarder {
                 in_flight,
                 guard,
             };
-            response::to_client(response, exchange, arrival, client_upgrade)
+            response::to_client(response, exchange, arrival, tunnel)
         });
         ForwardOutcome {
             response,

@@ -17,7 +17,8 @@ use super::error::ForwardError;
 use super::pool::Lease;
 use super::target::AttemptGuard;
 use super::timeouts::RequestTimeouts;
-use super::{RelayedBody, headers, tunnel};
+use super::tunnel::{self, TunnelSlot};
+use super::{RelayedBody, headers};
 use crate::body::ResponseBody;
 use crate::context::Arrival;
 use crate::http1::upgrade::Upgrade;
@@ -32,12 +33,13 @@ pub(super) struct ResponseGuards {
     pub(super) guard: AttemptGuard,
 }
 
-/// Converts `response` into the response that the client receives. A 101 response starts a tunnel.
+/// Converts `response` into the response that the client receives. A 101 response starts a tunnel. `tunnel` is `None`
+/// if the request does not ask for an upgrade.
 pub(super) fn to_client(
     response: Response<Incoming>,
     exchange: ResponseGuards,
     arrival: &Arrival,
-    client_upgrade: Option<Upgrade>,
+    tunnel: Option<(Upgrade, TunnelSlot)>,
 ) -> Result<Response<ResponseBody>, ForwardError> {
     let ResponseGuards {
         lease,
@@ -46,7 +48,7 @@ pub(super) fn to_client(
         mut guard,
     } = exchange;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        let Some(client) = client_upgrade else {
+        let Some(tunnel) = tunnel else {
             return Err(ForwardError::InvalidResponse(
                 "status 101, but the request has no Upgrade header".into(),
             ));
@@ -55,7 +57,7 @@ pub(super) fn to_client(
         let upstream = hyper::upgrade::on(&mut response);
         guard.succeeded();
         let held = (lease, in_flight, guard);
-        tunnel::open(&arrival.connection, client, upstream, held);
+        tunnel::open(&arrival.connection, tunnel, upstream, held);
         let (mut parts, _) = response.into_parts();
         headers::to_client(&mut parts.headers, true);
         return Ok(Response::from_parts(parts, ResponseBody::empty()));

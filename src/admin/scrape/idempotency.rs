@@ -160,10 +160,12 @@ mod tests {
     use crate::buffers::{BufferBounds, Buffers};
     use crate::clock::Clock;
     use crate::metrics::Metrics;
+    use crate::server_settings::TunnelSettings;
     use crate::store::StoreCapacity;
     use crate::store::memory::MemoryBuckets;
     use crate::store::memory::records::MemoryRecords;
     use crate::store::{BucketStore, RecordStore};
+    use crate::upstream::tunnel::Tunnels;
 
     /// Creates the counters of two workers. The gateway has two routes, and the first route has a rule for idempotency
     /// keys.
@@ -185,6 +187,10 @@ mod tests {
                 Clock::real(),
             )),
             buffers: Buffers::new(BufferBounds::default()),
+            tunnels: Arc::new(Tunnels::new(TunnelSettings {
+                idle: Duration::from_mins(10),
+                per_client: 256,
+            })),
             upstream_states: Arc::default(),
             clock: Clock::real(),
         }));
