@@ -365,12 +365,9 @@ fn forward(
 ) -> impl Future<Output = Result<Response<ResponseBody>, FailedRequest>> {
     let Routed { ctx, arrival, rule } = routed;
     let RouteRule {
-        forwarder,
-        target,
-        timeouts,
-        ..
+        forwarder, target, ..
     } = &**rule;
-    forwarder.forward(ctx, arrival, target, *timeouts, request, resend)
+    forwarder.forward(ctx, arrival, target, request, resend)
 }
 
 fn no_route() -> Problem {

@@ -55,7 +55,7 @@ pub(crate) use settings::{
     RetrySettings,
 };
 pub(crate) use shared_state::UpstreamState;
-pub(crate) use target::Target;
+pub(crate) use target::{RouteTarget, Target};
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;

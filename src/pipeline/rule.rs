@@ -10,7 +10,7 @@ use crate::metrics::RouteMetrics;
 use crate::route::Matcher;
 use crate::throttle::RouteLimits;
 use crate::upstream::connect::ConnectorError;
-use crate::upstream::{Forwarder, Target, Timeouts};
+use crate::upstream::{Forwarder, RouteTarget, Target};
 
 /// Settings of a route for all stages, prepared for one worker.
 #[derive(Debug)]
@@ -24,9 +24,7 @@ pub(super) struct RouteRule {
     /// Number of bytes of a request body that are buffered before a server is contacted; 0 for none.
     pub(super) request_buffer: usize,
     pub(super) forwarder: Arc<Forwarder>,
-    pub(super) target: Arc<Target>,
-    /// Timeouts of requests to the upstream.
-    pub(super) timeouts: Timeouts,
+    pub(super) target: RouteTarget,
     pub(super) metrics: Arc<RouteMetrics>,
 }
 
@@ -77,8 +75,7 @@ pub(super) fn compile(
                 .map(|rule| Arc::new(RouteKeys::new(rule.clone(), Arc::clone(counters)))),
             request_buffer: route.request_buffer,
             forwarder: Arc::clone(&forwarder),
-            target: Arc::clone(&targets[route.upstream.0]),
-            timeouts: route.timeouts,
+            target: RouteTarget::new(&targets[route.upstream.0], route.timeouts),
             metrics: Arc::clone(counters),
         })
     }))

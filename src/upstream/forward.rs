@@ -8,12 +8,11 @@ use std::sync::Arc;
 use http::{Request, Response, Version};
 use tokio::time::Instant;
 
-use super::Timeouts;
 use super::attempts::{Attempts, Responded};
 use super::error::ForwardError;
 use super::request::RequestBuilder;
 use super::response::{self, ResponseGuards};
-use super::target::Target;
+use super::target::RouteTarget;
 use super::timeouts::RequestTimeouts;
 use super::tunnel::{TunnelSlot, Tunnels};
 use crate::body::{RequestBody, ResponseBody};
@@ -62,17 +61,17 @@ impl Forwarder {
         }
     }
 
-    /// Sends `request` to a server of `target` and returns the response. `timeouts` are those of the route. `resend`
-    /// states whether a second execution is safe. Retries also require a retry configuration.
+    /// Sends `request` to a server of `route` and returns the response. `resend` states whether a second execution is
+    /// safe. Retries also require a retry configuration.
     pub(crate) async fn forward(
         &self,
         ctx: &RequestContext,
         arrival: &Arrival,
-        target: &Target,
-        timeouts: Timeouts,
+        route: &RouteTarget,
         request: Request<RequestBody>,
         resend: Resend,
     ) -> Result<Response<ResponseBody>, FailedRequest> {
+        let target = &*route.target;
         // `Upgrade` is ignored in other versions than HTTP/1.1 (RFC 9110, section 7.8).
         let upgrades = request.version() == Version::HTTP_11 && asks_for_upgrade(request.headers());
         let slot = if upgrades {
@@ -90,7 +89,7 @@ impl Forwarder {
             attempts,
             is_lost,
         } = self
-            .exchange(ctx, arrival, target, timeouts, request, resend, slot)
+            .exchange(ctx, arrival, route, request, resend, slot)
             .await;
         let error = match response {
             Ok(response) => {
@@ -135,16 +134,16 @@ impl Forwarder {
         &self,
         ctx: &RequestContext,
         arrival: &Arrival,
-        target: &Target,
-        timeouts: Timeouts,
+        route: &RouteTarget,
         mut request: Request<RequestBody>,
         resend: Resend,
         slot: Option<TunnelSlot>,
     ) -> ForwardOutcome {
+        let RouteTarget { target, retry, .. } = route;
         let upstream = &target.state.upstream;
         let in_flight = target.metrics.in_flight();
-        let retry = target.retry_within(timeouts.total);
-        let timeouts = RequestTimeouts::start(timeouts, retry.and_then(|retry| retry.deadline));
+        let deadline = retry.and_then(|retry| retry.deadline);
+        let timeouts = RequestTimeouts::start(route.timeouts, deadline);
         let upgrades = slot.is_some();
         let tunnel = slot.and_then(|slot| Some((upgrade::on(&mut request)?, slot)));
 
@@ -166,7 +165,7 @@ impl Forwarder {
             budget.request(target.worker, target.clock.now());
         }
         let (request, copy) = builder.build(request);
-        let mut attempts = Attempts::new(target, retry, timeouts, self.max_body, copy, ctx);
+        let mut attempts = Attempts::new(target, *retry, timeouts, self.max_body, copy, ctx);
         let sent = attempts.run(request).await;
         let response = sent.and_then(|responded| {
             failpoint!("mid-upstream");

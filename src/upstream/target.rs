@@ -2,10 +2,10 @@
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::{HeaderValue, StatusCode};
 
+use super::Timeouts;
 use super::balance::{Candidates, ChosenServer, NoServer};
 use super::breaker::{BreakerPermit, PhaseChange, ServerFailure};
 use super::concurrency::{ConcurrencySlot, LoadSample};
@@ -27,6 +27,16 @@ pub(crate) struct Target {
     /// Counters of the upstream, for this worker.
     pub(super) metrics: Arc<UpstreamMetrics>,
     servers: Vec<Arc<ServerTarget>>,
+}
+
+/// The upstream of a route, with the settings that the route can change.
+#[derive(Debug)]
+pub(crate) struct RouteTarget {
+    pub(super) target: Arc<Target>,
+    /// Timeouts of the route, or of the upstream where the route sets none.
+    pub(super) timeouts: Timeouts,
+    /// Retry policy. `None` if retries are not configured or only one attempt is allowed.
+    pub(super) retry: Option<RetryPolicy>,
 }
 
 /// A server as one worker uses it: its connection pool, and the shared state of its upstream.
@@ -68,6 +78,22 @@ pub(super) enum Unavailable {
     Overloaded,
 }
 
+impl RouteTarget {
+    /// Creates the target of a route with these timeouts. The deadline of retries is no later than the total timeout.
+    pub(crate) fn new(target: &Arc<Target>, timeouts: Timeouts) -> Self {
+        let retry = target.state.upstream.retry.map(|retry| retry.policy);
+        let retry = retry.filter(|retry| retry.attempts > NonZeroU32::MIN);
+        Self {
+            target: Arc::clone(target),
+            timeouts,
+            retry: retry.map(|retry| RetryPolicy {
+                deadline: retry.deadline.into_iter().chain(timeouts.total).min(),
+                ..retry
+            }),
+        }
+    }
+}
+
 impl Target {
     /// Creates the target of one worker, with empty connection pools. `metrics` are the counters of this worker for the
     /// upstream.
@@ -97,16 +123,6 @@ impl Target {
             clock: clock.clone(),
             metrics,
             servers: servers.collect(),
-        })
-    }
-
-    /// Returns the configured retry policy, with a deadline no later than `total`, the `timeout` of the request. `None` if
-    /// retries are not configured or only one attempt is allowed.
-    pub(super) fn retry_within(&self, total: Option<Duration>) -> Option<RetryPolicy> {
-        let retry = self.state.upstream.retry?.policy;
-        (retry.attempts > NonZeroU32::MIN).then_some(RetryPolicy {
-            deadline: retry.deadline.into_iter().chain(total).min(),
-            ..retry
         })
     }
 
