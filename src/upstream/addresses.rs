@@ -148,7 +148,10 @@ impl Addresses {
     }
 
     /// Stores the result of a lookup. Logs a change of the addresses, and the first of several failures in a row.
-    fn update(&self, found: io::Result<Vec<SocketAddr>>) -> io::Result<Arc<[SocketAddr]>> {
+    pub(super) fn update(
+        &self,
+        found: io::Result<Vec<SocketAddr>>,
+    ) -> io::Result<Arc<[SocketAddr]>> {
         let found = found.and_then(|found| match found[..] {
             [] => Err(io::Error::new(
                 io::ErrorKind::NotFound,
@@ -167,7 +170,7 @@ impl Addresses {
                         server,
                         %error,
                         known = ?known.addresses,
-                        "cannot resolve upstream server, its last known addresses stay in use"
+                        "cannot resolve upstream server, known addresses stay in use"
                     );
                 }
                 return Err(error);
@@ -210,8 +213,8 @@ mod tests {
         })
     }
 
-    fn found(list: &[&str]) -> io::Result<Vec<SocketAddr>> {
-        Ok(list.iter().map(|text| text.parse().unwrap()).collect())
+    fn parse(list: &[&str]) -> Vec<SocketAddr> {
+        list.iter().map(|text| text.parse().unwrap()).collect()
     }
 
     fn failed() -> io::Result<Vec<SocketAddr>> {
@@ -227,7 +230,7 @@ mod tests {
         ] {
             let addresses = addresses_of(authority);
             let known = addresses.get().await.unwrap();
-            assert_eq!(&known[..], found(&[expected]).unwrap());
+            assert_eq!(&known[..], parse(&[expected]));
             assert_eq!(addresses.get_new(&known).await, None);
         }
     }
@@ -235,15 +238,12 @@ mod tests {
     #[tokio::test]
     async fn failed_and_empty_lookups_keep_the_last_known_addresses() {
         let addresses = addresses_of("api.test:80");
-        addresses.update(found(&["10.0.0.1:80"])).unwrap();
+        addresses.update(Ok(parse(&["10.0.0.1:80"]))).unwrap();
         let mut checked = addresses.version();
-        for failure in [failed(), found(&[])] {
+        for failure in [failed(), Ok(parse(&[]))] {
             addresses.update(failure).unwrap_err();
         }
-        assert_eq!(
-            &addresses.get().await.unwrap()[..],
-            found(&["10.0.0.1:80"]).unwrap()
-        );
+        assert_eq!(&addresses.get().await.unwrap()[..], parse(&["10.0.0.1:80"]));
         assert!(addresses.is_current([10, 0, 0, 1].into(), &mut checked));
         assert_eq!(addresses.failures(), 2);
     }
@@ -252,16 +252,16 @@ mod tests {
     fn an_address_is_current_until_a_lookup_no_longer_returns_it() {
         let addresses = addresses_of("api.test:80");
         addresses
-            .update(found(&["10.0.0.1:80", "10.0.0.2:80"]))
+            .update(Ok(parse(&["10.0.0.1:80", "10.0.0.2:80"])))
             .unwrap();
         let (mut one, mut two) = (addresses.version(), addresses.version());
         let before = addresses.version();
         addresses
-            .update(found(&["10.0.0.2:80", "10.0.0.1:80"]))
+            .update(Ok(parse(&["10.0.0.2:80", "10.0.0.1:80"])))
             .unwrap();
         assert_eq!(addresses.version(), before, "only the order differs");
         addresses
-            .update(found(&["10.0.0.3:80", "10.0.0.2:80"]))
+            .update(Ok(parse(&["10.0.0.3:80", "10.0.0.2:80"])))
             .unwrap();
         assert!(!addresses.is_current([10, 0, 0, 1].into(), &mut one));
         assert!(addresses.is_current([10, 0, 0, 2].into(), &mut two));
@@ -274,7 +274,7 @@ mod tests {
         let refreshing = addresses.refresh_with(|| {
             std::future::ready(match lookups.fetch_add(1, Ordering::Relaxed) {
                 0 | 1 => failed(),
-                _ => found(&["10.0.0.1:80"]),
+                _ => Ok(parse(&["10.0.0.1:80"])),
             })
         });
         let ended = tokio::time::timeout(Duration::from_secs(29), refreshing).await;

@@ -16,6 +16,10 @@ use super::timeouts::{CLIENT_PAUSE, RequestTimeouts};
 use super::{HostHeader, connect::ConnectError};
 
 /// The result of an attempt to send a request to one server.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a value exists only between two statements, and most are the large variant"
+)]
 #[derive(Debug)]
 pub(super) enum Attempt {
     /// The head of a valid response arrived on this connection. The body is not read yet.

@@ -257,12 +257,22 @@ mod tests {
     async fn pool_with(idle_times: &[Duration]) -> (Arc<Pool>, Vec<TcpStream>) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let authority = listener.local_addr().unwrap().to_string();
-        let server = Server {
+        pool_to(&listener, addresses_of(&authority), idle_times).await
+    }
+
+    fn addresses_of(authority: &str) -> Arc<Addresses> {
+        Arc::new(Addresses::of(&Server {
             tls: false,
             authority: authority.parse().unwrap(),
             weight: NonZeroU32::MIN,
-        };
-        let addresses = Arc::new(Addresses::of(&server));
+        }))
+    }
+
+    async fn pool_to(
+        listener: &TcpListener,
+        addresses: Arc<Addresses>,
+        idle_times: &[Duration],
+    ) -> (Arc<Pool>, Vec<TcpStream>) {
         let connector = Connector::new(addresses, None, Duration::from_secs(5)).unwrap();
         let pool = Pool::new(connector);
         let mut accepted = Vec::new();
@@ -298,6 +308,25 @@ mod tests {
                 .unwrap();
             assert_eq!(stream.read(&mut [0]).unwrap(), 0);
         }
+    }
+
+    #[tokio::test]
+    async fn a_connection_to_an_address_that_the_server_no_longer_has_is_not_used() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let addresses = addresses_of("api.test:80");
+        let other = "127.0.0.9:80".parse().unwrap();
+        addresses.update(Ok(vec![address])).unwrap();
+        let times = [MAX_IDLE_TIME; 3];
+        let (pool, _accepted) = pool_to(&listener, Arc::clone(&addresses), &times).await;
+        addresses.update(Ok(vec![other, address])).unwrap();
+        let in_use = pool.lease().await.unwrap();
+        assert!(in_use.reused);
+        addresses.update(Ok(vec![other])).unwrap();
+        assert!(pool.take_idle().is_none());
+        assert_eq!(idle(&pool), 0);
+        pool.put_back(in_use.connection, MAX_IDLE_TIME);
+        assert!(pool.take_idle().is_none());
     }
 
     #[tokio::test]

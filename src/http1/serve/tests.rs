@@ -227,7 +227,7 @@ async fn a_stopping_idle_connection_serves_one_more_request() {
     pair.send(GET).await;
     assert_eq!(pair.receive().await, EMPTY);
     stop.send(()).unwrap();
-    sleep(ClientTimeouts::default().drain - Duration::from_millis(1)).await;
+    sleep(ClientTimeouts::default().drain.mul_f64(0.9)).await;
     pair.send(GET).await;
     let response = pair.receive().await;
     assert!(response.contains("\r\nconnection: close\r\n"), "{response}");

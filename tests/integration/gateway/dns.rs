@@ -25,7 +25,7 @@ impl NamedGateway {
         // Without DNS servers, a lookup of an unknown name fails at once.
         fs::write(path("nsswitch.conf"), "hosts: files\n").unwrap();
         let config = format!(
-            "[server]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+            "[server]\nlisten = \"127.0.0.1:0\"\nworkers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n\
              [upstream.api]\nservers = [\"http://api.test:{port}\"]\n[[route]]\nname = \"all\"\npath = \"/\"\n"
         );
         fs::write(path("tidegate.toml"), config).unwrap();
@@ -68,15 +68,15 @@ async fn requests_follow_a_name_to_its_new_address_and_a_failed_lookup_keeps_it(
     let _new = server(([127, 0, 0, 2], port).into(), &is_released);
     let gateway = NamedGateway::start(port, "127.0.0.1 api.test\n");
     let client = gateway.process.client();
-    assert_eq!(client.get("/").send().await.text(), "127.0.0.1");
     let slow = tokio::spawn(client.get("/slow").send());
     eventually("the old server has the slow request", async || {
         old.received().contains("/slow")
     })
     .await;
+    assert_eq!(client.get("/").send().await.text(), "127.0.0.1");
 
     gateway.set_hosts("127.0.0.2 api.test\n");
-    // Requests all the time keep the pooled connection in use, so it does not expire.
+    // These requests reuse the pooled connection of the last one all the time, so it does not expire.
     eventually("requests reach the new address", async || {
         client.get("/").send().await.text() == "127.0.0.2"
     })

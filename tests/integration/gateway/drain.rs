@@ -166,7 +166,7 @@ async fn frames_after_the_close_of_an_http2_connection_do_not_destroy_its_last_r
     let (upstream, permits) = Upstream::on_permit(|_| full(vec![b'x'; LEN]));
     let gateway = Gateway::proxying("").upstream(&upstream).start();
     let mut client = FrameClient::connect(&gateway).await;
-    let window = (LEN as u32).to_be_bytes();
+    let window = u32::try_from(LEN).unwrap().to_be_bytes();
     // Setting 4 is the initial flow-control window of a stream.
     let settings = [&[0, 4][..], &window].concat();
     client.send(frame(SETTINGS, 0, 0, &settings)).await;

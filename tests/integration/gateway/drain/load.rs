@@ -77,10 +77,10 @@ async fn a_drain_under_load_answers_every_request_on_an_open_connection() {
         assert!(process.wait_for_exit().success(), "{}", process.log());
     }
     println!(
-        "drain: {rounds} drains, {} requests ({:.0} per second before the signal), {} connections closed after a \
+        "drain: {rounds} drains, {} requests ({} per second before the signal), {} connections closed after a \
          response with Connection: close, {} without, {} requests unanswered",
         total.requests,
-        total.requests as f64 / loaded.as_secs_f64(),
+        1_000 * total.requests as u128 / loaded.as_millis(),
         total.announced,
         total.unannounced,
         total.unanswered.len()
