@@ -47,6 +47,7 @@ use toml::de::Deserializer;
 use crate::client::Trust;
 use crate::idempotency;
 use crate::intake::headers::{CountedHeaders, HeaderNames};
+use crate::intake::methods::KnownMethods;
 use crate::log::LogSettings;
 use crate::respond::RespondSettings;
 use crate::route::Matcher;
@@ -90,6 +91,8 @@ pub struct Policy {
     pub(crate) routes: Matcher<RoutePolicy>,
     /// Request headers that some route reads: for the key of a rate limit, an idempotency scope or an idempotency key.
     pub(crate) headers: HeaderNames,
+    /// Methods whose case is checked: the registered ones, and those in `methods` of routes and of `idempotency`.
+    pub(crate) methods: KnownMethods,
 }
 
 /// One `[[route]]` of the configuration, without `path` and `methods`, which are in the [`Matcher`].

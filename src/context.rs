@@ -31,13 +31,11 @@ pub(crate) struct RequestContext {
     pub notes: Option<Arc<AccessLogNotes>>,
 }
 
-/// Connection, host and id of a request that the gateway received.
+/// Connection and id of a request that the gateway received.
 #[derive(Debug)]
 pub(crate) struct Arrival {
     /// Client connection on which the request arrived.
     pub connection: Arc<ClientConnection>,
-    /// Host in the request: the header `Host` or the authority of an HTTP/2 request.
-    pub host: HeaderValue,
     /// Id of the request, which the client sent or the gateway generated.
     pub request_id: RequestId,
 }

@@ -2,18 +2,20 @@
 //!
 //! The parsers have already checked the syntax and the framing of a request. The checks in this module reject a head
 //! that is valid, but that two servers could interpret differently. They cover the host, the form of the target, the
-//! methods `CONNECT` and `TRACE`, and [spellings of headers](headers).
+//! methods `CONNECT` and `TRACE`, and spellings of [methods] and [headers].
 
 pub(crate) mod headers;
+pub(crate) mod methods;
 
 use std::borrow::Cow;
 use std::net::Ipv6Addr;
 
 use http::header::{ALLOW, CONNECTION, CONTENT_LENGTH, EXPECT, HOST};
-use http::uri::Scheme;
-use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version};
+use http::uri::{Authority, Scheme};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Version};
 
 use self::headers::{HeaderNames, PADDED_VALUE, has_padded_value};
+use self::methods::KnownMethods;
 use crate::problem::Problem;
 
 /// Why the gateway rejects a request because of its head.
@@ -68,25 +70,34 @@ impl From<HeadError> for Problem {
 /// Value of `Allow` in a response with status 405.
 const FORWARDED_METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
 
-/// Checks the head of `request` and normalises its headers. Returns the requested host with its port, if any.
-/// `max_body` is the maximum `Content-Length`.
+/// Checks the head of `request` and normalises its headers. Afterwards `Host` is the requested host with its port, if
+/// any. Only an HTTP/1.0 request can have no `Host`. `max_body` is the maximum `Content-Length`.
 pub(crate) fn check<B>(
     request: &mut Request<B>,
     max_body: u64,
     names: &HeaderNames,
-) -> Result<HeaderValue, HeadError> {
+    methods: &KnownMethods,
+) -> Result<(), HeadError> {
     let checked = CheckedHeaders::of(request.headers());
+    methods.check(request.method())?;
     check_method(request)?;
-    let host = check_host(request.uri(), &checked.host)?;
+    let host = check_host(request, &checked.host)?;
     check_expectation(&checked)?;
-    check_content_length(&checked.length, max_body)?;
+    let length = check_content_length(&checked.length, max_body)?;
     let lists_headers = checked.lists_headers;
     // Only HTTP/2 needs this check, because the HTTP/1 parser removes white space around header values.
     if request.version() == Version::HTTP_2 && has_padded_value(request.headers()) {
         return Err(PADDED_VALUE);
     }
-    names.normalise(request.headers_mut(), lists_headers);
-    Ok(host)
+    let headers = request.headers_mut();
+    if let Some(host) = host {
+        headers.insert(HOST, host);
+    }
+    if let Some(length) = length {
+        headers.insert(CONTENT_LENGTH, length.into());
+    }
+    names.normalise(headers, lists_headers);
+    Ok(())
 }
 
 /// Data about the headers `Host`, `Content-Length`, `Expect` and `Connection`, which [`check`] needs. The data is
@@ -143,9 +154,14 @@ fn check_method<B>(request: &Request<B>) -> Result<(), HeadError> {
     }
 }
 
-/// Returns the host of the request. The host must be in the target or in `Host`. If it is in both, the two must be
-/// equal.
-fn check_host(target: &Uri, header: &SingleHeader<'_>) -> Result<HeaderValue, HeadError> {
+/// Checks the host of the request, which must be in the target or in `Host`. If it is in both, the two must be equal. An
+/// HTTP/1.0 request needs no host. Returns the new value of `Host` if the target contains the host, because the target
+/// takes precedence (RFC 9112, section 3.2.2).
+fn check_host<B>(
+    request: &Request<B>,
+    header: &SingleHeader<'_>,
+) -> Result<Option<HeaderValue>, HeadError> {
+    let target = request.uri();
     let web = |scheme: &Scheme| *scheme == Scheme::HTTP || *scheme == Scheme::HTTPS;
     if !target.scheme().is_none_or(web) {
         return Err(HeadError::invalid(
@@ -158,10 +174,11 @@ fn check_host(target: &Uri, header: &SingleHeader<'_>) -> Result<HeaderValue, He
         ));
     }
     match (header.line, target.authority()) {
+        (None, None) if request.version() == Version::HTTP_10 => Ok(None),
         (None, None) => Err(HeadError::invalid("The request has no Host header.")),
         (Some(host), None) => {
             if is_plain_host(host.as_bytes()) {
-                Ok(host.clone())
+                Ok(None)
             } else {
                 Err(HeadError::invalid(
                     "The Host header is not a host name or IP address with an optional port.",
@@ -169,11 +186,7 @@ fn check_host(target: &Uri, header: &SingleHeader<'_>) -> Result<HeaderValue, He
             }
         }
         (line, Some(authority)) => {
-            let agrees = line.is_none_or(|host| {
-                host.as_bytes()
-                    .eq_ignore_ascii_case(authority.as_str().as_bytes())
-            });
-            if !agrees {
+            if !line.is_none_or(|host| is_same_host(host, authority, target.scheme())) {
                 return Err(HeadError::invalid(
                     "The request target and the Host header name different hosts.",
                 ));
@@ -181,6 +194,7 @@ fn check_host(target: &Uri, header: &SingleHeader<'_>) -> Result<HeaderValue, He
             HeaderValue::from_str(authority.as_str())
                 .ok()
                 .filter(|host| is_plain_host(host.as_bytes()))
+                .map(Some)
                 .ok_or_else(|| {
                     HeadError::invalid(
                         "The host in the request target is not a host name or IP address with an optional port.",
@@ -188,6 +202,19 @@ fn check_host(target: &Uri, header: &SingleHeader<'_>) -> Result<HeaderValue, He
                 })
         }
     }
+}
+
+/// Whether `Host` and the authority of the target are equal. Case has no meaning, and the default port of the scheme
+/// equals an absent port (RFC 9110, section 4.2.3).
+fn is_same_host(header: &HeaderValue, authority: &Authority, scheme: Option<&Scheme>) -> bool {
+    let default_port: &[u8] = match scheme {
+        Some(scheme) if *scheme == Scheme::HTTPS => b":443",
+        Some(_) => b":80",
+        None => b"",
+    };
+    let [header, authority] = [header.as_bytes(), authority.as_str().as_bytes()]
+        .map(|host| host.strip_suffix(default_port).unwrap_or(host));
+    header.eq_ignore_ascii_case(authority)
 }
 
 /// Whether `host` is a host name or an IP address, in both cases with or without a port. RFC 3986 also allows other
@@ -234,18 +261,24 @@ fn check_expectation(checked: &CheckedHeaders<'_>) -> Result<(), HeadError> {
     Ok(())
 }
 
-fn check_content_length(header: &SingleHeader<'_>, limit: u64) -> Result<(), HeadError> {
+/// Checks the length of the body. Returns the length if `Content-Length` has leading zeros. Some servers read such a
+/// number as octal, so the gateway forwards the canonical form.
+fn check_content_length(header: &SingleHeader<'_>, limit: u64) -> Result<Option<u64>, HeadError> {
     if header.is_repeated {
         return Err(HeadError::invalid(
             "The request has more than one Content-Length header.",
         ));
     }
-    let declared = header.line.and_then(|length| length.to_str().ok());
-    match declared.map(str::parse::<u64>) {
-        None => Ok(()),
-        Some(Ok(length)) if length <= limit => Ok(()),
-        Some(Ok(_)) => Err(HeadError::BodyTooLarge { limit }),
-        Some(Err(_)) => Err(HeadError::invalid(
+    let Some(declared) = header.line.and_then(|length| length.to_str().ok()) else {
+        return Ok(None);
+    };
+    match declared.parse::<u64>() {
+        Ok(length) if length <= limit => {
+            let is_padded = declared.len() > 1 && declared.starts_with('0');
+            Ok(is_padded.then_some(length))
+        }
+        Ok(_) => Err(HeadError::BodyTooLarge { limit }),
+        Err(_) => Err(HeadError::invalid(
             "The value of the Content-Length header is not a decimal number.",
         )),
     }
@@ -265,8 +298,9 @@ mod tests {
 
     fn status(request: &Request<()>) -> u16 {
         let mut request = request.clone();
-        let host = check(&mut request, 10, &HeaderNames::default());
-        host.map_or_else(|error| Problem::from(error).status.as_u16(), |_| 200)
+        let (names, methods) = (HeaderNames::default(), KnownMethods::default());
+        let checked = check(&mut request, 10, &names, &methods);
+        checked.map_or_else(|error| Problem::from(error).status.as_u16(), |()| 200)
     }
 
     #[test]
@@ -310,6 +344,14 @@ mod tests {
         assert_eq!(status(&request("http://a.example/x", &["a.example"])), 200);
         assert_eq!(status(&request("http://A.example/x", &["a.example"])), 200);
         assert_eq!(status(&request("http://b.example/x", &["a.example"])), 400);
+        assert_eq!(
+            status(&request("http://a.example:80/x", &["A.example"])),
+            200
+        );
+        assert_eq!(
+            status(&request("http://a.example:443/x", &["a.example"])),
+            400
+        );
         assert_eq!(
             status(&request("http://u@a.example/x", &["u@a.example"])),
             400

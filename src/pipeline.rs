@@ -255,7 +255,8 @@ impl Pipeline {
         pending: &mut PendingRequest<'_>,
     ) -> Result<Entered, Problem> {
         let policy = &*self.policy;
-        let host = intake::check(request, policy.server.limits.body_bytes, &policy.headers)?;
+        let max_body = policy.server.limits.body_bytes;
+        intake::check(request, max_body, &policy.headers, &policy.methods)?;
 
         let caller = policy
             .trust
@@ -271,7 +272,7 @@ impl Pipeline {
             .routes
             .find(method, path.matching())
             .ok_or_else(no_route)?;
-        pending.set_route(rule, request.uri(), &host);
+        pending.set_route(rule, request);
 
         if let (Some(cors), Some(_)) = (&self.respond.cors, &preflight) {
             let mut response = cors.preflight(request.headers());
@@ -282,8 +283,7 @@ impl Pipeline {
         if let Some(uri) = with_path(request.uri(), path.forward())? {
             *request.uri_mut() = uri;
         }
-        rule.counted
-            .check(request.headers_mut(), &caller, Some(&host))?;
+        rule.counted.check(request.headers_mut(), &caller, None)?;
         let notes = pending.notes().cloned();
         if let Some(notes) = &notes {
             request.body_mut().count_bytes(notes);
@@ -292,7 +292,6 @@ impl Pipeline {
             ctx: RequestContext::new(caller, preflight.is_some(), request.headers(), notes),
             arrival: Arrival {
                 connection: Arc::clone(connection),
-                host,
                 request_id: pending.request_id().clone(),
             },
             rule: Arc::clone(rule),

@@ -98,15 +98,13 @@ fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
     // A `Host` header is added if `--header` does not contain one, because the gateway rejects requests without it.
     let host = HeaderValue::from_static("localhost");
     request.headers_mut().entry(HOST).or_insert(host);
-    let names = &policy.headers;
+    let (names, methods) = (&policy.headers, &policy.methods);
+    let max_body = policy.server.limits.body_bytes;
     let sent = request.headers().clone();
-    let host = match intake::check(&mut request, policy.server.limits.body_bytes, names) {
-        Ok(host) => host,
-        Err(error) => {
-            line("outcome", rejected(&error.into()));
-            return lines.join("\n");
-        }
-    };
+    if let Err(error) = intake::check(&mut request, max_body, names, methods) {
+        line("outcome", rejected(&error.into()));
+        return lines.join("\n");
+    }
     let (parts, ()) = request.into_parts();
     let (method, uri, mut headers) = (&parts.method, &parts.uri, parts.headers);
 
@@ -155,7 +153,7 @@ fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
     // check is omitted for a CORS preflight request that the gateway responds to itself, because neither rate limits
     // nor idempotency keys apply to such a request.
     let is_counted = preflight.is_none() || policy.respond.cors.is_none();
-    let check = || route.counted.check(&mut headers, &caller, Some(&host));
+    let check = || route.counted.check(&mut headers, &caller, None);
     if let Some(Err(error)) = is_counted.then(check) {
         line("outcome", rejected(&error.into()));
         return lines.join("\n");

@@ -47,6 +47,7 @@ pub(super) fn resolve(file: &File, findings: &mut Findings) -> Option<Policy> {
         return None;
     }
     let headers = routes::resolve_headers(&mut routes);
+    let methods = routes::known_methods(&routes);
     Some(Policy {
         server: server(&file.server, buffers.value),
         admin,
@@ -59,6 +60,7 @@ pub(super) fn resolve(file: &File, findings: &mut Findings) -> Option<Policy> {
         limits: limits.into_values().flatten().collect(),
         routes: routes::compile(file, routes, findings)?,
         headers,
+        methods,
     })
 }
 

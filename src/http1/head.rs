@@ -370,17 +370,16 @@ fn is(text: &[u8], word: &[u8]) -> bool {
     text.eq_ignore_ascii_case(word)
 }
 
-/// Parses a `Content-Length` that consists of digits only. The two largest values of a `u64` are rejected, because some
-/// HTTP libraries use them to mark a body without a length.
+/// Parses a `Content-Length` of 1 to 19 digits, which always fits in a `u64`. The HTTP/2 library has the same bound.
+/// Leading zeros count as digits, so the bound also limits padding.
 fn decimal(digits: &[u8]) -> Option<u64> {
-    if digits.is_empty() {
+    if !(1..=19).contains(&digits.len()) {
         return None;
     }
-    let number = digits.iter().try_fold(0u64, |number, digit| {
+    digits.iter().try_fold(0, |number, digit| {
         let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'))?;
-        number.checked_mul(10)?.checked_add(digit)
-    })?;
-    (number <= u64::MAX - 2).then_some(number)
+        Some(number * 10 + digit)
+    })
 }
 
 #[cfg(test)]

@@ -49,8 +49,8 @@ pub enum Violation {
         "a header line has no colon, or the name of the header field contains an invalid character"
     )]
     Name,
-    /// `Content-Length` is not a decimal number.
-    #[error("the value of the Content-Length header is not a valid decimal number")]
+    /// `Content-Length` does not consist of 1 to 19 decimal digits.
+    #[error("the value of the Content-Length header is not a decimal number of at most 19 digits")]
     ContentLength,
     /// The head has more than one `Content-Length` line. This is a violation even if the values are equal.
     #[error("the request has more than one Content-Length header")]

@@ -168,7 +168,7 @@ impl HeaderNames {
 impl CountedHeaders {
     /// Prepares the headers in `names` for the rate limits and the idempotency scope of the route. First replaces or
     /// removes those that the gateway does not forward as the client sent them. Then returns an error if the request
-    /// has several lines of a header in `names`. `host` is the host of the request.
+    /// has several lines of a header in `names`. `host` is the host of a request that can lack `Host`.
     pub(crate) fn check(
         &self,
         headers: &mut HeaderMap,

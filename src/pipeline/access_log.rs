@@ -92,10 +92,10 @@ struct AccessLogLine {
 }
 
 impl Logged {
-    fn new(target: &Uri, host: Option<HeaderValue>) -> Box<Self> {
+    fn new<B>(request: &Request<B>) -> Box<Self> {
         Box::new(Self {
-            target: target.clone(),
-            host,
+            target: request.uri().clone(),
+            host: host_of(request),
             is_placeholder: false,
             notes: Arc::default(),
         })
@@ -129,11 +129,11 @@ impl PendingRequest<'_> {
     }
 
     /// Sets the route of the request, and starts an access log line if `access_log` is on for the route.
-    pub(super) fn set_route(&mut self, route: &Arc<RouteRule>, target: &Uri, host: &HeaderValue) {
+    pub(super) fn set_route<B>(&mut self, route: &Arc<RouteRule>, request: &Request<B>) {
         let facts = self.facts_mut();
         facts.route = Some(Arc::clone(route));
         if route.access_log && is_logged() {
-            facts.logged = Some(Logged::new(target, Some(host.clone())));
+            facts.logged = Some(Logged::new(request));
         }
     }
 
@@ -143,7 +143,7 @@ impl PendingRequest<'_> {
         let logs = self.recorder.logs_unrouted;
         let facts = self.facts_mut();
         if facts.route.is_none() && logs && is_logged() {
-            let mut logged = Logged::new(request.uri(), host_of(request));
+            let mut logged = Logged::new(request);
             // A request over HTTP/2 has a valid head even if it violates the protocol, so its log line contains the
             // method, the path and the protocol.
             logged.is_placeholder = is_violation && request.version() != Version::HTTP_2;
@@ -275,7 +275,8 @@ impl Recorder {
     }
 }
 
-/// Returns the host of a request whose head was not checked. Returns `None` if the request names no host.
+/// Returns the host of a request. It is in `Host` unless the request is rejected before its head is checked. Returns
+/// `None` if the request names no host.
 fn host_of<B>(request: &Request<B>) -> Option<HeaderValue> {
     let header = request.headers().get(HOST).cloned();
     header.or_else(|| HeaderValue::from_str(request.uri().authority()?.as_str()).ok())

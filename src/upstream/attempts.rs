@@ -95,6 +95,9 @@ impl<'a> Attempts<'a> {
         &mut self,
         mut request: UpstreamRequest,
     ) -> Result<Responded, ForwardError> {
+        // The choice is made before the first attempt, because an attempt writes `Host` into the request.
+        let unsent = (request.request.as_ref()).expect("the request is present before it is sent");
+        let host = (self.target.state.upstream.host).for_request(unsent.headers());
         // Error of the last attempt if it did not send the request. In that case the next attempt is a failover.
         let mut unsent_error = None;
         loop {
@@ -118,7 +121,6 @@ impl<'a> Attempts<'a> {
                 facts.server = Some(guard.name().into());
             });
             unsent_error = None;
-            let host = &self.target.state.upstream.host;
             match attempt(
                 &mut guard,
                 host,

@@ -6,6 +6,7 @@
 //! [`crate::intake::headers`] removes the headers that `Connection` names, before rate limits and scopes read any
 //! header.
 
+use http::StatusCode;
 use http::header::{
     CONNECTION, EXPECT, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRAILER, UPGRADE, VIA,
 };
@@ -28,8 +29,6 @@ pub(crate) struct RequestOrigin<'a> {
     pub caller: &'a Caller,
     /// Value of `X-Forwarded-For` for the server, including the trusted part of the received value.
     pub forwarded_for: HeaderValue,
-    /// The host in the request of the client.
-    pub host: &'a HeaderValue,
     /// The scheme of the request: `http` or `https`.
     pub scheme: &'static str,
     /// The client's `X-Request-Id`, or a random ID if the client sent no valid one.
@@ -52,7 +51,6 @@ pub(crate) fn to_upstream(
     let RequestOrigin {
         caller,
         forwarded_for,
-        host,
         scheme,
         request_id,
     } = origin;
@@ -77,12 +75,11 @@ pub(crate) fn to_upstream(
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
 
-    // `Host` is added if it is absent, because an HTTP/2 request can have its host only in `:authority`.
-    headers.entry(HOST).or_insert_with(|| host.clone());
     headers.insert(X_FORWARDED_FOR, forwarded_for);
-    headers
-        .entry(X_FORWARDED_HOST)
-        .or_insert_with(|| host.clone());
+    // An HTTP/1.0 request can have no host. Then the gateway does not send one that the client did not request.
+    if let Some(host) = headers.get(HOST).cloned() {
+        headers.entry(X_FORWARDED_HOST).or_insert(host);
+    }
     headers
         .entry(X_FORWARDED_PROTO)
         .or_insert_with(|| HeaderValue::from_static(scheme));
@@ -90,9 +87,17 @@ pub(crate) fn to_upstream(
     headers.insert(X_REQUEST_ID, request_id.to_header());
 }
 
-/// Converts the headers of a server's response for the client. `upgraded` is true if the response switches protocols.
-pub(crate) fn to_client(headers: &mut HeaderMap, upgraded: bool) {
-    let protocol = upgraded.then(|| headers.get(UPGRADE).cloned()).flatten();
+/// Converts the headers of a server's response with this status for the client.
+///
+/// `Upgrade` is kept in a 101 response, which switches protocols, and in a 426 response, which must name the protocols
+/// that the client can use (RFC 9110, section 15.5.22). In other responses `Upgrade` is only an offer of the server for
+/// its own connection, so it is removed like other hop-by-hop headers.
+pub(crate) fn to_client(headers: &mut HeaderMap, status: StatusCode) {
+    let protocol = match status {
+        StatusCode::SWITCHING_PROTOCOLS => headers.get(UPGRADE).cloned(),
+        StatusCode::UPGRADE_REQUIRED => required_protocols(headers),
+        _ => None,
+    };
     // The `Trailer` lines, which announce the names of trailers, are kept. The connection to the client sends only
     // announced trailers, and only if the client accepts trailers.
     let trailers: SmallVec<[HeaderValue; 1]> = headers.get_all(TRAILER).iter().cloned().collect();
@@ -105,6 +110,18 @@ pub(crate) fn to_client(headers: &mut HeaderMap, upgraded: bool) {
     for line in trailers {
         headers.append(TRAILER, line);
     }
+}
+
+/// Returns the protocols in `Upgrade` without `h2c`, because the gateway does not forward an upgrade to `h2c`. Returns
+/// `None` if no protocol remains.
+fn required_protocols(headers: &HeaderMap) -> Option<HeaderValue> {
+    let protocols: Vec<_> = tokens(headers, &UPGRADE)
+        .filter(|protocol| !protocol.eq_ignore_ascii_case("h2c"))
+        .collect();
+    if protocols.is_empty() {
+        return None;
+    }
+    HeaderValue::try_from(protocols.join(", ")).ok()
 }
 
 /// Removes the trailers whose names are forbidden in a trailer section, such as framing headers.

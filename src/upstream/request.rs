@@ -67,7 +67,6 @@ impl RequestBuilder<'_> {
         let origin = RequestOrigin {
             caller: self.caller,
             forwarded_for: self.arrival.connection.forwarded_for(self.caller),
-            host: &self.arrival.host,
             scheme: self.arrival.connection.scheme,
             request_id: &self.arrival.request_id,
         };
@@ -153,6 +152,15 @@ fn assemble(
 }
 
 impl HostHeader {
+    /// Returns the setting for a request with these headers. A request without `Host` gets the host of the server, because
+    /// HTTP/1.1 requires a host and there is none to preserve.
+    pub(super) fn for_request(&self, headers: &HeaderMap) -> &Self {
+        match self {
+            Self::Preserve if !headers.contains_key(HOST) => &Self::Server,
+            setting => setting,
+        }
+    }
+
     pub(super) fn write(&self, headers: &mut HeaderMap, server: &HeaderValue) {
         let host = match self {
             Self::Preserve => return,

@@ -59,11 +59,11 @@ pub(super) fn to_client(
         let held = (lease, in_flight, guard);
         tunnel::open(&arrival.connection, tunnel, upstream, held);
         let (mut parts, _) = response.into_parts();
-        headers::to_client(&mut parts.headers, true);
+        headers::to_client(&mut parts.headers, parts.status);
         return Ok(Response::from_parts(parts, ResponseBody::empty()));
     }
     let (mut parts, body) = response.into_parts();
-    headers::to_client(&mut parts.headers, false);
+    headers::to_client(&mut parts.headers, parts.status);
     parts.extensions = http::Extensions::new();
     let relay = RelayedBody::new(body, lease, &timeouts, (in_flight, guard));
     Ok(Response::from_parts(parts, ResponseBody::streaming(relay)))

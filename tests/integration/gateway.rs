@@ -30,6 +30,7 @@ mod paths;
 mod rate_limit_headers;
 mod redis_outage;
 mod rejection;
+mod request_heads;
 mod retries;
 mod retry_budget;
 mod retry_hints;

@@ -20,7 +20,7 @@ pub(crate) struct UpstreamSection {
     #[schemars(required, length(min = 1))]
     pub(crate) servers: Option<Vec<Located<ServerEntry>>>,
     /// `Host` header of requests to the upstream: `preserve` (that of the client), `server` (host and port of the
-    /// server's URL), or a literal host.
+    /// server's URL), or a literal host. For an HTTP/1.0 request without `Host`, `preserve` has the effect of `server`.
     #[schemars(extend("default" = "preserve"))]
     pub(crate) host: HostChoice,
     /// Maximum time to connect to a server, including the TLS handshake.

@@ -17,6 +17,7 @@ use super::idempotency::{self, RouteContext};
 use super::limits::Limits;
 use super::upstreams::warn_about_first_byte_timeout;
 use crate::intake::headers::{CountedHeaders, HeaderNames};
+use crate::intake::methods::KnownMethods;
 use crate::route::{Matcher, RouteMatch, check_pattern, find_shadowed};
 use crate::throttle::{KeyPart, Limit, Mode};
 use crate::upstream::{Timeouts, Upstream, UpstreamId};
@@ -95,6 +96,15 @@ pub(super) fn resolve_headers(routes: &mut [(RouteMatch, RoutePolicy)]) -> Heade
         );
     }
     names
+}
+
+/// Returns the registered methods and the methods that the routes and their idempotency rules name.
+pub(super) fn known_methods(routes: &[(RouteMatch, RoutePolicy)]) -> KnownMethods {
+    KnownMethods::new(routes.iter().flat_map(|(matches, route)| {
+        let matched = matches.methods.iter().flatten();
+        let keyed = route.idempotency.iter().flat_map(|rule| &rule.methods);
+        matched.chain(keyed)
+    }))
 }
 
 /// Compiles valid routes to a matcher. Reports an error if their patterns are too large together.

@@ -5,19 +5,16 @@ use http::{HeaderName, HeaderValue, Method, Uri};
 
 use super::ValueError;
 use crate::intake::headers::protected_lookalike;
+use crate::intake::methods::registered_spelling;
 use crate::store::redis::settings::Password;
 use crate::upstream::HostHeader;
 
 /// Parses the name of a request method.
 pub(super) fn method(text: &str) -> Result<Method, ValueError> {
-    const KNOWN: &[&str] = &[
-        "GET", "HEAD", "POST", "PUT", "DELETE", "CONNECT", "OPTIONS", "TRACE", "PATCH",
-    ];
-    let upper = text.to_ascii_uppercase();
-    if upper != text && KNOWN.contains(&upper.as_str()) {
+    if let Some(registered) = registered_spelling(text) {
         return Err(ValueError::new(
             format!("the method `{text}` matches no request: methods are case-sensitive"),
-            format!("write \"{upper}\""),
+            format!("write \"{registered}\""),
         ));
     }
     Method::from_bytes(text.as_bytes()).map_err(|_| {
@@ -220,6 +217,7 @@ mod tests {
     fn the_remedy_for_a_lower_case_method_is_upper_case() {
         let error = method("post").expect_err("lower case");
         assert!(error.help.contains("\"POST\""));
+        assert!(method("propfind").is_err());
         assert!(method("purge").is_ok());
         assert!(method("GE T").is_err());
     }

@@ -117,12 +117,18 @@ fn a_content_length_that_is_not_plain_digits_is_rejected() {
         "18446744073709551616",
         "18446744073709551615",
         "99999999999999999999999",
+        "10000000000000000000",
+        "00000000000000000007",
     ] {
         rejected(
             &with(&format!("Content-Length: {value}")),
             Violation::ContentLength,
         );
     }
+    assert_eq!(
+        accepted(&with("Content-Length: 9999999999999999999")).framing,
+        Framing::Length(9_999_999_999_999_999_999)
+    );
 }
 
 #[test]

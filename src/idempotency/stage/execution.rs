@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use http::header::{CONNECTION, UPGRADE};
 use http::{HeaderName, Request, Response};
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -97,12 +98,15 @@ impl<S: Records> Execution<S> {
         let outcome = match read_body(response.body_mut(), rule.max_response, &mut charge).await {
             Ok(ReadBody::Whole(body)) => {
                 remove_trailer_header(response.headers_mut());
-                // A stored response has no `RateLimit` headers, because they would be outdated in a replay. A
+                // A stored response has no `RateLimit` headers, because they would be outdated in a replay. It also
+                // has no `Upgrade`, which a 426 response contains, because this header belongs to one connection. A
                 // response that releases the key keeps these headers, because waiting requests get it immediately and
                 // it is never replayed later.
+                let is_current = |name: &HeaderName| {
+                    is_rate_limit_field(name) || matches!(*name, CONNECTION | UPGRADE)
+                };
                 let exclude = |name: &HeaderName| {
-                    rule.exclude_headers.contains(name)
-                        || (!is_released && is_rate_limit_field(name))
+                    rule.exclude_headers.contains(name) || (!is_released && is_current(name))
                 };
                 let (status, headers) = (response.status(), response.headers());
                 let stored = StoredResponse::copy_without(exclude, status, headers, &body);

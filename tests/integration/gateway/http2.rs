@@ -16,14 +16,14 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::support::{Gateway, GatewayBuilder, Upstream};
 
 /// HTTP/2 connection to the gateway, made with the client of the `h2` crate. It closes when it is dropped.
-struct Connection {
+pub(super) struct Connection {
     requests: SendRequest<Bytes>,
     _driver: AbortOnDropHandle<Result<(), h2::Error>>,
 }
 
 impl Connection {
     /// Opens a connection with a receive window of `window` bytes per stream and 8 MiB for the connection.
-    async fn open(gateway: &Gateway, window: u32) -> Self {
+    pub(super) async fn open(gateway: &Gateway, window: u32) -> Self {
         let socket = gateway
             .client()
             .connect()
@@ -41,7 +41,7 @@ impl Connection {
         }
     }
 
-    async fn ready(&self) -> SendRequest<Bytes> {
+    pub(super) async fn ready(&self) -> SendRequest<Bytes> {
         self.requests
             .clone()
             .ready()

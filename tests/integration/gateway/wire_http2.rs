@@ -115,6 +115,11 @@ fn a_plain_request_is_served() {
     let post = get_with(&[("content-length", "5")]);
     client.headers(7, 0, &post).data(7, END_STREAM, b"hello");
     assert_eq!(client.outcome(7), StreamOutcome::Served);
+    // A client can send the host in `host` instead of `:authority`.
+    let [method, scheme, _, path] = GET;
+    let lines = block(&[method, scheme, path, ("host", "a")]);
+    client.headers(9, END_STREAM, &lines);
+    assert_eq!(client.outcome(9), StreamOutcome::Served);
 }
 
 #[test]
@@ -206,6 +211,14 @@ fn invalid_pseudo_headers_are_rejected() {
             (":protocol", "websocket"),
         ],
         vec![(":method", "TRACE"), scheme, authority, path],
+        vec![(":method", "OPTIONS"), scheme, authority, (":path", "*")],
+        vec![(":method", "get"), scheme, authority, path],
+        vec![method, scheme, authority, path, ("host", "a"), ("host", "a")],
+        vec![method, scheme, path, ("host", "a"), ("host", "a")],
+        vec![method, scheme, path, ("host", "")],
+        vec![method, scheme, path, ("host", "a,b")],
+        vec![method, scheme, path, ("host", "u@a")],
+        vec![method, scheme, path, ("host", "a/b")],
         vec![method, (":scheme", "h\r\ntp"), authority, path],
         vec![method, (":scheme", "ftp"), authority, path],
         vec![method, scheme, (":authority", ""), path],

@@ -264,7 +264,6 @@ fn an_invalid_or_repeated_host_is_rejected() {
     fixture.assert_rejected_and_closed(400, "GET /api HTTP/1.1\r\n\r\n");
     fixture.assert_rejected_and_closed(400, "GET /api HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n");
     fixture.assert_rejected_and_closed(400, "GET /api HTTP/1.1\r\nHost: a\r\nhost: b\r\n\r\n");
-    fixture.assert_rejected(400, "GET /api HTTP/1.0\r\n\r\n");
     for host in [
         "",
         "a,b",
