@@ -26,6 +26,7 @@ pub(crate) mod head;
 mod linger;
 mod reader;
 mod serve;
+pub(crate) mod target;
 mod timers;
 pub(crate) mod upgrade;
 mod violation;

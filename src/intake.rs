@@ -10,9 +10,9 @@ pub(crate) mod methods;
 use std::borrow::Cow;
 use std::net::Ipv6Addr;
 
-use http::header::{ALLOW, CONNECTION, CONTENT_LENGTH, EXPECT, HOST};
-use http::uri::{Authority, Scheme};
-use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Version};
+use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HOST};
+use http::uri::{Authority, PathAndQuery, Scheme};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version};
 
 use self::headers::{HeaderNames, PADDED_VALUE, has_padded_value};
 use self::methods::KnownMethods;
@@ -44,18 +44,10 @@ impl From<HeadError> for Problem {
     fn from(error: HeadError) -> Self {
         match error {
             HeadError::Invalid(detail) => Self::bad_request(detail),
-            HeadError::MethodNotAllowed => {
-                let mut problem = Self::new(
-                    StatusCode::METHOD_NOT_ALLOWED,
-                    "bad-request",
-                    "Method not allowed",
-                    "The gateway does not forward CONNECT, TRACE, or requests with the target '*'.",
-                );
-                problem
-                    .headers
-                    .insert(ALLOW, HeaderValue::from_static(FORWARDED_METHODS));
-                problem
-            }
+            HeadError::MethodNotAllowed => Self::method_not_allowed(
+                "The gateway does not forward CONNECT, TRACE, or requests with the target '*'.",
+                HeaderValue::from_static(FORWARDED_METHODS),
+            ),
             HeadError::ExpectationFailed => Self::new(
                 StatusCode::EXPECTATION_FAILED,
                 "bad-request",
@@ -67,8 +59,8 @@ impl From<HeadError> for Problem {
     }
 }
 
-/// Value of `Allow` in a response with status 405.
-const FORWARDED_METHODS: &str = "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS";
+/// Value of `Allow` in the response to a request that no route can match.
+const FORWARDED_METHODS: &str = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT";
 
 /// Checks the head of `request` and normalises its headers. Afterwards `Host` is the requested host with its port, if
 /// any. Only an HTTP/1.0 request can have no `Host`. `max_body` is the maximum `Content-Length`.
@@ -81,6 +73,7 @@ pub(crate) fn check<B>(
     let checked = CheckedHeaders::of(request.headers());
     methods.check(request.method())?;
     check_method(request)?;
+    check_target(request.uri())?;
     let host = check_host(request, &checked.host)?;
     check_expectation(&checked)?;
     let length = check_content_length(&checked.length, max_body)?;
@@ -153,6 +146,25 @@ fn check_method<B>(request: &Request<B>) -> Result<(), HeadError> {
         Err(HeadError::MethodNotAllowed)
     }
 }
+
+/// Checks that the target has a path. Only HTTP/2 needs this check: its library accepts the targets `?x` and `#x`, and
+/// truncates the latter to an empty target.
+fn check_target(target: &Uri) -> Result<(), HeadError> {
+    let has_path = |target: &PathAndQuery| match target.as_str() {
+        // An empty target is displayed like `/`, but is not equal to it.
+        "/" => *target == ROOT,
+        text => text.starts_with('/'),
+    };
+    if target.path_and_query().is_none_or(has_path) {
+        Ok(())
+    } else {
+        Err(HeadError::invalid(
+            "The request target has no path. Send a path that begins with `/`, and `%23` for `#`.",
+        ))
+    }
+}
+
+static ROOT: PathAndQuery = PathAndQuery::from_static("/");
 
 /// Checks the host of the request, which must be in the target or in `Host`. If it is in both, the two must be equal. An
 /// HTTP/1.0 request needs no host. Returns the new value of `Host` if the target contains the host, because the target

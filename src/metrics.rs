@@ -42,6 +42,8 @@ pub(crate) struct Metrics {
     pub(crate) unrouted: Arc<RouteMetrics>,
     /// Number of open client connections.
     pub(crate) connections: Arc<Gauge>,
+    /// Number of requests that were rejected because their path is ambiguous.
+    pub ambiguous_paths: Count,
     /// Number of responses whose last byte was not written to the client's socket.
     pub truncated: Count,
     /// Number of request bodies that arrived more slowly than `min_rate`.
@@ -93,6 +95,7 @@ impl Metrics {
             upstreams: upstreams.into_iter().map(UpstreamMetrics::new).collect(),
             unrouted: RouteMetrics::new(NO_ROUTE.into(), false),
             connections: Arc::default(),
+            ambiguous_paths: Count::default(),
             truncated: Count::default(),
             slow_bodies: Count::default(),
             http2: Arc::default(),

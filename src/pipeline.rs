@@ -21,7 +21,7 @@ use std::sync::Arc;
 use futures_util::TryFutureExt;
 use futures_util::future::BoxFuture;
 use http::uri::PathAndQuery;
-use http::{Request, Response, StatusCode, Uri};
+use http::{Request, Response, Uri};
 use tokio_util::task::TaskTracker;
 
 use self::access_log::{PendingRequest, Recorder};
@@ -264,14 +264,19 @@ impl Pipeline {
             .map_err(|error| Problem::bad_request(error.to_string()))?;
         pending.set_client(caller.id());
 
-        let path = path::normalise(request.uri().path())
-            .map_err(|error| Problem::bad_request(error.to_string()))?;
+        let path = path::read(request.uri().path(), request.uri().query())?;
         let preflight = preflight_method(request.method(), request.headers());
         let method = preflight.as_ref().unwrap_or(request.method());
-        let rule = self
-            .routes
-            .find(method, path.matching())
-            .ok_or_else(no_route)?;
+        let selected = self.routes.select(method, &path);
+        if let Some(target) = path.rewritten() {
+            let uri = with_target(request.uri(), target)?;
+            *request.uri_mut() = uri;
+        }
+        let rule = selected.inspect_err(|error| {
+            if error.is_ambiguous() {
+                self.metrics.ambiguous_paths.inc();
+            }
+        })?;
         pending.set_route(rule, request);
 
         if let (Some(cors), Some(_)) = (&self.respond.cors, &preflight) {
@@ -279,9 +284,6 @@ impl Pipeline {
             self.respond.add_headers(response.headers_mut());
             pending.log_reason("preflight");
             return Ok(Entered::Preflight(Box::new(response)));
-        }
-        if let Some(uri) = with_path(request.uri(), path.forward())? {
-            *request.uri_mut() = uri;
         }
         rule.counted.check(request.headers_mut(), &caller, None)?;
         let notes = pending.notes().cloned();
@@ -369,52 +371,40 @@ fn forward(
     forwarder.forward(ctx, arrival, target, request, resend)
 }
 
-fn no_route() -> Problem {
-    Problem::new(
-        StatusCode::NOT_FOUND,
-        "no-route",
-        "No route",
-        "No route of the gateway matches the method and path of this request. Check the method and the path.",
-    )
-}
-
-/// Replaces the path of `uri`. Returns `None` if `uri` already has this path. The host in the URI is preserved, because
-/// an HTTP/2 request has its host only there, and the host is part of the request's fingerprint.
-fn with_path(uri: &Uri, path: &str) -> Result<Option<Uri>, Problem> {
-    if uri.path() == path {
-        return Ok(None);
-    }
-    let target = match uri.query() {
-        Some(query) => PathAndQuery::try_from(format!("{path}?{query}")),
-        None => PathAndQuery::try_from(path),
+/// Replaces the path and query of `uri`. The host in the URI is preserved, because an HTTP/2 request has its host only
+/// there, and the host is part of the request's fingerprint.
+fn with_target(uri: &Uri, target: String) -> Result<Uri, Problem> {
+    let too_long = || {
+        Problem::bad_request(
+            "The request target is too long. Percent-encoding of invalid characters increases its length.",
+        )
     };
-    let invalid =
-        || Problem::bad_request("The request target is not a valid URL. Check its path and query.");
-    let target = target.map_err(|_| invalid())?;
+    let target = PathAndQuery::try_from(target).map_err(|_| too_long())?;
     let mut parts = uri.clone().into_parts();
     parts.path_and_query = Some(target);
-    let uri = Uri::from_parts(parts);
-    uri.map(Some).map_err(|_| invalid())
+    Uri::from_parts(parts).map_err(|_| too_long())
 }
 
 #[cfg(test)]
 mod tests;
 
 #[cfg(test)]
-mod path_tests {
+mod target_tests {
     use super::*;
 
     #[test]
-    fn a_uri_with_a_new_path_has_the_same_query() {
-        let uri: Uri = "/a/../b?x=1&y=/../".parse().unwrap();
-        assert_eq!(with_path(&uri, "/b").unwrap().unwrap(), "/b?x=1&y=/../");
-        assert!(with_path(&"/b?x".parse().unwrap(), "/b").unwrap().is_none());
+    fn a_uri_with_a_new_target_has_the_same_host() {
+        let uri: Uri = "https://api.example:81/%61?x".parse().unwrap();
+        let changed = with_target(&uri, "/a?x".to_owned()).unwrap();
+        assert_eq!(changed, "https://api.example:81/a?x");
+        let changed = with_target(&"/%61".parse().unwrap(), "/a".to_owned()).unwrap();
+        assert_eq!(changed, "/a");
     }
 
     #[test]
-    fn a_uri_with_a_new_path_has_the_same_host() {
-        let uri: Uri = "https://api.example:81/a/../b?x".parse().unwrap();
-        let changed = with_path(&uri, "/b").unwrap().unwrap();
-        assert_eq!(changed, "https://api.example:81/b?x");
+    fn a_target_that_is_too_long_is_rejected() {
+        let target = format!("/{}", "%7B".repeat(22_000));
+        let problem = with_target(&Uri::from_static("/"), target).unwrap_err();
+        assert_eq!(problem.status, 400);
     }
 }

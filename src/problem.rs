@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::header::ALLOW;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -143,6 +144,19 @@ impl Problem {
             "Bad request",
             detail,
         )
+    }
+
+    /// Creates the problem for a method that the gateway does not forward, with status 405. `allow` lists the methods
+    /// that it forwards.
+    pub fn method_not_allowed(detail: impl Into<Cow<'static, str>>, allow: HeaderValue) -> Self {
+        let mut problem = Self::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "method-not-allowed",
+            "Method not allowed",
+            detail,
+        );
+        problem.headers.insert(ALLOW, allow);
+        problem
     }
 
     /// Creates the problem for a request body that is longer than `limit` bytes, with status 413.

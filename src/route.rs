@@ -10,9 +10,14 @@
 //! A `RegexSet` would report *all* patterns that match. A `RegexSet` is slower, because it cannot drop later patterns
 //! early. A radix tree would be faster for literal prefixes, but cannot contain regular expressions.
 //!
-//! Patterns match the bytes of [a normalised path](crate::path). They are anchored at the start of the path, but not at
-//! its end. The method is compared case-sensitively, and no header overrides it.
+//! Patterns match the bytes of [a reading of the path](crate::path). They are anchored at the start of the path, but
+//! not at its end. The method is compared case-sensitively, and no header overrides it.
+//!
+//! The literal reading of a path determines the route. A request is rejected if a lenient reading has another route or
+//! no route, or if it has a route and the literal reading has none. Otherwise a client could evade the limits of a
+//! route, or reach a path of the upstream that no route publishes.
 
+mod error;
 mod path_set;
 pub(crate) mod pattern;
 mod pattern_set;
@@ -24,8 +29,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use http::Method;
+use schemars::JsonSchema;
+use serde::Deserialize;
 use thiserror::Error;
 
+use crate::path::RequestPath;
+
+pub(crate) use error::RouteError;
 pub(crate) use pattern::{PatternError, check_pattern};
 use pattern_set::PatternSet;
 pub(crate) use unreachable::find_shadowed;
@@ -40,6 +50,18 @@ pub struct RouteMatch {
     pub patterns: Vec<String>,
     /// Methods that the route matches; `None` for all methods.
     pub methods: Option<Vec<Method>>,
+    /// What happens to a request of the route whose path is ambiguous.
+    pub ambiguous_paths: AmbiguousPaths,
+}
+
+/// What happens to a request of a route if a server can read its path as one that does not belong to this route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum AmbiguousPaths {
+    /// The request gets 400.
+    Reject,
+    /// The request is forwarded, and only the limits of this route apply.
+    Allow,
 }
 
 impl RouteMatch {
@@ -82,6 +104,8 @@ pub struct Matcher<T> {
 
 /// Compiled patterns, which map a method and a path to the index of a route.
 struct CompiledRoutes {
+    /// Name of each route, and whether its paths can be ambiguous.
+    routes: Vec<(Arc<str>, AmbiguousPaths)>,
     /// Methods whose routes differ from those of `default`, each with an index into `by_index`.
     by_method: Vec<(Method, usize)>,
     /// Index into `by_index` for methods that are not in `by_method`.
@@ -97,8 +121,15 @@ impl<T> Matcher<T> {
         Ok(Self { compiled, values })
     }
 
-    /// Returns the value of the first route that matches the method and the path; `None` if no route matches. The path
-    /// must be the result of [`Normalised::matching`](crate::path::Normalised::matching).
+    /// Returns the value of the route of a request: the first route that matches its method and the literal reading of
+    /// its path.
+    pub fn select(&self, method: &Method, path: &RequestPath<'_>) -> Result<&T, RouteError> {
+        let index = self.compiled.select(method, path)?;
+        Ok(&self.values[index])
+    }
+
+    /// Returns the value of the first route that matches the method and one reading of a path; `None` if no route
+    /// matches.
     pub fn find(&self, method: &Method, path: &[u8]) -> Option<&T> {
         self.values.get(self.compiled.find(method, path)?)
     }
@@ -162,7 +193,10 @@ impl CompiledRoutes {
                 by_method.push((method.clone(), index));
             }
         }
+        let names = routes.iter();
+        let names = names.map(|route| (Arc::clone(&route.name), route.ambiguous_paths));
         Ok(Self {
+            routes: names.collect(),
             by_method,
             default,
             by_index: builder.built,
@@ -176,6 +210,42 @@ impl CompiledRoutes {
             .find_map(|(named, index)| (named == method).then_some(*index))
             .unwrap_or(self.default);
         self.by_index[index].find(path)
+    }
+
+    fn select(&self, method: &Method, path: &RequestPath<'_>) -> Result<usize, RouteError> {
+        let literal = self.find(method, path.literal());
+        let name = |route: Option<usize>| route.map(|index| Arc::clone(&self.routes[index].0));
+        let allows = |index: usize| self.routes[index].1 == AmbiguousPaths::Allow;
+        if !literal.is_some_and(allows) {
+            let lenient = path.lenient().map_err(|_| RouteError::TooManyReadings {
+                literal: name(literal),
+            })?;
+            let mut others = lenient.iter().map(|path| self.find(method, path));
+            if let Some(other) = others.find(|other| *other != literal) {
+                return Err(RouteError::Ambiguous {
+                    literal: name(literal),
+                    lenient: name(other),
+                });
+            }
+        }
+        literal.ok_or_else(|| self.unmatched(path.literal()))
+    }
+
+    /// Returns why no route matches a request with this path.
+    fn unmatched(&self, path: &[u8]) -> RouteError {
+        // Methods outside `by_method` match the routes without methods only. These routes match the method of the
+        // request, too, so they do not match the path.
+        let allowed: Vec<_> = self
+            .by_method
+            .iter()
+            .filter(|(_, index)| self.by_index[*index].find(path).is_some())
+            .map(|(method, _)| method.clone())
+            .collect();
+        if allowed.is_empty() {
+            RouteError::NoRoute
+        } else {
+            RouteError::MethodNotAllowed { allowed }
+        }
     }
 }
 

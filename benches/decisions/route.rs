@@ -6,7 +6,7 @@ use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion};
 use http::Method;
 use tidegate::config::{self, Environment, Overrides};
-use tidegate::internals::{self, Matcher, RouteMatch};
+use tidegate::internals::{self, AmbiguousPaths, Matcher, RouteMatch};
 
 /// One matching path for each route pattern of the sample configuration, in the order of the configuration.
 const DOCUMENTED: [&str; 21] = [
@@ -85,6 +85,7 @@ fn compile(count: usize, pattern: impl Fn(usize) -> String) -> Matcher<()> {
                 name: format!("route-{index}").into(),
                 patterns: vec![pattern(index)],
                 methods: None,
+                ambiguous_paths: AmbiguousPaths::Reject,
             };
             (matches, ())
         })

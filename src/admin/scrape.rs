@@ -62,6 +62,11 @@ impl Collector for Scrape {
         self.encode_store(&mut encoder)?;
         for (name, help, count) in [
             (
+                "ambiguous_paths",
+                "Requests rejected because their path is ambiguous",
+                self.sum(|worker| worker.ambiguous_paths.get()),
+            ),
+            (
                 "responses_truncated",
                 "Responses whose last byte was not written to the client's socket",
                 self.sum(|worker| worker.truncated.get()),

@@ -10,16 +10,19 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use bytes::Bytes;
 use http::header::HOST;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request};
 
 use self::idempotency::KeyEffect;
 use crate::config::{self, Environment, Overrides, Policy, RoutePolicy};
+use crate::http1::target;
 use crate::intake;
 use crate::intake::headers::HeaderNames;
 use crate::path;
 use crate::problem::Problem;
 use crate::respond::cors::preflight_method;
+use crate::route::Matcher;
 use crate::throttle::{Exceed, KeyPart, Limit, Mode};
 
 /// Show the route, client, rate limits and outcome of a request without sending it.
@@ -58,9 +61,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let method = Method::from_bytes(args.method.as_bytes())
         .with_context(|| format!("--method '{}' is not a valid request method", args.method))?;
-    let uri: Uri = args
-        .path
-        .parse()
+    let uri = target::parse(&method, Bytes::from(args.path.clone().into_bytes()))
         .with_context(|| format!("--path '{}' is not a valid request path", args.path))?;
     let headers = headers(&args.headers)?;
     let mut request = Request::new(());
@@ -122,26 +123,32 @@ fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
     };
     line("client", format!("{} ({reason})", caller.id()));
 
-    let path = match path::normalise(uri.path()) {
+    let path = match path::read(uri.path(), uri.query()) {
         Ok(path) => path,
         Err(error) => {
-            line("outcome", format!("400, {error}"));
+            line("outcome", rejected(&error.into()));
             return lines.join("\n");
         }
     };
-    line("path", format!("{} (normalised)", path.forward()));
+    line("path", path.forwarded().to_owned());
 
     let preflight = preflight_method(method, &headers);
-    let Some(route) = policy
-        .routes
-        .find(preflight.as_ref().unwrap_or(method), path.matching())
-    else {
-        line("route", "none".into());
-        line(
-            "outcome",
-            "404, no route matches this method and path".into(),
-        );
-        return lines.join("\n");
+    let matched = preflight.as_ref().unwrap_or(method);
+    let lenient = path.lenient().unwrap_or_default();
+    if !lenient.is_empty() {
+        let routes = &policy.routes;
+        line("literal", describe_reading(routes, matched, path.literal()));
+        for reading in &lenient {
+            line("lenient", describe_reading(routes, matched, reading));
+        }
+    }
+    let route = match policy.routes.select(matched, &path) {
+        Ok(route) => route,
+        Err(error) => {
+            line("route", "none".into());
+            line("outcome", rejected(&error.into()));
+            return lines.join("\n");
+        }
     };
     line("route", route.name.to_string());
     let upstream = &policy.upstreams[route.upstream.0];
@@ -201,6 +208,13 @@ fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
 
 fn rejected(problem: &Problem) -> String {
     format!("{}, {}", problem.status.as_u16(), problem.detail)
+}
+
+/// Describes a reading of a path and its route.
+fn describe_reading(routes: &Matcher<RoutePolicy>, method: &Method, reading: &[u8]) -> String {
+    let route = routes.find(method, reading);
+    let route = route.map_or("no route".into(), |route| format!("route {}", route.name));
+    format!("{} ({route})", reading.escape_ascii())
 }
 
 /// Describes which request headers the gateway does not forward, and why. Returns `None` if the gateway forwards all

@@ -15,10 +15,11 @@ use std::ops::Range;
 
 use bytes::Bytes;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
-use http::{Method, Request, Uri};
+use http::{Method, Request};
 
 pub(super) use self::octets::is_token;
 use self::octets::{find_control, find_control_or_space, token_end, trim};
+use super::target;
 use super::violation::Violation;
 
 /// Number of header lines that the gateway typically adds to a request. The header map reserves capacity for them.
@@ -118,8 +119,7 @@ impl Head {
         let mut request = Request::new(());
         *request.method_mut() =
             Method::from_bytes(&bytes[self.method.clone()]).map_err(|_| Violation::RequestLine)?;
-        *request.uri_mut() = Uri::from_maybe_shared(bytes.slice(self.target.clone()))
-            .map_err(|_| Violation::Target)?;
+        *request.uri_mut() = target::parse(request.method(), bytes.slice(self.target.clone()))?;
         *request.version_mut() = match self.version {
             Version::Http10 => http::Version::HTTP_10,
             Version::Http11 => http::Version::HTTP_11,
@@ -203,7 +203,11 @@ fn request_line(bytes: &[u8]) -> Result<(RequestLine, usize), ParseError> {
     expect_space(bytes, start, method_end, Violation::RequestLine)?;
     let target_start = method_end + 1;
     let target_end = find_control_or_space(bytes, target_start);
-    expect_space(bytes, target_start, target_end, Violation::Target)?;
+    let invalid = Violation::TargetCharacter {
+        octet: bytes.get(target_end).copied().unwrap_or_default(),
+        at: target_end - target_start,
+    };
+    expect_space(bytes, target_start, target_end, invalid)?;
     // A target that is not UTF-8 is rejected, because the type `Uri` accepts only UTF-8.
     let target = &bytes[target_start..target_end];
     if !target.is_ascii() && str::from_utf8(target).is_err() {

@@ -1,8 +1,8 @@
 //! Rules that a request can violate (HTTP/1 syntax, size limits and timeouts), and the response status for each of
 //! them.
 //!
-//! Each rule has its own variant, so that the response and the log name the violated rule. The text does not contain
-//! the invalid bytes, because the gateway must not send bytes of the client back.
+//! Each rule has its own variant, so that the response and the log name the violated rule. The text contains no invalid
+//! bytes, because the gateway must not send bytes of the client back. It can name one character, in printable form.
 
 use http::StatusCode;
 use thiserror::Error;
@@ -16,11 +16,19 @@ pub enum Violation {
     /// The request line does not have the form `method SP target SP version CRLF`.
     #[error("the request line does not have the form `METHOD TARGET HTTP/1.1`")]
     RequestLine,
-    /// The request target contains a control character, or is not a valid URI.
+    /// The request target is not a valid URI.
     #[error(
-        "the request target is not a valid URI or contains a control character. Percent-encode such characters"
+        "the request target is not a valid URI. Percent-encode characters that are not allowed in URIs"
     )]
     Target,
+    /// The request target contains a control character or `#`.
+    #[error("byte {at} of the request target is {}", describe(*.octet))]
+    TargetCharacter {
+        /// Octet that is not allowed.
+        octet: u8,
+        /// Position of the octet in the target. The first octet has position 0.
+        at: usize,
+    },
     /// The HTTP version is well-formed, but is neither 1.0 nor 1.1.
     #[error("the HTTP version of the request is not supported. Use HTTP/1.0, HTTP/1.1 or HTTP/2")]
     Version,
@@ -130,6 +138,20 @@ impl Violation {
     }
 }
 
+/// Describes an octet that is not allowed in a target, and how to avoid it.
+fn describe(octet: u8) -> String {
+    match octet {
+        0 => "a NUL character, which no target can contain. Remove it".to_owned(),
+        b'!'..=b'~' => format!(
+            "`{}`, which is not allowed in a target. Write `%{octet:02X}` for this character",
+            char::from(octet)
+        ),
+        _ => format!(
+            "a control character, which is not allowed in a target. Write `%{octet:02X}` for it"
+        ),
+    }
+}
+
 impl From<Violation> for Problem {
     fn from(violation: Violation) -> Self {
         let detail = violation.to_string();
@@ -145,17 +167,18 @@ mod tests {
 
     /// Defines the list of all violations with their statuses. A variant that is missing does not compile.
     macro_rules! statuses {
-        ($($status:literal: $($variant:ident)+;)*) => {
-            const STATUSES: &[(Violation, u16)] = &[$($((Violation::$variant, $status),)+)*];
+        ($($status:literal: $($variant:ident $({ $($field:ident: $value:literal),+ })?)+;)*) => {
+            const STATUSES: &[(Violation, u16)] =
+                &[$($((Violation::$variant { $($($field: $value),+)? }, $status),)+)*];
 
             const _: fn(Violation) = |violation| match violation {
-                $($(Violation::$variant)|+ => {})*
+                $($(Violation::$variant { .. })|+ => {})*
             };
         };
     }
 
     statuses! {
-        400: RequestLine Target BareLf BareCr Control Folded SpaceBeforeColon EmptyName Name ContentLength
+        400: RequestLine Target TargetCharacter { octet: b'#', at: 3 } BareLf BareCr Control Folded SpaceBeforeColon EmptyName Name ContentLength
             ContentLengthRepeated TransferEncoding TransferEncodingRepeated TransferEncodingOnHttp10 BothFramings
             HostMissing HostRepeated ChunkSize ChunkExtension ChunkEnd Trailer;
         408: HeadTimeout BodyTimeout BodyTooSlow;

@@ -38,7 +38,7 @@ pub enum Mismatch {
 
 impl Fingerprint {
     /// Computes the fingerprint of `request` with this body, under the settings in `rule`. The caller must have
-    /// normalised the path.
+    /// unified the spelling of the path and the query.
     pub fn of<B>(secret: &Secret, rule: &KeyRule, request: &Request<B>, body: &[u8]) -> Self {
         let headers = request.headers();
         let credentials = secret.hash_if(Subject::Credentials, |parts| {

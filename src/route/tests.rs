@@ -37,6 +37,7 @@ pub(super) fn route(index: usize, methods: &[&str], patterns: &[&str]) -> RouteM
                 .map(|method| method.parse().unwrap())
                 .collect()
         }),
+        ambiguous_paths: AmbiguousPaths::Reject,
     }
 }
 
@@ -137,11 +138,8 @@ fn a_dot_matches_encoded_newlines_and_invalid_utf8() {
         "/reggie/v1/%FF/regcode",
         "/reggie/v1/a%0d%0ab/regcode",
     ] {
-        let path = path::normalise(raw).unwrap();
-        assert!(
-            routes.find(&Method::GET, path.matching()).is_some(),
-            "{raw}"
-        );
+        let path = path::read(raw, None).unwrap();
+        assert!(routes.select(&Method::GET, &path).is_ok(), "{raw}");
     }
 }
 
@@ -170,4 +168,28 @@ fn an_invalid_pattern_is_reported_with_its_route() {
         error.to_string(),
         r#"route "route-1" has an invalid path pattern "/c(": syntax error in the regular expression: unclosed group"#
     );
+}
+
+#[test]
+fn a_method_without_a_route_reports_the_methods_of_all_routes_that_match_the_path() {
+    let routes = compiled(&[
+        (&["POST", "GET"], &["/a"]),
+        (&["PUT", "GET"], &["/a/b"]),
+        (&["DELETE"], &["/c"]),
+        (&[], &["/open"]),
+    ]);
+    let select = |path: &str| {
+        let path = path::read(path, None).unwrap();
+        routes.select(&Method::PATCH, &path).copied()
+    };
+    for (path, methods) in [
+        ("/a/b", &[Method::GET, Method::POST, Method::PUT][..]),
+        ("/a", &[Method::GET, Method::POST]),
+        ("/c//d", &[Method::DELETE]),
+    ] {
+        let allowed = methods.to_vec();
+        assert_eq!(select(path), Err(RouteError::MethodNotAllowed { allowed }));
+    }
+    assert_eq!(select("/d"), Err(RouteError::NoRoute));
+    assert_eq!(select("/open"), Ok(3));
 }

@@ -10,6 +10,7 @@ use super::super::scalar::{
     HeaderText, KeyHeader, KeyedMethod, Label, MethodName, ScopeText, Size, Timeout,
 };
 use crate::idempotency::{OnServerError, OnUnknown};
+use crate::route::AmbiguousPaths;
 
 /// Which requests match this route, and the upstream, rate limits and idempotency settings that apply to them.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -25,6 +26,10 @@ pub(crate) struct RouteSection {
     /// Method that the route matches, or a list of methods. Default: all methods.
     #[schemars(extend("examples" = [["POST", "GET"]]))]
     pub(crate) methods: Option<Many<MethodName>>,
+    /// What happens to a request if a server can read its path as one of another route, or of no route. Examples of such
+    /// paths are `/a/../b` and `/a%2Fb`.
+    #[schemars(extend("default" = "reject"))]
+    pub(crate) ambiguous_paths: AmbiguousPaths,
     /// Name of the upstream that receives the requests. Required only if there are several upstreams.
     #[schemars(extend("examples" = ["api"]))]
     pub(crate) upstream: Option<Located<String>>,

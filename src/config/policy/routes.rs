@@ -176,6 +176,7 @@ impl<'a> Resolver<'a> {
             name: Arc::clone(&name),
             patterns: patterns?,
             methods,
+            ambiguous_paths: route.ambiguous_paths,
         };
         let upstream = upstream?;
         let policy = RoutePolicy {

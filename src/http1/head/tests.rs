@@ -265,10 +265,15 @@ fn a_request_line_without_three_parts_and_single_spaces_is_rejected() {
 
 #[test]
 fn a_target_with_control_characters_or_invalid_utf_8_is_rejected() {
-    for target in ["/\0", "/\t", "/a\u{7f}b", "/\u{1b}"] {
+    for (target, octet, at) in [
+        ("/\0", 0, 1),
+        ("/\t", b'\t', 1),
+        ("/a\u{7f}b", 0x7f, 2),
+        ("/a\u{1b}", 0x1b, 2),
+    ] {
         rejected(
             &format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"),
-            Violation::Target,
+            Violation::TargetCharacter { octet, at },
         );
     }
     assert_eq!(

@@ -18,8 +18,9 @@ async fn a_request_with_an_invalid_head_is_not_charged() {
     for invalid in [
         Request::post("/pay"),
         get("/pay").header("host", "two.example"),
-        get("/pay%2Fcard"),
+        get("/pay%00"),
         get("/pay%0"),
+        get("/pay/../other"),
     ] {
         let rejected = chain.send(invalid).await;
         rejected.assert_problem(400, "bad-request");
@@ -41,27 +42,160 @@ async fn a_violation_of_http_is_rejected_without_a_route() {
 }
 
 #[tokio::test]
-async fn the_path_is_normalised_before_the_route_is_matched_and_forwarded() {
-    let chain = Chain::new(LIMITED_AND_KEYED);
-    for (number, path) in ["/other/../pay", "//pay?a=/../b", "/%70a%79"]
-        .iter()
-        .enumerate()
-    {
-        chain.send(get(path)).await.assert_created(number + 1);
+async fn equivalent_spellings_of_a_path_are_unified_and_others_are_forwarded_as_received() {
+    let chain = Chain::new(LIMITED);
+    for path in ["/%70a%79?x=%6f", "/pay/..//a%2fb", "/a/{b}?c={d}"] {
+        assert_eq!(chain.send(get(path)).await.status, 201, "{path}");
     }
     // All of them are charged to the limit of the route.
     let rejected = chain.send(get("/./pay")).await;
     rejected.assert_problem(429, "rate-limited");
-    chain
-        .send(get("/pay/../other"))
-        .await
-        .assert_problem(404, "no-route");
     let received = chain.received.lock();
     let forwarded: Vec<_> = received
         .iter()
         .map(|(head, _)| head.uri.to_string())
         .collect();
-    assert_eq!(forwarded, ["/pay", "/pay?a=/../b", "/pay"]);
+    assert_eq!(
+        forwarded,
+        ["/pay?x=o", "/pay/..//a%2Fb", "/a/%7Bb%7D?c=%7Bd%7D"]
+    );
+}
+
+/// A limited route for `GET /limited`, a route for `POST /posted`, and a route for everything else below `/open/`.
+const AMBIGUOUS: &str = r#"
+    [limit.device]
+    rate = "1/m"
+    [[route]]
+    name = "limited"
+    path = "/limited"
+    methods = "GET"
+    limits = ["device"]
+    [[route]]
+    name = "posted"
+    path = "/posted"
+    methods = "POST"
+    [[route]]
+    name = "allowing"
+    path = "/open/allow/"
+    ambiguous_paths = "allow"
+    [[route]]
+    name = "open"
+    path = "/open/"
+    "#;
+
+#[tokio::test]
+async fn a_path_with_readings_of_different_routes_is_rejected() {
+    let chain = Chain::new(AMBIGUOUS);
+    let rejections = [
+        (
+            "/open/../limited",
+            "the route 'open'",
+            "the route 'limited'",
+        ),
+        (
+            "/open/..%2flimited",
+            "the route 'open'",
+            "the route 'limited'",
+        ),
+        (
+            "/open/..;/limited",
+            "the route 'open'",
+            "the route 'limited'",
+        ),
+        (
+            "/open/%255c..%255climited",
+            "the route 'open'",
+            "the route 'limited'",
+        ),
+        (
+            "/limited/../open/x",
+            "the route 'limited'",
+            "the route 'open'",
+        ),
+        ("//limited", "no route", "the route 'limited'"),
+        ("/open/..", "the route 'open'", "no route"),
+        ("/open/../posted", "the route 'open'", "no route"),
+    ];
+    for (path, literal, lenient) in rejections {
+        let rejected = chain.send(get(path)).await;
+        rejected.assert_problem(400, "bad-request");
+        let detail = rejected.problem()["detail"].to_string();
+        let names = format!("it matches {literal}. ");
+        assert!(detail.contains(&names), "{path}: {detail}");
+        let names = format!("that matches {lenient}. ");
+        assert!(detail.contains(&names), "{path}: {detail}");
+        let has_remedy = detail.contains("ambiguous_paths = \\\"allow\\\"");
+        assert_eq!(has_remedy, literal != "no route", "{path}: {detail}");
+    }
+    assert_eq!(chain.executions(), 0);
+    let counted = chain.shared.metrics[0].ambiguous_paths.get();
+    assert_eq!(counted, rejections.len() as u64);
+}
+
+#[tokio::test]
+async fn a_path_whose_readings_match_the_same_route_or_none_is_not_ambiguous() {
+    let chain = Chain::new(AMBIGUOUS);
+    for (number, path) in [
+        "/open/a//b",
+        "/open/a/../b",
+        "/open/a%2Fb",
+        "/limited/a;b/..",
+    ]
+    .iter()
+    .enumerate()
+    {
+        chain.send(get(path)).await.assert_created(number + 1);
+        assert_eq!(chain.received.lock()[number].0.uri, **path);
+    }
+    for path in ["/none//a", "/none/../b", "/%2e%2e%2f"] {
+        chain.send(get(path)).await.assert_problem(404, "no-route");
+    }
+    // A reading that has no route for the method is like a reading without a route.
+    let rejected = chain.send(get("/posted//a")).await;
+    rejected.assert_problem(405, "method-not-allowed");
+    assert_eq!(rejected.header("allow"), Some("POST"));
+    let rejected = chain.send(get("/x/../posted")).await;
+    rejected.assert_problem(404, "no-route");
+}
+
+#[tokio::test]
+async fn a_route_can_allow_ambiguous_paths() {
+    let chain = Chain::new(AMBIGUOUS);
+    let paths = [
+        "/open/allow/../../limited",
+        "/open/allow/..",
+        // The lenient readings of this path are too many to compare.
+        r"/open/allow/a;x%3Bz//..;y/%252f\%255c..%3F/%C0%AFb/../%23c",
+    ];
+    for (number, path) in paths.iter().enumerate() {
+        chain.send(get(path)).await.assert_created(number + 1);
+        assert_eq!(chain.received.lock()[number].0.uri, **path);
+    }
+    let elsewhere = paths[2].replace("/open/allow/", "/open/");
+    let rejected = chain.send(get(&elsewhere)).await;
+    rejected.assert_problem(400, "bad-request");
+    let rejected = chain.send(get("/open/allow/%2500")).await;
+    rejected.assert_problem(400, "bad-request");
+}
+
+#[tokio::test]
+async fn a_preflight_is_matched_by_its_requested_method_in_all_readings() {
+    let chain = Chain::new(AMBIGUOUS);
+    let preflight = |path: &str, method: &str| {
+        get(path)
+            .method(Method::OPTIONS)
+            .header("origin", "https://app.example")
+            .header("access-control-request-method", method)
+    };
+    chain
+        .send(preflight("/posted", "POST"))
+        .await
+        .assert_created(1);
+    let rejected = chain.send(preflight("/open/../posted", "POST")).await;
+    rejected.assert_problem(400, "bad-request");
+    let rejected = chain.send(preflight("/posted", "PUT")).await;
+    rejected.assert_problem(405, "method-not-allowed");
+    assert_eq!(rejected.header("allow"), Some("POST"));
 }
 
 #[tokio::test]
@@ -82,8 +216,11 @@ async fn the_first_route_that_matches_method_and_path_applies() {
     chain.send(get("/pay")).await.assert_created(1);
     let unkeyed = chain.send(get("/pay").method(Method::POST)).await;
     unkeyed.assert_problem(400, "idempotency-key-missing");
-    let head = chain.send(get("/pay").method(Method::HEAD)).await;
-    assert_eq!(head.status, StatusCode::NOT_FOUND);
+    let deleted = chain.send(get("/pay").method(Method::DELETE)).await;
+    deleted.assert_problem(405, "method-not-allowed");
+    assert_eq!(deleted.header("allow"), Some("GET, POST"));
+    let unmatched = chain.send(get("/other").method(Method::DELETE)).await;
+    unmatched.assert_problem(404, "no-route");
     assert_eq!(chain.executions(), 1);
 }
 

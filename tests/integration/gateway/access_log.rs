@@ -207,7 +207,8 @@ async fn responses_of_the_gateway_have_a_reason() {
     let client = gateway.process.client();
     for (method, path, status, reason) in [
         ("GET", "/%00", 400, "bad-request"),
-        ("DELETE", "/absent", 404, "no-route"),
+        ("DELETE", "/absent", 405, "method-not-allowed"),
+        ("GET", "/x/../limited", 400, "bad-request"),
         ("GET", "/unavailable", 502, "upstream-unavailable"),
     ] {
         let response = client.request(method, path).send().await;

@@ -178,7 +178,7 @@ fn explain_shows_client_route_limits_and_outcome() {
         "--method",
         "POST",
         "--path",
-        "//o/client/./register?x=1",
+        "/%6f/client/register?x=1",
         "--header",
         "X-Forwarded-For: 6.6.6.6, 203.0.113.7",
         "--peer",
@@ -210,7 +210,19 @@ fn explain_shows_client_route_limits_and_outcome() {
     ]);
     assert!(untrusted.contains("192.0.2.1") && !untrusted.contains("203.0.113.7"));
     assert!(untrusted.contains("rest") && untrusted.contains("no rate limit applies"));
-    assert!(explain(&["--path", "/a%2Fb"]).contains("400"));
+    assert!(explain(&["--path", "/a%00"]).contains("400"));
+    let ambiguous = explain(&["--path", "/x/..%2fo/client/register?query=up{job=\"x\"}"]);
+    for part in [
+        "path       /x/..%2Fo/client/register\n",
+        "literal    /x/..%2Fo/client/register (route rest)",
+        "lenient    /o/client/register (route dynamic-client-registration)",
+        "400, The path is ambiguous",
+    ] {
+        assert!(
+            ambiguous.contains(part),
+            "{part:?} is missing:\n{ambiguous}"
+        );
+    }
 }
 
 #[test]

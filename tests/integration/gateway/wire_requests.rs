@@ -305,10 +305,8 @@ fn an_absolute_target_for_another_host_is_rejected() {
         let request = format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n");
         let mut client = fixture.gateway.client();
         client.send(&request);
-        let status = client.response().status;
-        // `//b/api` has no scheme, so it is a path. No route matches it, so the status is 404.
-        let expected = if target.starts_with("//") { 404 } else { 400 };
-        assert_eq!(status, expected, "{request:?}");
+        // `//b/api` has no scheme, so it is a path. It is ambiguous, because some servers read it as `/api`.
+        assert_eq!(client.response().status, 400, "{request:?}");
         fixture.upstream.assert_received_nothing(&fixture.gateway);
     }
 }

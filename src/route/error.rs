@@ -1,0 +1,89 @@
+//! Why a request has no route, and the response to it.
+
+use std::sync::Arc;
+
+use http::{HeaderValue, Method, StatusCode};
+
+use crate::path::TooManyReadings;
+use crate::problem::Problem;
+
+/// Why a request has no route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RouteError {
+    /// No route matches the path.
+    NoRoute,
+    /// Routes match the path, but not the method.
+    MethodNotAllowed {
+        /// Methods of the routes that match the path, sorted by name.
+        allowed: Vec<Method>,
+    },
+    /// A server can read the path as one that belongs to another route.
+    Ambiguous {
+        /// Name of the route that matches the literal reading; `None` if no route matches it.
+        literal: Option<Arc<str>>,
+        /// Name of the route that matches a lenient reading; `None` if no route matches it.
+        lenient: Option<Arc<str>>,
+    },
+    /// The path has too many lenient readings to compare their routes.
+    TooManyReadings {
+        /// Name of the route that matches the literal reading; `None` if no route matches it.
+        literal: Option<Arc<str>>,
+    },
+}
+
+impl RouteError {
+    /// Returns whether the request is rejected because its path is ambiguous.
+    pub fn is_ambiguous(&self) -> bool {
+        matches!(self, Self::Ambiguous { .. } | Self::TooManyReadings { .. })
+    }
+}
+
+impl From<RouteError> for Problem {
+    fn from(error: RouteError) -> Self {
+        match error {
+            RouteError::NoRoute => Self::new(
+                StatusCode::NOT_FOUND,
+                "no-route",
+                "No route",
+                "No route of the gateway matches the path of this request. Check the path.",
+            ),
+            RouteError::MethodNotAllowed { allowed } => {
+                let names: Vec<_> = allowed.iter().map(Method::as_str).collect();
+                let names = names.join(", ");
+                let detail = format!(
+                    "No route of the gateway matches this path with the method of the request. Allowed methods: {names}."
+                );
+                let allow = HeaderValue::from_str(&names).expect("methods are visible ASCII");
+                Self::method_not_allowed(detail, allow)
+            }
+            RouteError::Ambiguous { literal, lenient } => Self::bad_request(format!(
+                "The path is ambiguous. As it is written, it matches {}. A server that decodes or normalises it can \
+                     read it as a path that matches {}. {}",
+                describe(literal.as_deref()),
+                describe(lenient.as_deref()),
+                remedy(literal.as_deref())
+            )),
+            RouteError::TooManyReadings { literal } => Self::bad_request(format!(
+                "The path is ambiguous: {TooManyReadings}. {}",
+                remedy(literal.as_deref())
+            )),
+        }
+    }
+}
+
+fn describe(route: Option<&str>) -> String {
+    route.map_or("no route".into(), |route| format!("the route '{route}'"))
+}
+
+/// Returns how a client or an operator can avoid the rejection of an ambiguous path. `literal` is the route of its
+/// literal reading.
+fn remedy(literal: Option<&str>) -> String {
+    let avoid = "Send a path without dot segments, `//`, `\\`, `;`, `%2F` and nested escapes";
+    match literal {
+        Some(route) => format!(
+            "{avoid}, or set `ambiguous_paths = \"allow\"` in the route '{route}' if upstream reads the path as it is \
+             written."
+        ),
+        None => format!("{avoid}."),
+    }
+}
