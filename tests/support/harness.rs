@@ -9,6 +9,7 @@ mod client;
 pub(crate) mod damage;
 mod gateway;
 pub(crate) mod load;
+mod nginx;
 mod process;
 pub(crate) mod raw_http;
 #[allow(
@@ -26,6 +27,7 @@ mod wait;
 pub(crate) use certificates::Certificates;
 pub(crate) use client::{Client, ClientRequest, ClientResponse, is_problem, is_unknown};
 pub(crate) use gateway::{Gateway, GatewayBuilder};
+pub(crate) use nginx::Nginx;
 pub(crate) use process::{Process, ProcessBuilder, TIDEGATE, env_number};
 pub(crate) use unreachable::{FullBacklog, RefusingPort};
 pub(crate) use upstream::{Received, Reply, StatusSwitch, Upstream, empty, full, reply};

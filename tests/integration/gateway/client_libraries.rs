@@ -4,6 +4,7 @@
 mod cookies;
 mod huggingface;
 mod retry_hints;
+mod s3;
 mod signatures;
 mod stripe;
 mod uploads;
@@ -34,6 +35,22 @@ pub(super) fn environment() -> PathBuf {
 /// Runs a script of `tests/clients` and returns the JSON that it prints. Node.js runs `.cjs` scripts, and
 /// Python runs all other scripts.
 fn run(script: &str, arguments: &[&str]) -> Value {
+    let output = script_command(script)
+        .args(arguments)
+        .output()
+        .expect("the process starts");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "{script} failed: {printed}\n{errors}"
+    );
+    serde_json::from_str(&printed)
+        .unwrap_or_else(|error| panic!("{script} did not print JSON ({error}): {printed}"))
+}
+
+/// Returns the command that runs a script of `tests/clients`.
+fn script_command(script: &str) -> Command {
     let clients = environment();
     let program = if Path::new(script).extension() == Some("cjs".as_ref()) {
         clients.join("node/bin/node")
@@ -46,27 +63,18 @@ fn run(script: &str, arguments: &[&str]) -> Value {
          directory of the installed client libraries in TIDEGATE_TEST_CLIENTS",
         program.display()
     );
-    let output = Command::new(program)
+    let mut command = Command::new(program);
+    command
         .arg(
             Path::new(env!("CARGO_MANIFEST_DIR"))
                 .join("tests/clients")
                 .join(script),
         )
-        .args(arguments)
         .env("NODE_PATH", clients.join("node_modules"))
         // Requests to the gateway must not go through a proxy configured on this machine: the gateway listens only on
         // the loopback interface.
-        .env("NO_PROXY", "*")
-        .output()
-        .expect("the process starts");
-    let printed = String::from_utf8_lossy(&output.stdout);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success(),
-        "{script} failed: {printed}\n{errors}"
-    );
-    serde_json::from_str(&printed)
-        .unwrap_or_else(|error| panic!("{script} did not print JSON ({error}): {printed}"))
+        .env("NO_PROXY", "*");
+    command
 }
 
 /// Starts a script that sends requests to `gateway`. `timeout` is the timeout of each attempt, in seconds.
