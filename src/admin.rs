@@ -3,6 +3,8 @@
 //! The admin listener runs on its own thread, so metric scrapes and client requests do not delay each other.
 
 mod auth;
+mod connections;
+mod index;
 mod keys;
 pub(crate) mod listener;
 mod problem;

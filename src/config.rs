@@ -123,8 +123,8 @@ pub(crate) struct RoutePolicy {
 pub(crate) struct AdminSettings {
     /// Address of the admin listener.
     pub(crate) listen: SocketAddr,
-    /// Bearer token that requests must have, except those to `/livez` and `/readyz`. If `None`, requests need no token
-    /// on a loopback address, and only `/livez` and `/readyz` are available on other addresses.
+    /// Bearer token that requests must have, except those to `/`, `/livez` and `/readyz`. If `None`, requests need no
+    /// token on a loopback address, and only `/livez` and `/readyz` are available on other addresses.
     pub(crate) token: Option<Password>,
 }
 

@@ -93,6 +93,17 @@ pub(crate) fn check<B>(
     Ok(())
 }
 
+/// Returns the requested host with its port, if any. Returns an error if the request has no host or an ambiguous one. An
+/// HTTP/1.0 request can have no host.
+pub(crate) fn requested_host<B>(request: &Request<B>) -> Result<Option<HeaderValue>, HeadError> {
+    let mut header = SingleHeader::default();
+    for line in request.headers().get_all(HOST) {
+        header.add(line);
+    }
+    let host = check_host(request, &header)?;
+    Ok(host.or_else(|| header.line.cloned()))
+}
+
 /// Data about the headers `Host`, `Content-Length`, `Expect` and `Connection`, which [`check`] needs. The data is
 /// collected in one pass over all headers, because four lookups would be slower. A lookup takes as long as a pass over
 /// eight headers, and most requests have fewer than sixteen headers. So the pass usually takes less time than two

@@ -8,6 +8,7 @@
 //! This module imports nothing from other modules of the crate, so every module can use it. `admin` exports the
 //! counters.
 
+mod admin;
 mod count;
 mod http2;
 mod idempotency;
@@ -19,6 +20,7 @@ use std::sync::Arc;
 
 use http::StatusCode;
 
+pub(crate) use admin::AdminMetrics;
 pub(crate) use count::{Count, Gauge};
 pub(crate) use http2::{EarlyReset, Http2Metrics};
 pub(crate) use idempotency::KeyOutcome;

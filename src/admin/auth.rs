@@ -1,17 +1,22 @@
 //! Access control for all admin endpoints except the probes `/livez` and `/readyz`.
 //!
-//! If `[admin] token` is set, a request must contain the token in `Authorization`. `Host` and `Origin` are then not
-//! checked, because these checks protect against web pages, and a web page does not know the token.
+//! A request that a web page caused is rejected, so that a page cannot use the operator's browser to read or change
+//! admin data. Browsers state in `Sec-Fetch-Site` whether the page has another origin.
 //!
-//! If no token is set, only a listener on a loopback address accepts requests, and a request must have a loopback
-//! `Host` and no `Origin`. So a web page cannot use the operator's browser to read or change admin data, either
-//! directly or by DNS rebinding.
+//! If `[admin] token` is set, a request must contain the token in `Authorization`. `Host` and `Origin` are then not
+//! checked, because a web page does not know the token.
+//!
+//! If no token is set, only a listener on a loopback address accepts requests. A request must have a loopback `Host`,
+//! which prevents DNS rebinding, and no `Origin`.
 
-use axum::http::HeaderMap;
-use axum::http::header::{AUTHORIZATION, HOST, ORIGIN};
+use axum::http::header::{AUTHORIZATION, ORIGIN};
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::config::AdminSettings;
 use crate::store::redis::settings::Password;
+
+/// Header in which a browser states the relation between the page that caused a request and the target.
+const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Rules that decide which requests the admin listener accepts.
 pub(super) struct Auth {
@@ -28,29 +33,51 @@ impl Auth {
         }
     }
 
-    /// Returns the reason to reject a request with these headers, or `None` if the request is allowed.
-    pub(super) fn rejection(&self, headers: &HeaderMap) -> Option<&'static str> {
-        let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
-        if let Some(token) = &self.token {
-            let presented = header(AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
-            let is_valid =
-                presented.is_some_and(|presented| constant_time_eq(presented, token.reveal()));
-            return (!is_valid).then_some(
-                "The admin token is missing or wrong. Send it as `Authorization: Bearer TOKEN`.",
+    /// Returns the reason to reject a request to this host with these headers because of its origin. Returns `None` if
+    /// the origin is allowed. The token is checked separately.
+    pub(super) fn origin_rejection(
+        &self,
+        host: Option<&HeaderValue>,
+        headers: &HeaderMap,
+    ) -> Option<&'static str> {
+        // `none` means that the user entered the address or opened a bookmark.
+        let is_allowed_site =
+            |site: &HeaderValue| matches!(site.as_bytes(), b"same-origin" | b"none");
+        if !headers.get_all(SEC_FETCH_SITE).iter().all(is_allowed_site) {
+            return Some(
+                "A web page of another origin caused this request. Open the address directly in the browser.",
             );
+        }
+        if self.token.is_some() {
+            return None;
         }
         if !self.loopback {
             return Some(
                 "The admin listener is not on a loopback address, so it requires a token. Set `[admin] token`.",
             );
         }
-        let host = header(HOST).unwrap_or_default();
+        let host = host.and_then(|host| host.to_str().ok()).unwrap_or_default();
         if headers.contains_key(ORIGIN) || !is_loopback_host(host) {
             return Some(
                 "Without `[admin] token`, requests must use a loopback host and have no Origin header.",
             );
         }
         None
+    }
+
+    /// Returns the reason to reject a request with these headers because of its token. Returns `None` if the token is
+    /// valid or no token is set.
+    pub(super) fn token_rejection(&self, headers: &HeaderMap) -> Option<&'static str> {
+        let token = self.token.as_ref()?;
+        let presented = headers
+            .get(AUTHORIZATION)
+            .and_then(|value| value.to_str().ok());
+        let presented = presented.and_then(|value| value.strip_prefix("Bearer "));
+        let is_valid =
+            presented.is_some_and(|presented| constant_time_eq(presented, token.reveal()));
+        (!is_valid).then_some(
+            "The admin token is missing or wrong. Send it as `Authorization: Bearer TOKEN`.",
+        )
     }
 }
 
@@ -79,8 +106,6 @@ fn constant_time_eq(presented: &str, expected: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use axum::http::HeaderName;
-
     use super::*;
 
     fn auth(token: Option<&str>, loopback: bool) -> Auth {
@@ -98,6 +123,29 @@ mod tests {
             .collect()
     }
 
+    fn rejection(auth: &Auth, host: &str, lines: &[(&'static str, &str)]) -> Option<&'static str> {
+        auth.origin_rejection(Some(&host.parse().unwrap()), &headers(lines))
+    }
+
+    #[test]
+    fn a_request_that_a_page_of_another_origin_caused_is_rejected_with_and_without_a_token() {
+        for auth in [auth(None, true), auth(Some("secret"), true)] {
+            for site in ["same-origin", "none"] {
+                let reason = rejection(&auth, "localhost", &[("sec-fetch-site", site)]);
+                assert_eq!(reason, None, "{site}");
+            }
+            for site in ["cross-site", "same-site", "", "other"] {
+                let reason = rejection(&auth, "localhost", &[("sec-fetch-site", site)]);
+                assert!(
+                    reason.is_some_and(|reason| reason.contains("another origin")),
+                    "{site}: {reason:?}"
+                );
+            }
+            let twice = [("sec-fetch-site", "none"), ("sec-fetch-site", "cross-site")];
+            assert!(rejection(&auth, "localhost", &twice).is_some());
+        }
+    }
+
     #[test]
     fn a_loopback_listener_without_a_token_requires_a_loopback_host() {
         let auth = auth(None, true);
@@ -108,7 +156,7 @@ mod tests {
             "localhost",
             "127.8.8.8",
         ] {
-            assert_eq!(auth.rejection(&headers(&[("host", host)])), None, "{host}");
+            assert_eq!(rejection(&auth, host, &[]), None, "{host}");
         }
         for host in [
             "rebound.example:9090",
@@ -116,7 +164,7 @@ mod tests {
             "",
             "localhost.evil.example",
         ] {
-            let reason = auth.rejection(&headers(&[("host", host)]));
+            let reason = rejection(&auth, host, &[]);
             assert!(
                 reason.is_some_and(|reason| reason.contains("loopback host")),
                 "{host}: {reason:?}"
@@ -133,8 +181,7 @@ mod tests {
             "",
             "https://\u{e9}vil.example",
         ] {
-            let page = headers(&[("host", "localhost:9090"), ("origin", origin)]);
-            let reason = auth.rejection(&page);
+            let reason = rejection(&auth, "localhost:9090", &[("origin", origin)]);
             assert!(
                 reason.is_some_and(|reason| reason.contains("no Origin")),
                 "{origin}: {reason:?}"
@@ -144,7 +191,7 @@ mod tests {
 
     #[test]
     fn a_listener_that_is_not_on_loopback_rejects_all_requests_without_a_token() {
-        let reason = auth(None, false).rejection(&headers(&[("host", "localhost")]));
+        let reason = rejection(&auth(None, false), "localhost", &[]);
         assert!(
             reason.is_some_and(|reason| reason.contains("requires a token")),
             "{reason:?}"
@@ -155,7 +202,7 @@ mod tests {
     fn a_configured_token_must_match_exactly() {
         let auth = auth(Some("secret"), false);
         let with = |value| headers(&[("authorization", value)]);
-        assert_eq!(auth.rejection(&with("Bearer secret")), None);
+        assert_eq!(auth.token_rejection(&with("Bearer secret")), None);
         for wrong in [
             "Bearer secre",
             "Bearer secrets",
@@ -163,8 +210,8 @@ mod tests {
             "secret",
             "Basic secret",
         ] {
-            assert!(auth.rejection(&with(wrong)).is_some(), "{wrong}");
+            assert!(auth.token_rejection(&with(wrong)).is_some(), "{wrong}");
         }
-        assert!(auth.rejection(&headers(&[])).is_some());
+        assert!(auth.token_rejection(&headers(&[])).is_some());
     }
 }

@@ -1,7 +1,7 @@
-//! The admin listener: `/livez`, `/readyz`, `/metrics`, `/idempotency`, `/upstreams`.
+//! The admin listener: `/livez`, `/readyz`, `/metrics`, `/idempotency`, `/upstreams`, and an index page at `/`.
 //!
-//! The probes `/livez` and `/readyz` need no authentication, because orchestrators and load balancers have no token.
-//! All other endpoints pass through [`Auth`].
+//! The probes `/livez` and `/readyz` have no access control, because orchestrators and load balancers have no token and
+//! use any `Host`. All other endpoints pass through [`Auth`]. The index page does not require the token.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -21,12 +21,15 @@ use tokio_util::sync::CancellationToken;
 
 use super::auth::Auth;
 use super::problem::AdminProblem;
-use super::{keys, scrape as metrics, serve, upstreams};
+use super::{index, keys, scrape as metrics, serve, upstreams};
 use crate::clock::Clock;
 use crate::config::AdminSettings;
 use crate::gateway::Stop;
 use crate::hash_keys::HashKeySource;
+use crate::intake::requested_host;
+use crate::metrics::AdminMetrics;
 use crate::pipeline::Shared;
+use crate::problem::Problem;
 use crate::store::{Health, RecordStore};
 use crate::upstream::UpstreamState;
 
@@ -47,6 +50,8 @@ pub struct Admin {
 #[derive(Debug)]
 pub(crate) struct AdminSources {
     pub registry: Registry,
+    /// Counters of the connections of the admin listener.
+    pub metrics: Arc<AdminMetrics>,
     /// Handle of the gateway. `/readyz` uses it to check whether the gateway drains.
     pub gateway: Stop,
     pub records: RecordStore,
@@ -70,8 +75,10 @@ pub(super) struct AdminState {
 impl AdminSources {
     /// Collects the parts of a gateway from its shared state. `gateway` is the handle that stops this gateway.
     pub(crate) fn of(shared: &Shared, gateway: Stop) -> Self {
+        let metrics = Arc::<AdminMetrics>::default();
         Self {
-            registry: metrics::registry(shared),
+            registry: metrics::registry(shared, Arc::clone(&metrics)),
+            metrics,
             gateway,
             records: shared.records.clone(),
             hash_keys: shared.hash_keys.clone(),
@@ -91,6 +98,7 @@ impl Admin {
     ) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         let address = socket.local_addr()?;
+        let metrics = Arc::clone(&sources.metrics);
         let admin = Arc::new(AdminState::new(settings, sources));
         let done = CancellationToken::new();
         let stopped = done.clone();
@@ -102,7 +110,9 @@ impl Admin {
             .spawn(move || {
                 runtime.block_on(async move {
                     match tokio::net::TcpListener::from_std(socket) {
-                        Ok(listener) => serve::serve(listener, router(admin), stopped).await,
+                        Ok(listener) => {
+                            serve::serve(listener, router(admin), metrics, stopped).await;
+                        }
                         Err(error) => tracing::error!(
                             %address,
                             %error,
@@ -136,12 +146,22 @@ fn router(admin: Arc<AdminState>) -> Router {
             Arc::clone(&admin),
             authenticate,
         ));
+    // The check of the origin is the outer layer, so it also applies to the private endpoints.
+    let checked = Router::new()
+        .route("/", get(index::show))
+        .method_not_allowed_fallback(method_not_allowed)
+        .merge(private)
+        .layer(middleware::from_fn_with_state(
+            Arc::clone(&admin),
+            check_origin,
+        ));
     Router::new()
         .route("/livez", get(|| async { "alive\n" }))
         .route("/readyz", get(readyz))
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(not_found)
-        .merge(private)
+        .merge(checked)
+        .layer(middleware::map_response(add_security_headers))
         .with_state(admin)
 }
 
@@ -151,7 +171,10 @@ async fn method_not_allowed() -> AdminProblem {
 }
 
 async fn not_found() -> AdminProblem {
-    let detail = "No admin endpoint has this path. Endpoints: /livez, /readyz, /metrics, /idempotency, /upstreams.";
+    let detail = format!(
+        "No admin endpoint has this path. Endpoints: {}.",
+        index::paths()
+    );
     AdminProblem::plain(StatusCode::NOT_FOUND, detail)
 }
 
@@ -186,20 +209,45 @@ async fn scrape(State(admin): State<Arc<AdminState>>) -> Response {
     }
 }
 
+/// Rejects a request that a web page of another origin can have caused, and a request without an unambiguous host.
+async fn check_origin(
+    State(admin): State<Arc<AdminState>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let host = match requested_host(&request) {
+        Ok(host) => host,
+        Err(error) => {
+            let problem = Problem::from(error);
+            return AdminProblem::bad_request(problem.detail.as_ref()).into_response();
+        }
+    };
+    match (admin.auth).origin_rejection(host.as_ref(), request.headers()) {
+        Some(reason) => AdminProblem::plain(StatusCode::FORBIDDEN, reason).into_response(),
+        None => next.run(request).await,
+    }
+}
+
+/// Checks the token of a request, and limits the time in which the request is handled.
 async fn authenticate(
     State(admin): State<Arc<AdminState>>,
     request: Request,
     next: Next,
 ) -> Response {
-    let mut response = match admin.auth.rejection(request.headers()) {
+    match admin.auth.token_rejection(request.headers()) {
         Some(reason) => AdminProblem::plain(StatusCode::FORBIDDEN, reason).into_response(),
         None => match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
             Ok(response) => response,
             Err(_) => timed_out().into_response(),
         },
-    };
+    }
+}
+
+/// Adds headers that keep browsers and proxies from storing a response or guessing its type.
+async fn add_security_headers(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
 }
 

@@ -11,6 +11,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
+use crate::http1::Violation;
 use crate::idempotency::{KeyError, RecordState, ScopeHash, StoreError};
 use crate::respond::error_type;
 
@@ -71,6 +72,15 @@ impl AdminProblem {
             kind: "urn:tidegate:problem:bad-request",
             title: "Bad request",
             ..Self::plain(StatusCode::BAD_REQUEST, detail)
+        }
+    }
+
+    /// Creates the problem of a request that the HTTP/1 server rejects.
+    pub(super) fn violation(violation: Violation) -> Self {
+        let status = violation.status();
+        Self {
+            status,
+            ..Self::bad_request(format!("The request is invalid: {violation}."))
         }
     }
 

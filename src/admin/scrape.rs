@@ -13,10 +13,12 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
+use super::connections::MAX_CONNECTIONS;
 use crate::buffers::{Buffered, Buffers};
 use crate::clock::Clock;
 use crate::metrics::{
-    Count, EarlyReset, HistogramSnapshot, LimitMetrics, Metrics, RouteMetrics, STATUSES,
+    AdminMetrics, Count, EarlyReset, HistogramSnapshot, LimitMetrics, Metrics, RouteMetrics,
+    STATUSES,
 };
 use crate::pipeline::Shared;
 use crate::store::{BucketStore, RecordStore};
@@ -24,7 +26,7 @@ use crate::upstream::UpstreamState;
 use crate::upstream::tunnel::Tunnels;
 
 /// Creates the registry of all metrics, with the prefix `tidegate`.
-pub(super) fn registry(shared: &Shared) -> Registry {
+pub(super) fn registry(shared: &Shared, admin: Arc<AdminMetrics>) -> Registry {
     let mut registry = Registry::with_prefix("tidegate");
     let scrape = Scrape {
         workers: Arc::clone(&shared.metrics),
@@ -34,6 +36,7 @@ pub(super) fn registry(shared: &Shared) -> Registry {
         tunnels: Arc::clone(&shared.tunnels),
         upstream_states: Arc::clone(&shared.upstream_states),
         clock: shared.clock.clone(),
+        admin,
     };
     registry.register_collector(Box::new(scrape));
     registry
@@ -49,6 +52,7 @@ struct Scrape {
     tunnels: Arc<Tunnels>,
     upstream_states: Arc<[Arc<UpstreamState>]>,
     clock: Clock,
+    admin: Arc<AdminMetrics>,
 }
 
 impl Collector for Scrape {
@@ -86,6 +90,11 @@ impl Collector for Scrape {
                 "Upgraded connections closed because of tunnel_timeout",
                 self.tunnels.timed_out.get(),
             ),
+            (
+                "admin_connections_replaced",
+                "Admin connections closed because a new connection replaced them",
+                self.admin.replaced.get(),
+            ),
         ] {
             counter(
                 encoder.encode_descriptor(name, help, None, MetricType::Counter)?,
@@ -110,6 +119,16 @@ impl Collector for Scrape {
                 "tunnels",
                 "Upgraded connections, including pending upgrades",
                 self.tunnels.open.get(),
+            ),
+            (
+                "admin_connections",
+                "Open connections of the admin listener",
+                self.admin.connections.get(),
+            ),
+            (
+                "admin_connections_max",
+                "Limit of the open connections of the admin listener",
+                size(MAX_CONNECTIONS),
             ),
             (
                 "buffered_bytes",

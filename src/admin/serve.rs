@@ -1,120 +1,299 @@
-//! Serves the connections of the admin listener, with a timeout for request heads.
+//! Serves the connections of the admin listener with the HTTP/1 server of the gateway.
 //!
-//! `axum::serve` is not used, because it has no such timeout. A connection that never completes a request would stay
-//! open forever.
+//! The server is the same as for clients, because it has a timeout for each thing that a connection waits for. It also
+//! rejects ambiguous requests, such as those with two `Host` lines. `axum::serve` has no timeouts.
 
-use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use axum::body::{Body, to_bytes};
+use axum::response::IntoResponse as _;
+use bytes::BytesMut;
+use http::{Request, Response};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
-/// How long an admin connection waits for the complete head of its next request, including idle time. The timeout is
-/// longer than the usual scrape interval, so that Prometheus can reuse its connection.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(75);
+use super::connections::{AdminBody, AdminConnection, AdminExchange, Connections};
+use super::problem::AdminProblem;
+use crate::http1::{self, FlushBatch, Http1Body, Violation};
+use crate::metrics::AdminMetrics;
+use crate::server_settings::{ClientTimeouts, ServerLimits};
+
+/// Timeouts of admin connections. The idle timeout is longer than the usual scrape interval, so that Prometheus can
+/// reuse its connection.
+const TIMEOUTS: ClientTimeouts = ClientTimeouts {
+    handshake: Duration::ZERO,
+    head: Duration::from_secs(10),
+    body: Duration::from_secs(10),
+    min_rate: 0,
+    idle: Duration::from_secs(75),
+    write: Duration::from_secs(10),
+    drain: Duration::ZERO,
+};
+
+/// Limits of admin requests. The HTTP/1 server uses only the size of the head and the number of its lines.
+const LIMITS: ServerLimits = ServerLimits {
+    connections: super::connections::MAX_CONNECTIONS,
+    head_bytes: 32 * 1024,
+    header_lines: 100,
+    body_bytes: 0,
+    h2_streams: 0,
+    h2_resets: 0,
+};
 
 /// Delay before the next accept after a failed one. The usual cause is `RLIMIT_NOFILE`, and without a delay the loop
 /// would use a CPU core until a descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Serves admin connections until `done` is cancelled. Then finishes the requests in flight and returns.
-pub(super) async fn serve(listener: TcpListener, router: Router, done: CancellationToken) {
-    let connections = TaskTracker::new();
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = done.cancelled() => break,
-        };
-        match accepted {
-            Ok((stream, _)) => {
-                connections.spawn(serve_connection(stream, router.clone(), done.clone()));
+pub(super) async fn serve(
+    listener: TcpListener,
+    router: Router,
+    metrics: Arc<AdminMetrics>,
+    done: CancellationToken,
+) {
+    let tasks = TaskTracker::new();
+    let connections = Connections::new(metrics);
+    let batch = Arc::new(FlushBatch::default());
+    let accepting = async {
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    let connection = connections.add().await;
+                    let (router, batch) = (router.clone(), Arc::clone(&batch));
+                    let done = done.clone();
+                    tasks.spawn(async move {
+                        serve_connection(stream, &connection, router, &batch, &done).await;
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "admin listener cannot accept connection, retrying");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
             }
-            Err(error) => {
-                tracing::warn!(%error, "admin listener cannot accept connection, retrying");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
-    }
-    drop(listener);
-    connections.close();
-    connections.wait().await;
-}
-
-async fn serve_connection(stream: TcpStream, router: Router, done: CancellationToken) {
-    // An error is ignored: without `TCP_NODELAY` the responses are slower but correct.
-    let _ = stream.set_nodelay(true);
-    let service = service_fn(move |request| router.clone().oneshot(request));
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
-        .serve_connection(TokioIo::new(stream), service);
-    let mut connection = pin!(connection);
-    let ended = tokio::select! {
-        ended = connection.as_mut() => ended,
-        () = done.cancelled() => {
-            connection.as_mut().graceful_shutdown();
-            connection.await
         }
     };
-    if let Err(error) = ended {
-        tracing::debug!(%error, "admin connection closed because of an error");
+    tokio::select! {
+        () = accepting => {}
+        () = done.cancelled() => {}
     }
+    drop(listener);
+    tasks.close();
+    tasks.wait().await;
+}
+
+async fn serve_connection(
+    stream: TcpStream,
+    connection: &AdminConnection,
+    router: Router,
+    batch: &FlushBatch,
+    done: &CancellationToken,
+) {
+    // An error is ignored: without `TCP_NODELAY` the responses are slower but correct.
+    let _ = stream.set_nodelay(true);
+    let service = |request, violation| {
+        let (exchange, router) = (connection.begin(), router.clone());
+        Box::pin(respond(request, violation, router, exchange))
+    };
+    let stop = done.cancelled();
+    let early = BytesMut::new();
+    let serving = http1::serve(stream, early, &LIMITS, TIMEOUTS, batch, stop, service);
+    tokio::select! {
+        // A connection that must close starts no further request.
+        biased;
+        reason = connection.must_close() => {
+            tracing::debug!(reason, "admin connection closed by the gateway");
+        }
+        served = serving => {
+            if let Err(error) = served {
+                tracing::debug!(%error, "admin connection closed because of an error");
+            }
+        }
+    }
+}
+
+async fn respond(
+    request: Request<Http1Body>,
+    violation: Option<Violation>,
+    router: Router,
+    exchange: AdminExchange,
+) -> Response<AdminBody> {
+    let response = if let Some(violation) = violation {
+        AdminProblem::violation(violation).into_response()
+    } else {
+        let Ok(response) = router.oneshot(request.map(Body::new)).await;
+        response
+    };
+    let (parts, body) = response.into_parts();
+    let body = to_bytes(body, usize::MAX).await;
+    let body =
+        body.expect("the bodies of the admin API are in memory, so reading them cannot fail");
+    Response::from_parts(parts, exchange.respond(body))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::SocketAddr;
+
     use axum::routing::get;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    use tokio::sync::Semaphore;
+    use tokio::time::Instant;
 
+    use super::super::connections::{EXCHANGE_TIMEOUT, MAX_CONNECTIONS};
     use super::*;
 
-    async fn start() -> (TcpStream, CancellationToken) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let router = Router::new().route("/", get(|| async { "here" }));
-        let done = CancellationToken::new();
-        tokio::spawn(serve(listener, router, done.clone()));
-        (TcpStream::connect(address).await.unwrap(), done)
+    /// A running admin server. `/` responds immediately, and `/slow` responds when `permits` has a permit.
+    struct Fixture {
+        address: SocketAddr,
+        metrics: Arc<AdminMetrics>,
+        permits: Arc<Semaphore>,
+        done: CancellationToken,
+    }
+
+    impl Fixture {
+        async fn start() -> Self {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let fixture = Self {
+                address: listener.local_addr().unwrap(),
+                metrics: Arc::default(),
+                permits: Arc::new(Semaphore::new(0)),
+                done: CancellationToken::new(),
+            };
+            let permits = Arc::clone(&fixture.permits);
+            let slow = async move || {
+                permits.acquire().await.unwrap().forget();
+                "late"
+            };
+            let router = Router::new()
+                .route("/", get(|| async { "here" }))
+                .route("/slow", get(slow));
+            let metrics = Arc::clone(&fixture.metrics);
+            tokio::spawn(serve(listener, router, metrics, fixture.done.clone()));
+            fixture
+        }
+
+        /// Opens a connection and sends `request` on it.
+        async fn send(&self, request: &str) -> TcpStream {
+            let mut stream = TcpStream::connect(self.address).await.unwrap();
+            stream.write_all(request.as_bytes()).await.unwrap();
+            stream
+        }
+
+        /// Waits until the gauge of open connections has this value.
+        async fn wait_for_connections(&self, count: usize) {
+            let count = i64::try_from(count).unwrap();
+            let deadline = Instant::now() + Duration::from_secs(30);
+            while self.metrics.connections.get() != count {
+                assert!(Instant::now() < deadline, "{:?}", self.metrics);
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+    }
+
+    fn get_request(path: &str) -> String {
+        format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    }
+
+    /// Reads one response with the body `body`.
+    async fn read_response(stream: &mut TcpStream, body: &str) -> String {
+        let mut response = String::new();
+        while !response.ends_with(&format!("\r\n\r\n{body}")) {
+            let mut bytes = [0; 1024];
+            let count = stream.read(&mut bytes).await.unwrap();
+            assert_ne!(count, 0, "the connection ended after {response:?}");
+            response.push_str(str::from_utf8(&bytes[..count]).unwrap());
+        }
+        response
+    }
+
+    /// Asserts that the server closes the connection after `expected` and within a second of it.
+    async fn assert_closed_after(mut stream: TcpStream, expected: Duration) -> String {
+        let began = Instant::now();
+        let mut response = String::new();
+        stream.read_to_string(&mut response).await.unwrap();
+        let waited = began.elapsed();
+        let range = expected..expected + Duration::from_secs(1);
+        assert!(range.contains(&waited), "{waited:?}");
+        response
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_incomplete_head_times_out() {
-        let (mut stream, _done) = start().await;
-        stream
-            .write_all(b"GET / HTTP/1.1\r\nHost: lo")
-            .await
-            .unwrap();
-        let began = tokio::time::Instant::now();
-        let mut response = Vec::new();
-        stream.read_to_end(&mut response).await.unwrap();
-        let waited = began.elapsed();
-        let tolerance = Duration::from_secs(1);
-        assert!(
-            (HEAD_TIMEOUT..HEAD_TIMEOUT + tolerance).contains(&waited),
-            "{waited:?}"
-        );
-        assert_eq!(response.escape_ascii().to_string(), "");
+        let fixture = Fixture::start().await;
+        let stream = fixture.send("GET / HTTP/1.1\r\nHost: lo").await;
+        let response = assert_closed_after(stream, TIMEOUTS.head).await;
+        assert!(response.starts_with("HTTP/1.1 408 "), "{response}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_idle_connection_is_closed_after_its_last_request() {
+        let fixture = Fixture::start().await;
+        let mut stream = fixture.send(&get_request("/")).await;
+        read_response(&mut stream, "here").await;
+        assert_closed_after(stream, TIMEOUTS.idle).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_exchange_that_takes_too_long_is_aborted() {
+        let fixture = Fixture::start().await;
+        let stream = fixture.send(&get_request("/slow")).await;
+        assert_closed_after(stream, EXCHANGE_TIMEOUT).await;
     }
 
     #[tokio::test]
     async fn a_stopped_listener_closes_idle_connections() {
-        let (mut stream, done) = start().await;
-        stream
-            .write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            .await
-            .unwrap();
-        let mut head = [0; 15];
-        stream.read_exact(&mut head).await.unwrap();
-        assert_eq!(&head, b"HTTP/1.1 200 OK");
-        done.cancel();
-        let mut rest = String::new();
-        stream.read_to_string(&mut rest).await.unwrap();
-        assert!(rest.ends_with("here"), "{rest}");
+        let fixture = Fixture::start().await;
+        let mut stream = fixture.send(&get_request("/")).await;
+        let response = read_response(&mut stream, "here").await;
+        assert!(response.starts_with("HTTP/1.1 200 OK"), "{response}");
+        fixture.done.cancel();
+        assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
+    }
+
+    #[tokio::test]
+    async fn at_the_maximum_a_new_connection_replaces_the_one_that_is_quiet_longest() {
+        let fixture = Fixture::start().await;
+        let handled = fixture.send(&get_request("/slow")).await;
+        fixture.wait_for_connections(1).await;
+        let mut quiet = Vec::new();
+        for count in 2..=MAX_CONNECTIONS {
+            quiet.push(fixture.send("GET / HTTP/1.1\r\nHost: lo").await);
+            fixture.wait_for_connections(count).await;
+        }
+        let mut probe = fixture.send(&get_request("/")).await;
+        read_response(&mut probe, "here").await;
+        assert_eq!(fixture.metrics.replaced.get(), 1);
+        let mut first = quiet.remove(0);
+        assert!(matches!(first.read(&mut [0]).await, Ok(0) | Err(_)));
+        // The other connections are still served, including the oldest one, whose request is being handled.
+        let last = quiet.last_mut().unwrap();
+        last.write_all(b"calhost\r\n\r\n").await.unwrap();
+        read_response(last, "here").await;
+        fixture.permits.add_permits(1);
+        let mut handled = handled;
+        read_response(&mut handled, "late").await;
+        fixture.wait_for_connections(MAX_CONNECTIONS).await;
+        drop((probe, handled, quiet));
+        fixture.wait_for_connections(0).await;
+    }
+
+    #[tokio::test]
+    async fn a_new_connection_waits_while_all_others_have_a_request_being_handled() {
+        let fixture = Fixture::start().await;
+        let mut handled = Vec::new();
+        for count in 1..=MAX_CONNECTIONS {
+            handled.push(fixture.send(&get_request("/slow")).await);
+            fixture.wait_for_connections(count).await;
+        }
+        let mut probe = fixture.send(&get_request("/")).await;
+        let early = tokio::time::timeout(Duration::from_millis(100), probe.read(&mut [0])).await;
+        assert!(early.is_err(), "{early:?}");
+        fixture.permits.add_permits(1);
+        read_response(&mut probe, "here").await;
+        assert_eq!(fixture.metrics.connections.get(), 256);
     }
 }

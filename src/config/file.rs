@@ -168,7 +168,7 @@ pub(super) struct AdminSection {
     /// IP address and port of the admin listener. Default: no admin listener.
     #[schemars(extend("examples" = ["127.0.0.1:9090"]))]
     pub(super) listen: Option<Located<Listen>>,
-    /// Bearer token that requests to the admin listener must have, except those to /livez and /readyz.
+    /// Bearer token that requests to the admin listener must have, except those to /, /livez and /readyz.
     #[schemars(extend("writeOnly" = true))]
     pub(super) token: Option<Located<TokenText>>,
     /// File that contains the bearer token, instead of `token`.

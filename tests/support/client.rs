@@ -77,6 +77,11 @@ impl Client {
         }
     }
 
+    /// Returns the address that the client connects to.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.server
+    }
+
     /// Sets the source address of all connections, for example 127.0.0.9.
     pub(crate) fn from(mut self, source: &str) -> Self {
         self.source = Some(source.parse().expect("the address is valid"));

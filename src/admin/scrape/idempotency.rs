@@ -193,6 +193,7 @@ mod tests {
             })),
             upstream_states: Arc::default(),
             clock: Clock::real(),
+            admin: Arc::default(),
         }));
         let mut text = String::new();
         encode(&mut text, &registry).unwrap();

@@ -1,6 +1,14 @@
 //! Tests of the admin API: liveness and readiness probes, metrics and access control.
 
+use crate::support::raw_http::{RawClient, RawResponse};
 use crate::support::{Gateway, Upstream};
+
+/// Sends `head` to the admin listener exactly as given, and returns the response.
+fn send_head(gateway: &Gateway, head: &str) -> RawResponse {
+    let address = gateway.admin().address();
+    let mut client = RawClient::connect(address);
+    client.send(format!("{head}\r\n\r\n")).response()
+}
 
 #[tokio::test]
 async fn a_gateway_that_serves_is_alive_and_ready() {
@@ -172,4 +180,153 @@ async fn with_a_token_metrics_require_it_and_probes_do_not() {
         .get("/metrics")
         .header("Authorization", "Bearer s3cret-s3cret");
     assert_eq!(request.send().await.status, 200);
+}
+
+#[tokio::test]
+async fn an_ambiguous_or_foreign_host_gets_no_metrics() {
+    let upstream = Upstream::echo();
+    let gateway = Gateway::proxying("").upstream(&upstream).admin().start();
+    for (head, expected) in [
+        ("GET /metrics HTTP/1.1\r\nHost: localhost", 200),
+        (
+            "GET http://localhost/metrics HTTP/1.1\r\nHost: localhost",
+            200,
+        ),
+        (
+            "GET http://localhost:80/metrics HTTP/1.1\r\nHost: localhost",
+            200,
+        ),
+        ("GET http://localhost/metrics HTTP/1.0", 200),
+        ("GET /metrics HTTP/1.1", 400),
+        (
+            "GET /metrics HTTP/1.1\r\nHost: localhost\r\nHost: localhost",
+            400,
+        ),
+        (
+            "GET /livez HTTP/1.1\r\nHost: localhost\r\nHost: evil.example",
+            400,
+        ),
+        (
+            "GET http://evil.example/metrics HTTP/1.1\r\nHost: localhost",
+            400,
+        ),
+        (
+            "GET http://evil.example/metrics HTTP/1.1\r\nHost: evil.example",
+            403,
+        ),
+        (
+            "GET http://localhost/metrics HTTP/1.1\r\nHost: evil.example",
+            400,
+        ),
+        ("GET http://evil.example/metrics HTTP/1.0", 403),
+        ("GET /metrics HTTP/1.0", 403),
+        ("GET / HTTP/1.1\r\nHost: evil.example", 403),
+    ] {
+        let response = send_head(&gateway, head);
+        assert_eq!(response.status, expected, "{head:?}");
+        let text = String::from_utf8_lossy(&response.body);
+        assert_eq!(text.contains("tidegate_"), expected == 200, "{head:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_page_of_another_origin_gets_403_with_and_without_a_token() {
+    let upstream = Upstream::echo();
+    for token in ["", "token = \"s3cret-s3cret\"\n"] {
+        let gateway = Gateway::proxying(&format!("[admin]\nlisten = \"127.0.0.1:0\"\n{token}"))
+            .upstream(&upstream)
+            .start();
+        for (site, expected) in [
+            ("same-origin", 200),
+            ("none", 200),
+            ("same-site", 403),
+            ("cross-site", 403),
+        ] {
+            for path in ["/metrics", "/upstreams", "/"] {
+                let request = gateway.admin().get(path).header("Sec-Fetch-Site", site);
+                let request = request.header("Authorization", "Bearer s3cret-s3cret");
+                assert_eq!(request.send().await.status, expected, "{site} {path}");
+            }
+            let probe = gateway.admin().get("/livez").header("Sec-Fetch-Site", site);
+            assert_eq!(probe.send().await.status, 200, "{site}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn probes_are_served_under_any_host() {
+    let upstream = Upstream::echo();
+    let gateway = Gateway::proxying("").upstream(&upstream).admin().start();
+    for probe in ["/livez", "/readyz"] {
+        for head in [
+            "HTTP/1.0",
+            "HTTP/1.0\r\nHost: 10.0.0.1:9090",
+            "HTTP/1.1\r\nHost: 10.0.0.1:9090",
+            "HTTP/1.1\r\nHost: pod.example",
+            "HTTP/1.1\r\nHost:",
+            "HTTP/1.1\r\nHost: a b",
+        ] {
+            for method in ["GET", "HEAD"] {
+                let head = format!("{method} {probe} {head}\r\nConnection: close");
+                let mut client = RawClient::connect(gateway.admin().address());
+                let (response, _) = client.send(format!("{head}\r\n\r\n")).read_to_end();
+                let response = String::from_utf8_lossy(&response);
+                assert!(response.contains(" 200 OK\r\n"), "{head:?}: {response}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_index_page_lists_the_endpoints_and_needs_no_token() {
+    let upstream = Upstream::echo();
+    for token in ["", "token = \"s3cret-s3cret\"\n"] {
+        let gateway = Gateway::proxying(&format!("[admin]\nlisten = \"127.0.0.1:0\"\n{token}"))
+            .upstream(&upstream)
+            .start();
+        let browser = gateway.admin().get("/");
+        let page = browser.header("Accept", "text/html,*/*;q=0.8").send().await;
+        assert_eq!(page.status, 200);
+        assert_eq!(page.header("content-type"), "text/html; charset=utf-8");
+        assert!(page.text().contains("<a href=\"/metrics\">"));
+        let policy = page.header("content-security-policy");
+        assert!(
+            policy.starts_with("default-src 'none'; style-src 'unsafe-inline'"),
+            "{policy}"
+        );
+        assert_eq!(page.header("x-content-type-options"), "nosniff");
+        assert_eq!(page.header("cache-control"), "no-store");
+
+        let curl = gateway
+            .admin()
+            .get("/")
+            .header("Accept", "*/*")
+            .send()
+            .await;
+        assert_eq!(curl.header("content-type"), "text/plain; charset=utf-8");
+        for path in [
+            "/livez",
+            "/readyz",
+            "/metrics",
+            "/idempotency",
+            "/upstreams",
+        ] {
+            assert!(curl.text().contains(path), "{path}");
+            assert!(page.text().contains(path), "{path}");
+        }
+        assert_eq!(gateway.admin().post("/").send().await.status, 405);
+    }
+}
+
+#[tokio::test]
+async fn metrics_count_admin_connections() {
+    let upstream = Upstream::echo();
+    let gateway = Gateway::proxying("").upstream(&upstream).admin().start();
+    let _idle = RawClient::connect(gateway.admin().address());
+    // The second connection is the one that reads the metrics.
+    gateway.wait_for_metric("admin_connections", 2).await;
+    gateway.wait_for_metric("admin_connections_max", 256).await;
+    gateway
+        .wait_for_metric("admin_connections_replaced_total", 0)
+        .await;
 }
