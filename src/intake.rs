@@ -93,8 +93,8 @@ pub(crate) fn check<B>(
     Ok(())
 }
 
-/// Returns the requested host with its port, if any. Returns an error if the request has no host or an ambiguous one. An
-/// HTTP/1.0 request can have no host.
+/// Returns the requested host with its port, if any. Returns an error if the request has no host or an ambiguous one.
+/// An HTTP/1.0 request can have no host.
 pub(crate) fn requested_host<B>(request: &Request<B>) -> Result<Option<HeaderValue>, HeadError> {
     let mut header = SingleHeader::default();
     for line in request.headers().get_all(HOST) {
@@ -177,9 +177,9 @@ fn check_target(target: &Uri) -> Result<(), HeadError> {
 
 static ROOT: PathAndQuery = PathAndQuery::from_static("/");
 
-/// Checks the host of the request, which must be in the target or in `Host`. If it is in both, the two must be equal. An
-/// HTTP/1.0 request needs no host. Returns the new value of `Host` if the target contains the host, because the target
-/// takes precedence (RFC 9112, section 3.2.2).
+/// Checks the host of the request, which must be in the target or in `Host`. If it is in both, the two must be equal.
+/// An HTTP/1.0 request needs no host. Returns the new value of `Host` if the target contains the host, because the
+/// target takes precedence (RFC 9112, section 3.2.2).
 fn check_host<B>(
     request: &Request<B>,
     header: &SingleHeader<'_>,

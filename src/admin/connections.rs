@@ -1,8 +1,8 @@
 //! Open connections of the admin listener, and the bounds on them.
 //!
-//! At most [`MAX_CONNECTIONS`] are open. A new connection then replaces the one that has been quiet for the longest time:
-//! its client has sent no complete request, or is reading a response. So clients that hold connections cannot keep
-//! probes out. The alternative, to let new connections wait, would delay a probe until a timeout of another client
+//! At most [`MAX_CONNECTIONS`] are open. A new connection then replaces the one that has been quiet for the longest
+//! time: its client has sent no complete request, or is reading a response. So clients that hold connections cannot
+//! keep probes out. The alternative, to let new connections wait, would delay a probe until a timeout of another client
 //! expires. A connection whose request is being handled is never replaced. The handler has a timeout.
 
 use std::future::pending;

@@ -152,8 +152,8 @@ fn assemble(
 }
 
 impl HostHeader {
-    /// Returns the setting for a request with these headers. A request without `Host` gets the host of the server, because
-    /// HTTP/1.1 requires a host and there is none to preserve.
+    /// Returns the setting for a request with these headers. A request without `Host` gets the host of the server,
+    /// because HTTP/1.1 requires a host and there is none to preserve.
     pub(super) fn for_request(&self, headers: &HeaderMap) -> &Self {
         match self {
             Self::Preserve if !headers.contains_key(HOST) => &Self::Server,

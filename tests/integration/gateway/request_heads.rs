@@ -11,8 +11,8 @@ use crate::support::{Gateway, Upstream};
 /// Receive window of the HTTP/2 connections of these tests, in bytes.
 const WINDOW: u32 = 65_535;
 
-/// Sends a request head and a body over HTTP/2 exactly as given. Returns the status, or `None` if the gateway resets the
-/// stream.
+/// Sends a request head and a body over HTTP/2 exactly as given. Returns the status, or `None` if the gateway resets
+/// the stream.
 async fn http2_status(gateway: &Gateway, head: Request<()>, body: &'static str) -> Option<u16> {
     let connection = Connection::open(gateway, WINDOW).await;
     let mut requests = connection.ready().await;
