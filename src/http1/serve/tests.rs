@@ -277,7 +277,7 @@ async fn a_stopping_connection_serves_pipelined_requests_for_one_second() {
     assert_eq!(pair.receive().await, format!("{EMPTY}{last}"));
     pair.closes().await.unwrap();
 
-    // The first response starts the second, so the response after 1,600 ms is the last.
+    // The time of 1 s starts at the first response, after 400 ms. So the response after 1,600 ms is the last.
     let (stop, mut pair) = Pair::stoppable(slow_echo);
     pair.send(GET.repeat(10)).await;
     stop.send(()).unwrap();

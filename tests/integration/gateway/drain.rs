@@ -56,7 +56,7 @@ fn an_idle_connection_gets_one_more_response_with_connection_close() {
 #[test]
 fn connections_without_a_request_delay_a_drain_by_about_one_second() {
     let upstream = Upstream::echo();
-    let timeouts = "[server]\nheader_timeout = \"10m\"\nshutdown_grace = \"10m\"";
+    let timeouts = "[server]\nheader_timeout = \"10m\"";
     let gateway = Gateway::proxying(timeouts).upstream(&upstream).start();
     let mut idle = send(gateway.address(), GET);
     idle.response();
