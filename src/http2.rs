@@ -31,7 +31,6 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use bytes::Bytes;
 use h2::server::{Builder, SendResponse};
 use h2::{Reason, RecvStream};
 use http::{Method, Request, Response, StatusCode};
@@ -42,7 +41,7 @@ use tokio_util::task::TaskTracker;
 
 use self::flow::FlowControl;
 use self::linger::LingeringStreams;
-use self::write_tracking::{QueueSender, QueuedResponses};
+use self::write_tracking::{QueueSender, QueuedResponses, TrackedPart};
 use crate::http1::{Rewind, TrackDelivery, Violation};
 use crate::metrics::Http2Metrics;
 use crate::net::ClientSocket;
@@ -115,7 +114,7 @@ where
         lingering: LingeringStreams::new(metrics),
         queue: queued.sender(),
     });
-    let handshake = builder(limits).handshake::<_, Bytes>(io);
+    let handshake = builder(limits).handshake::<_, TrackedPart>(io);
     let handshake = timeout(timeouts.head, handshake).await;
     let mut connection = handshake.map_err(|_| ServeError::PrefaceTimeout)??;
     let mut stop = pin!(stop);
@@ -212,7 +211,7 @@ fn builder(limits: &ServerLimits) -> Builder {
 /// end of its request.
 async fn exchange<Responding, B>(
     request: Request<RecvStream>,
-    mut respond: SendResponse<Bytes>,
+    mut respond: SendResponse<TrackedPart>,
     timeouts: ClientTimeouts,
     state: &ConnectionState<B>,
     service: impl FnOnce(Request<Http2Body>, Option<Violation>) -> Responding,

@@ -6,6 +6,9 @@
 //! window of the stream is exhausted. So the stream waits for its client. If there was at least one grant, but fewer
 //! than 2n, the stream waits because other streams are served first. If there was no grant, the client accepts no data
 //! on any stream.
+//!
+//! A full send buffer of the socket delays only the streams with unwritten data, because `h2` grants windows even while
+//! the socket is blocked. A stream without unwritten data waits for its client or for other streams.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

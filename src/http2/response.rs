@@ -1,9 +1,9 @@
 //! Sends a response on an HTTP/2 stream.
 //!
-//! A part of the body is passed to `h2` only when the client's flow-control windows permit it. So a stream
-//! lacks send capacity for one of two reasons: the client accepts no data, or other streams are served first (see
-//! [`FlowControl`]). If the client accepts no data within `write_timeout`, the gateway resets this stream. Other
-//! streams continue.
+//! A part of the body is passed to `h2` only when the client's flow-control windows permit it. So a stream lacks send
+//! capacity for one of three reasons: the client grants no window, other streams are served first, or a blocked socket
+//! holds back queued data of the stream (see [`FlowControl`]). If the client grants no window within `write_timeout`,
+//! the gateway resets this stream. Other streams continue.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -24,13 +24,15 @@ use thiserror::Error;
 use tokio::time::{Instant, timeout};
 
 use super::flow::FlowControl;
+use super::write_tracking::{TrackedPart, UnwrittenBytes};
 use crate::http1::date_header;
 
 /// Maximum send capacity that a stream requests at a time, in bytes. It is small so that the streams of a connection
 /// alternate.
 const MAX_REQUESTED: usize = 16 * 1024;
 
-/// Maximum time that a stream waits while other streams are served first, as a multiple of `write_timeout`.
+/// Maximum time that a stream without unwritten data waits while other streams are served first or the socket is
+/// blocked, as a multiple of `write_timeout`.
 const MAX_ROUNDS: usize = 4;
 
 /// Why an HTTP/2 response was not sent completely.
@@ -53,13 +55,13 @@ pub(super) enum SendError {
 /// Sends a response, without a body if `is_head` is true. Returns the stream when `h2` has queued all frames of the
 /// response.
 pub(super) async fn send<B>(
-    respond: &mut SendResponse<Bytes>,
+    respond: &mut SendResponse<TrackedPart>,
     mut parts: Parts,
     is_head: bool,
     body: Pin<&mut B>,
     write_timeout: Duration,
     flow: &FlowControl,
-) -> Result<SendStream<Bytes>, SendError>
+) -> Result<SendStream<TrackedPart>, SendError>
 where
     B: Body<Data = Bytes>,
 {
@@ -77,6 +79,7 @@ where
     let stream = respond.send_response(head, !sends_body)?;
     let mut sender = ResponseSender {
         stream,
+        unwritten: UnwrittenBytes::default(),
         write_timeout,
         flow,
     };
@@ -123,7 +126,8 @@ fn complete_head(parts: &mut Parts, exact: Option<u64>, is_head: bool, sends_bod
 
 /// Sends the body of a response whose head is already sent.
 struct ResponseSender<'a> {
-    stream: SendStream<Bytes>,
+    stream: SendStream<TrackedPart>,
+    unwritten: UnwrittenBytes,
     write_timeout: Duration,
     flow: &'a FlowControl,
 }
@@ -141,8 +145,7 @@ impl ResponseSender<'_> {
                 body.as_mut().poll_frame(cx).map(Ok)
             });
             let Some(frame) = frame.await? else {
-                self.stream.send_data(Bytes::new(), true)?;
-                return Ok(());
+                return self.queue(Bytes::new(), true);
             };
             let Ok(frame) = frame else {
                 self.stream.send_reset(Reason::INTERNAL_ERROR);
@@ -168,19 +171,25 @@ impl ResponseSender<'_> {
     /// Sends a part of the body, as fast as the client's flow-control windows permit.
     async fn send_data(&mut self, mut data: Bytes, is_last: bool) -> Result<(), SendError> {
         if data.is_empty() && is_last {
-            self.stream.send_data(data, true)?;
-            return Ok(());
+            return self.queue(data, true);
         }
         while !data.is_empty() {
             let granted = self.capacity(data.len().min(MAX_REQUESTED)).await?;
             let part = data.split_to(granted.min(data.len()));
-            self.stream.send_data(part, is_last && data.is_empty())?;
+            self.queue(part, is_last && data.is_empty())?;
         }
         Ok(())
     }
 
+    /// Passes a part of the body to `h2`. The stream has send capacity for it.
+    fn queue(&mut self, part: Bytes, is_last: bool) -> Result<(), SendError> {
+        self.stream
+            .send_data(self.unwritten.track(part), is_last)
+            .map_err(SendError::from)
+    }
+
     /// Asks `h2` for a send capacity of `wanted` bytes and waits until at least a part of it is available. Returns the
-    /// number of bytes that can be sent. Resets the stream if the client accepts no data within `write_timeout`.
+    /// number of bytes that can be sent. Resets the stream if the client grants no window within `write_timeout`.
     async fn capacity(&mut self, wanted: usize) -> Result<usize, SendError> {
         self.stream.reserve_capacity(wanted);
         let available = self.stream.capacity();
@@ -197,11 +206,15 @@ impl ResponseSender<'_> {
                     return Ok(granted?);
                 }
                 Ok(None) => return Err(SendError::Cancelled),
-                // While the send buffer of the socket is full, this timeout is ignored. The write timeout of the
-                // connection applies instead, because it detects whether the client acknowledges bytes. The type
-                // `Rewind` checks that timeout.
-                Err(_elapsed) if self.flow.is_blocked() => {}
-                Err(_elapsed) if rounds < MAX_ROUNDS && waiting.is_behind_others() => rounds += 1,
+                // A blocked socket holds back data of this stream. The write timeout of the socket applies instead,
+                // because it detects whether the client acknowledges bytes. The type `Rewind` checks that timeout.
+                Err(_elapsed) if self.flow.is_blocked() && !self.unwritten.is_empty() => {}
+                Err(_elapsed)
+                    if rounds < MAX_ROUNDS
+                        && (self.flow.is_blocked() || waiting.is_behind_others()) =>
+                {
+                    rounds += 1;
+                }
                 Err(_elapsed) => break,
             }
         }

@@ -6,14 +6,18 @@
 //! exception, because `h2` discards their frames. If a client reduces a window that it has already granted, a response
 //! can be reported as written too early.
 //!
+//! For a stream whose response is not yet complete, [`UnwrittenBytes`] counts the bytes that `h2` has queued. `h2` consumes
+//! a [`TrackedPart`] as it writes the part, so the count needs no support from `h2`.
+//!
 //! `h2` resets an unfinished stream when its last handle is dropped. The queue keeps a handle of each stream until the
 //! response is written, so the reset does not discard the response.
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Context;
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use h2::SendStream;
 use parking_lot::Mutex;
 
@@ -23,7 +27,18 @@ use crate::http1::TrackDelivery;
 #[derive(Debug)]
 struct QueuedResponse<B> {
     body: Pin<Box<B>>,
-    stream: SendStream<Bytes>,
+    stream: SendStream<TrackedPart>,
+}
+
+/// Number of body bytes of one stream that `h2` has queued and not yet written.
+#[derive(Debug, Default)]
+pub(super) struct UnwrittenBytes(Arc<AtomicUsize>);
+
+/// Part of a response body. It is subtracted from its [`UnwrittenBytes`] as `h2` writes it.
+#[derive(Debug)]
+pub(super) struct TrackedPart {
+    bytes: Bytes,
+    unwritten: Arc<AtomicUsize>,
 }
 
 /// Queue of responses that wait to be written. `None` after the connection has ended.
@@ -72,9 +87,61 @@ impl<B> Drop for QueuedResponses<B> {
 
 impl<B> QueueSender<B> {
     /// Adds a response whose frames `h2` has queued completely. Drops the response if the connection has ended.
-    pub(super) fn push(&self, body: Pin<Box<B>>, stream: SendStream<Bytes>) {
+    pub(super) fn push(&self, body: Pin<Box<B>>, stream: SendStream<TrackedPart>) {
         if let Some(responses) = &mut *self.0.lock() {
             responses.push(QueuedResponse { body, stream });
         }
+    }
+}
+
+impl UnwrittenBytes {
+    /// Counts `bytes` as unwritten until `h2` has consumed the returned part.
+    pub(super) fn track(&self, bytes: Bytes) -> TrackedPart {
+        self.0.fetch_add(bytes.len(), Ordering::Relaxed);
+        TrackedPart {
+            bytes,
+            unwritten: Arc::clone(&self.0),
+        }
+    }
+
+    /// Whether `h2` has written all parts of the stream.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.load(Ordering::Relaxed) == 0
+    }
+}
+
+impl Buf for TrackedPart {
+    fn remaining(&self) -> usize {
+        self.bytes.remaining()
+    }
+
+    fn chunk(&self) -> &[u8] {
+        self.bytes.chunk()
+    }
+
+    fn advance(&mut self, count: usize) {
+        self.bytes.advance(count);
+        self.unwritten.fetch_sub(count, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::{BufMut as _, BytesMut};
+
+    use super::*;
+
+    #[test]
+    fn a_part_is_unwritten_until_all_its_bytes_are_consumed() {
+        let unwritten = UnwrittenBytes::default();
+        let mut first = unwritten.track(Bytes::from_static(b"hello"));
+        let second = unwritten.track(Bytes::from_static(b" world"));
+        let mut written = BytesMut::new();
+        written.put((&mut first).take(3));
+        written.put(first);
+        assert!(!unwritten.is_empty());
+        written.put(second);
+        assert!(unwritten.is_empty());
+        assert_eq!(&written[..], b"hello world");
     }
 }

@@ -12,7 +12,8 @@ use tokio::time::timeout;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::frames::{
-    END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, WINDOW_UPDATE, block, frame,
+    ACK, END_HEADERS, END_STREAM, FrameClient, GOAWAY, HEADERS, PING, PREFACE, SETTINGS,
+    WINDOW_UPDATE, block, frame,
 };
 use super::{Connection, request};
 use crate::support::{Gateway, TEST_TIMEOUT, Upstream, eventually, full};
@@ -180,21 +181,25 @@ async fn small_buffer_socket(gateway: &Gateway) -> TcpStream {
     connected.expect("the connection is open")
 }
 
+/// Returns the header block of a GET for `path`.
+fn get_block(path: &str) -> Vec<u8> {
+    block(&[
+        (":method", "GET"),
+        (":scheme", "http"),
+        (":authority", "a"),
+        (":path", path),
+    ])
+}
+
 /// Returns the bytes of a GET for `/` over HTTP/1, and over HTTP/2 with the largest flow-control windows.
 fn get_requests() -> [Vec<u8>; 2] {
     let http1 = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".to_vec();
     let largest_window = [0, 4, 0x7f, 0xff, 0xff, 0xff];
-    let get = [
-        (":method", "GET"),
-        (":scheme", "http"),
-        (":authority", "a"),
-        (":path", "/"),
-    ];
     let http2 = [
         PREFACE,
         &frame(SETTINGS, 0, 0, &largest_window),
         &frame(WINDOW_UPDATE, 0, 0, &[0x40, 0, 0, 0]),
-        &frame(HEADERS, END_HEADERS | END_STREAM, 1, &block(&get)),
+        &frame(HEADERS, END_HEADERS | END_STREAM, 1, &get_block("/")),
     ];
     [http1, http2.concat()]
 }
@@ -350,12 +355,6 @@ async fn a_client_that_withdraws_its_window_does_not_hold_responses_forever() {
         .upstream(&upstream)
         .start();
     let mut socket = small_buffer_socket(&gateway).await;
-    let get = [
-        (":method", "GET"),
-        (":scheme", "http"),
-        (":authority", "a"),
-        (":path", "/"),
-    ];
     let mut sent = [
         PREFACE,
         &frame(SETTINGS, 0, 0, &[0, 4, 0, 1, 0, 0]),
@@ -368,7 +367,7 @@ async fn a_client_that_withdraws_its_window_does_not_hold_responses_forever() {
             HEADERS,
             END_HEADERS | END_STREAM,
             stream,
-            &block(&get),
+            &get_block("/"),
         ));
     }
     let started = Instant::now();
@@ -407,4 +406,169 @@ async fn a_client_that_withdraws_its_window_does_not_hold_responses_forever() {
         "the client got all responses, so no stream waited for a window"
     );
     gateway.wait_for_metric("connections", 0).await;
+}
+
+/// Opens 20 streams with a window of `window` bytes on a connection whose socket is blocked by a slow download.
+async fn hold_streams_behind_slow_download(window: u8) {
+    const STREAMS: usize = 20;
+    let upstream = Upstream::with(|received| async move {
+        let is_download = received.target == "/download";
+        full(vec![b'x'; if is_download { 32 << 20 } else { 1 << 20 }])
+    });
+    let gateway = Gateway::proxying("[server]\nwrite_timeout = \"400ms\"")
+        .admin()
+        .upstream(&upstream)
+        .start();
+    let (mut reader, mut writer) = small_buffer_socket(&gateway).await.into_split();
+    let largest_window = [0x40, 0, 0, 0];
+    let get = |stream, path| frame(HEADERS, END_HEADERS | END_STREAM, stream, &get_block(path));
+    let download = [
+        PREFACE,
+        &frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, window]),
+        &frame(WINDOW_UPDATE, 0, 0, &largest_window),
+        &get(1, "/download"),
+        &frame(WINDOW_UPDATE, 0, 1, &largest_window),
+    ];
+    let sent = writer.write_all(&download.concat()).await;
+    sent.expect("the connection is open");
+    let reading = AbortOnDropHandle::new(tokio::spawn(async move {
+        let mut buffer = [0; 8_000];
+        while let Ok(1..) = reader.read(&mut buffer).await {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }));
+    let in_flight = "upstream_in_flight{upstream=\"api\"}";
+    gateway.wait_for_metric(in_flight, 1).await;
+    // In this time, the download fills the socket buffers of gateway and client.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let held: Vec<u8> = (1..=20)
+        .flat_map(|number| get(2 * number + 1, "/"))
+        .collect();
+    let sent = writer.write_all(&held).await;
+    sent.expect("the connection is open");
+    eventually("the upstream has received all requests", async || {
+        upstream.count() == STREAMS + 1
+    })
+    .await;
+    let started = Instant::now();
+    gateway.wait_for_metric(in_flight, 1).await;
+    let elapsed = started.elapsed();
+    println!("window of {window} bytes: streams held for {elapsed:?}");
+    assert!(
+        elapsed < Duration::from_secs(12),
+        "the gateway held the streams for {elapsed:?}"
+    );
+    assert!(
+        !reading.is_finished(),
+        "the gateway closed a connection that makes progress"
+    );
+}
+
+#[tokio::test]
+async fn streams_without_window_are_reset_although_a_slow_download_blocks_the_socket() {
+    tokio::join!(
+        hold_streams_behind_slow_download(0),
+        hold_streams_behind_slow_download(1)
+    );
+}
+
+/// Which window of the client is exhausted.
+#[derive(Clone, Copy, Debug)]
+enum Exhausted {
+    Stream,
+    Connection,
+}
+
+/// Waits for the GOAWAY of an idle connection and opens streams after it. `acknowledges` is whether the client then
+/// acknowledges the graceful shutdown. The client reads nothing from then on.
+async fn hold_streams_after_goaway(exhausted: Exhausted, acknowledges: bool) {
+    const STREAMS: u32 = 20;
+    let upstream = Upstream::with(|_| async {
+        // Some timeouts of the connection expire before the gateway sends the head.
+        tokio::time::sleep(WRITE_TIMEOUT).await;
+        full(vec![b'x'; 2 << 20])
+    });
+    let timeouts =
+        "[server]\nidle_timeout = \"400ms\"\nheader_timeout = \"400ms\"\nwrite_timeout = \"400ms\"";
+    let gateway = Gateway::proxying(timeouts)
+        .admin()
+        .upstream(&upstream)
+        .start();
+    let mut client = FrameClient::connect(&gateway).await;
+    let window = match exhausted {
+        Exhausted::Stream => [0, 4, 0, 0, 0, 0],
+        Exhausted::Connection => [0, 4, 0x7f, 0xff, 0xff, 0xff],
+    };
+    client.send(frame(SETTINGS, 0, 0, &window)).await;
+    let mut goaways = 0;
+    let ping = loop {
+        let frame = client.read().await.expect("the connection is open");
+        match frame.kind {
+            GOAWAY => goaways += 1,
+            PING => break frame,
+            _ => {}
+        }
+    };
+    assert_eq!(goaways, 1);
+    for number in 0..STREAMS {
+        client.get(2 * number + 1, "/").await;
+    }
+    if acknowledges {
+        client.send(frame(PING, ACK, 0, &ping.payload)).await;
+    }
+    let arrived = usize::try_from(STREAMS).expect("the number is small");
+    eventually("the upstream has received all requests", async || {
+        upstream.count() == arrived
+    })
+    .await;
+    let started = Instant::now();
+    gateway
+        .wait_for_metric("upstream_in_flight{upstream=\"api\"}", 0)
+        .await;
+    gateway.wait_for_metric("connections", 0).await;
+    let elapsed = started.elapsed();
+    println!("{exhausted:?}, acknowledges {acknowledges}: {elapsed:?}");
+    assert!(
+        elapsed < 10 * WRITE_TIMEOUT + Duration::from_secs(4),
+        "the gateway held the streams for {elapsed:?}"
+    );
+}
+
+#[tokio::test]
+async fn streams_opened_after_goaway_are_reset_if_the_client_grants_no_window() {
+    tokio::join!(
+        hold_streams_after_goaway(Exhausted::Stream, false),
+        hold_streams_after_goaway(Exhausted::Stream, true),
+        hold_streams_after_goaway(Exhausted::Connection, false),
+        hold_streams_after_goaway(Exhausted::Connection, true),
+    );
+}
+
+#[tokio::test]
+async fn a_drain_ends_although_the_client_grants_no_window() {
+    let upstream = with_response_length(2 << 20);
+    let gateway =
+        Gateway::proxying("[server]\nwrite_timeout = \"400ms\"\nshutdown_grace = \"25s\"")
+            .upstream(&upstream)
+            .start();
+    let mut client = FrameClient::connect(&gateway).await;
+    client
+        .send(frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]))
+        .await;
+    for number in 0..20 {
+        client.get(2 * number + 1, "/").await;
+    }
+    eventually("the upstream has received all requests", async || {
+        upstream.count() == 20
+    })
+    .await;
+    let started = Instant::now();
+    gateway.drain();
+    let exited = tokio::task::spawn_blocking(move || gateway.wait_for_exit());
+    exited.await.expect("the task does not panic");
+    let elapsed = started.elapsed();
+    assert!(
+        elapsed < Duration::from_secs(15),
+        "the drain took {elapsed:?}, so it waited for `shutdown_grace`"
+    );
 }
