@@ -230,7 +230,7 @@ fn find_malformed_escape(text: &str) -> Option<usize> {
 
 /// Checks that no decoding of `path` contains NUL, and that [`MAX_DECODINGS`] decodings leave no escape.
 fn check_nested_escapes(path: &str) -> Result<(), PathError> {
-    if path.contains("%00") {
+    if path.contains('\0') || path.contains("%00") {
         return Err(PathError::Nul);
     }
     // Only an encoded percent sign can lead to an escape that was not there before.
@@ -256,7 +256,8 @@ fn check_nested_escapes(path: &str) -> Result<(), PathError> {
 /// `None` if no escape is decoded.
 fn decode_escapes(path: &[u8], is_decoded: impl Fn(u8) -> bool) -> Option<Vec<u8>> {
     let escaped = |at| escaped_octet(path, at).filter(|&octet| is_decoded(octet));
-    let mut at = (0..path.len()).find(|&at| escaped(at).is_some())?;
+    let first = path.iter().position(|&byte| byte == b'%')?;
+    let mut at = (first..path.len()).find(|&at| escaped(at).is_some())?;
     let mut decoded = Vec::with_capacity(path.len());
     decoded.extend_from_slice(&path[..at]);
     while let Some(&byte) = path.get(at) {

@@ -193,10 +193,9 @@ impl CompiledRoutes {
                 by_method.push((method.clone(), index));
             }
         }
-        let names = routes.iter();
-        let names = names.map(|route| (Arc::clone(&route.name), route.ambiguous_paths));
+        let entry = |route: &RouteMatch| (Arc::clone(&route.name), route.ambiguous_paths);
         Ok(Self {
-            routes: names.collect(),
+            routes: routes.iter().map(entry).collect(),
             by_method,
             default,
             by_index: builder.built,

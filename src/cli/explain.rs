@@ -19,7 +19,7 @@ use crate::config::{self, Environment, Overrides, Policy, RoutePolicy};
 use crate::http1::target;
 use crate::intake;
 use crate::intake::headers::HeaderNames;
-use crate::path;
+use crate::path::{self, RequestPath};
 use crate::problem::Problem;
 use crate::respond::cors::preflight_method;
 use crate::route::Matcher;
@@ -61,7 +61,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let method = Method::from_bytes(args.method.as_bytes())
         .with_context(|| format!("--method '{}' is not a valid request method", args.method))?;
-    let uri = target::parse(&method, Bytes::from(args.path.clone().into_bytes()))
+    let path = Bytes::from(args.path.clone());
+    let uri = target::parse(&method, &path, 0..path.len())
         .with_context(|| format!("--path '{}' is not a valid request path", args.path))?;
     let headers = headers(&args.headers)?;
     let mut request = Request::new(());
@@ -134,13 +135,8 @@ fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
 
     let preflight = preflight_method(method, &headers);
     let matched = preflight.as_ref().unwrap_or(method);
-    let lenient = path.lenient().unwrap_or_default();
-    if !lenient.is_empty() {
-        let routes = &policy.routes;
-        line("literal", describe_reading(routes, matched, path.literal()));
-        for reading in &lenient {
-            line("lenient", describe_reading(routes, matched, reading));
-        }
+    for (name, reading) in readings(&policy.routes, matched, &path) {
+        line(name, reading);
     }
     let route = match policy.routes.select(matched, &path) {
         Ok(route) => route,
@@ -210,11 +206,22 @@ fn rejected(problem: &Problem) -> String {
     format!("{}, {}", problem.status.as_u16(), problem.detail)
 }
 
-/// Describes a reading of a path and its route.
-fn describe_reading(routes: &Matcher<RoutePolicy>, method: &Method, reading: &[u8]) -> String {
-    let route = routes.find(method, reading);
-    let route = route.map_or("no route".into(), |route| format!("route {}", route.name));
-    format!("{} ({route})", reading.escape_ascii())
+/// Describes the literal and the lenient readings of a path with their routes. Returns nothing if the path has no
+/// lenient readings.
+fn readings(
+    routes: &Matcher<RoutePolicy>,
+    method: &Method,
+    path: &RequestPath<'_>,
+) -> Vec<(&'static str, String)> {
+    let describe = |reading: &[u8]| {
+        let route = routes.find(method, reading);
+        let route = route.map_or("no route".into(), |route| format!("route {}", route.name));
+        format!("{} ({route})", reading.escape_ascii())
+    };
+    let lenient = path.lenient().unwrap_or_default();
+    let literal = (!lenient.is_empty()).then(|| ("literal", describe(path.literal())));
+    let lenient = lenient.iter().map(|reading| ("lenient", describe(reading)));
+    literal.into_iter().chain(lenient).collect()
 }
 
 /// Describes which request headers the gateway does not forward, and why. Returns `None` if the gateway forwards all

@@ -119,7 +119,7 @@ impl Head {
         let mut request = Request::new(());
         *request.method_mut() =
             Method::from_bytes(&bytes[self.method.clone()]).map_err(|_| Violation::RequestLine)?;
-        *request.uri_mut() = target::parse(request.method(), bytes.slice(self.target.clone()))?;
+        *request.uri_mut() = target::parse(request.method(), bytes, self.target.clone())?;
         *request.version_mut() = match self.version {
             Version::Http10 => http::Version::HTTP_10,
             Version::Http11 => http::Version::HTTP_11,

@@ -4,6 +4,8 @@
 //! acceptable: the gateway forwards such characters in percent-encoded form, and forwards no other target than the
 //! received one. HTTP/2 requests do not pass this parser, because their library creates the `Uri`.
 
+use std::ops::Range;
+
 use bytes::Bytes;
 use http::uri::PathAndQuery;
 use http::{Method, Uri};
@@ -11,14 +13,16 @@ use http::{Method, Uri};
 use super::violation::Violation;
 use crate::path;
 
-/// Parses the target of a request with this method.
-pub(crate) fn parse(method: &Method, target: Bytes) -> Result<Uri, Violation> {
+/// Parses the target of a request with this method. `range` is its position in `bytes`, which the URI references
+/// without a copy.
+pub(crate) fn parse(method: &Method, bytes: &Bytes, range: Range<usize>) -> Result<Uri, Violation> {
+    let target = &bytes[range.clone()];
     if let Some(at) = target.iter().position(|&octet| octet == b'#') {
         return Err(Violation::TargetCharacter { octet: b'#', at });
     }
-    let uri = match Uri::from_maybe_shared(target.clone()) {
+    let uri = match Uri::from_maybe_shared(bytes.slice(range)) {
         Ok(uri) => uri,
-        Err(_) => encoded(&target).ok_or(Violation::Target)?,
+        Err(_) => encoded(target).ok_or(Violation::Target)?,
     };
     if uri.scheme().is_none() {
         return Ok(uri);
@@ -51,48 +55,53 @@ fn encoded(target: &[u8]) -> Option<Uri> {
 mod tests {
     use super::*;
 
+    fn parse(method: &Method, target: &'static str) -> Result<Uri, Violation> {
+        let bytes = Bytes::from_static(target.as_bytes());
+        super::parse(method, &bytes, 0..bytes.len())
+    }
+
     #[track_caller]
-    fn parses(method: Method, target: &'static str, expected: &str) {
-        let uri = parse(&method, Bytes::from_static(target.as_bytes()));
+    fn parses(method: &Method, target: &'static str, expected: &str) {
+        let uri = parse(method, target);
         assert_eq!(uri.map(|uri| uri.to_string()).as_deref(), Ok(expected));
     }
 
     #[track_caller]
     fn is_rejected(target: &'static str, expected: Violation) {
-        let uri = parse(&Method::GET, Bytes::from_static(target.as_bytes()));
+        let uri = parse(&Method::GET, target);
         assert_eq!(uri, Err(expected), "{target}");
     }
 
     #[test]
     fn characters_that_the_uri_type_rejects_are_percent_encoded() {
         parses(
-            Method::GET,
+            &Method::GET,
             r#"/q?query=up{job="x"}"#,
             "/q?query=up%7Bjob=%22x%22%7D",
         );
-        parses(Method::GET, "/<a>`b`?c=<d>", "/%3Ca%3E%60b%60?c=%3Cd%3E");
-        parses(Method::GET, r#"http://a/é?c="d""#, "http://a/é?c=%22d%22");
+        parses(&Method::GET, "/<a>`b`?c=<d>", "/%3Ca%3E%60b%60?c=%3Cd%3E");
+        parses(&Method::GET, r#"http://a/é?c="d""#, "http://a/é?c=%22d%22");
     }
 
     #[test]
     fn valid_targets_are_unchanged() {
         for target in ["/", "/a/../b//c\\d?e=%2f", "http://a/", "http://a/b?c", "*"] {
-            parses(Method::GET, target, target);
-            parses(Method::OPTIONS, target, target);
+            parses(&Method::GET, target, target);
+            parses(&Method::OPTIONS, target, target);
         }
     }
 
     #[test]
     fn an_absolute_target_without_a_path_has_the_path_slash() {
-        parses(Method::GET, "http://a", "http://a/");
-        parses(Method::GET, "http://a?x=/", "http://a/?x=/");
-        parses(Method::GET, "http://a?x", "http://a/?x");
-        parses(Method::OPTIONS, "http://a?x", "http://a/?x");
+        parses(&Method::GET, "http://a", "http://a/");
+        parses(&Method::GET, "http://a?x=/", "http://a/?x=/");
+        parses(&Method::GET, "http://a?x", "http://a/?x");
+        parses(&Method::OPTIONS, "http://a?x", "http://a/?x");
     }
 
     #[test]
     fn options_with_an_absolute_target_without_a_path_has_the_target_asterisk() {
-        let uri = parse(&Method::OPTIONS, Bytes::from_static(b"http://a")).unwrap();
+        let uri = parse(&Method::OPTIONS, "http://a").unwrap();
         assert_eq!(uri.path(), "*");
         assert_eq!(uri.host(), Some("a"));
     }
@@ -107,7 +116,7 @@ mod tests {
     #[test]
     fn an_invalid_uri_is_rejected() {
         for target in ["api", "?x", "http:///a", "\\a", "a:b:c"] {
-            let uri = parse(&Method::GET, Bytes::from_static(target.as_bytes()));
+            let uri = parse(&Method::GET, target);
             let is_rejected = uri
                 .as_ref()
                 .map_or(true, |uri| !uri.path().starts_with('/'));

@@ -18,7 +18,7 @@ use super::decode_escapes;
 const MAX_READINGS: usize = 128;
 
 /// Maximum length of all readings of one path together, in bytes. The time to find the readings is proportional to it.
-const MAX_BYTES: usize = 256 * 1024;
+const MAX_BYTES: usize = 128 * 1024;
 
 /// Error: a path has more or longer lenient readings than the gateway compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

@@ -6,6 +6,7 @@ Prints one line of JSON: the port of the server, and the access key of a user wi
 """
 
 import json
+import logging
 import sys
 
 import boto3
@@ -19,6 +20,7 @@ ADMIN = {
 
 
 def main() -> None:
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     _, port = server.get_host_and_port()

@@ -4,6 +4,7 @@
 //! own threads, so they continue while a test blocks its thread.
 
 mod certificates;
+mod child;
 mod client;
 #[allow(dead_code, reason = "the unit tests of the disk store use the rest")]
 pub(crate) mod damage;
@@ -25,6 +26,7 @@ mod upstream;
 mod wait;
 
 pub(crate) use certificates::Certificates;
+pub(crate) use child::{KilledOnDrop, free_address};
 pub(crate) use client::{Client, ClientRequest, ClientResponse, is_problem, is_unknown};
 pub(crate) use gateway::{Gateway, GatewayBuilder};
 pub(crate) use nginx::Nginx;

@@ -1,16 +1,16 @@
 //! nginx as a reverse proxy, to compare its results with those of the gateway.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::process::{Child, Command, Stdio};
+use std::net::SocketAddr;
+use std::process::{Command, Stdio};
 
 use tempfile::TempDir;
 
-use super::wait_until;
+use super::{KilledOnDrop, free_address};
 
 /// Running nginx that forwards every request to one server. It stops when it is dropped.
 pub(crate) struct Nginx {
     address: SocketAddr,
-    child: Child,
+    _process: KilledOnDrop,
     _directory: TempDir,
 }
 
@@ -18,9 +18,7 @@ impl Nginx {
     /// Starts nginx in front of `server`. `proxy_pass` has no path, so nginx forwards targets as received.
     pub(crate) fn start(server: SocketAddr) -> Self {
         let directory = tempfile::tempdir().expect("the directory is created");
-        let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-        let address = free.local_addr().expect("the listener has an address");
-        drop(free);
+        let address = free_address();
         let path = directory.path().display();
         let config = format!(
             "daemon off; master_process off; pid {path}/pid; error_log stderr;
@@ -44,33 +42,23 @@ impl Nginx {
         std::fs::write(&file, config).expect("the file is written");
         // Debian installs nginx in /usr/sbin, which is not in the PATH of every user.
         let search_path = std::env::var("PATH").unwrap_or_default();
-        let child = Command::new("nginx")
+        let mut command = Command::new("nginx");
+        command
             .env("PATH", format!("{search_path}:/usr/sbin"))
             .arg("-p")
             .arg(directory.path())
             .arg("-c")
             .arg(&file)
             .stdin(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("`nginx` is installed: install the package `nginx`, or run `make test`");
-        wait_until("nginx listens", || TcpStream::connect(address).is_ok());
+            .stderr(Stdio::null());
         Self {
             address,
-            child,
+            _process: KilledOnDrop::listening(&mut command, address),
             _directory: directory,
         }
     }
 
     pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
-    }
-}
-
-impl Drop for Nginx {
-    fn drop(&mut self) {
-        // Errors are ignored: they mean that the process has already exited.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }

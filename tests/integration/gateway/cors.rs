@@ -173,7 +173,7 @@ async fn without_the_section_a_preflight_is_forwarded_and_charged_to_a_separate_
 }
 
 #[tokio::test]
-async fn a_preflight_for_a_method_without_a_route_returns_404() {
+async fn a_preflight_for_a_method_without_a_route_returns_405() {
     let upstream = Upstream::replying(200);
     let gateway = gateway(CORS, &upstream);
     let response = gateway
@@ -183,8 +183,8 @@ async fn a_preflight_for_a_method_without_a_route_returns_404() {
         .header("Access-Control-Request-Method", "DELETE")
         .send()
         .await;
-    assert_eq!(response.status, 404);
-    // The 404 has CORS headers, so that the author of the page can read the reason.
+    assert_eq!(response.status, 405);
+    // The 405 has CORS headers, so that the author of the page can read the reason.
     assert_eq!(response.header("access-control-allow-origin"), APP);
 }
 
@@ -197,7 +197,8 @@ async fn an_options_request_that_is_not_a_preflight_matches_by_its_own_method() 
         .request("OPTIONS", "/register")
         .send()
         .await;
-    assert_eq!(response.status, 404);
+    assert_eq!(response.status, 405);
+    assert_eq!(response.problem(), "method-not-allowed");
 }
 
 #[tokio::test]

@@ -3,16 +3,16 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::process::{Child, Stdio};
+use std::process::Stdio;
 
 use serde_json::Value;
 
 use super::{run, script_command};
-use crate::support::{Gateway, Nginx};
+use crate::support::{Gateway, KilledOnDrop, Nginx};
 
 /// Running moto server. It stops when it is dropped.
 struct S3Server {
-    child: Child,
+    _process: KilledOnDrop,
     port: u16,
     id: String,
     secret: String,
@@ -23,7 +23,6 @@ impl S3Server {
         let mut child = script_command("s3_server.py")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::null())
             .spawn()
             .expect("the process starts");
         let mut line = String::new();
@@ -35,7 +34,7 @@ impl S3Server {
         let text = |name: &str| report[name].as_str().expect(name).to_owned();
         let port = report["port"].as_u64().expect("the port is a number");
         Self {
-            child,
+            _process: KilledOnDrop(child),
             port: port.try_into().expect("a port has 16 bits"),
             id: text("id"),
             secret: text("secret"),
@@ -55,29 +54,12 @@ impl S3Server {
     }
 }
 
-impl Drop for S3Server {
-    fn drop(&mut self) {
-        // Errors are ignored: they mean that the process has already exited.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 #[tokio::test]
 async fn s3_keys_have_the_same_results_behind_the_gateway_as_behind_nginx() {
     let server = S3Server::start();
     let nginx = Nginx::start(server.address());
-    let gateway = Gateway::with(&format!(
-        r#"
-        [upstream.s3]
-        servers = ["http://{}"]
-        [[route]]
-        name = "all"
-        path = "/"
-        "#,
-        server.address()
-    ))
-    .start();
+    let server_url = format!("http://{}", server.address());
+    let gateway = Gateway::proxying("").upstream_url(&server_url).start();
     let url = format!("http://{}", gateway.address());
     let (through_gateway, through_nginx) = tokio::join!(
         server.use_keys(url.clone(), "first", &server.secret),

@@ -147,7 +147,7 @@ fn dots(path: &str) -> String {
         if input.starts_with("/./") {
             input.replace_range(..2, "");
         } else if input == "/." {
-            input = "/".to_owned();
+            input = String::from("/");
         } else if input.starts_with("/../") || input == "/.." {
             input = format!("/{}", input.get(4..).unwrap_or_default());
             output.truncate(output.rfind('/').unwrap_or(0));

@@ -10,6 +10,92 @@ use crate::support::{ClientResponse, Upstream};
 
 const LIMITED: &str = "/o/client/register";
 
+/// Sequences that servers can read as a slash.
+const SLASHES: [&str; 65] = [
+    "//",
+    "///",
+    "/./",
+    "/%2e/",
+    "/x/../",
+    "/x/%2e%2e/",
+    "/x/.%2E/",
+    "/x//../",
+    "/x///../../",
+    "/x/y/../../",
+    "/%2e%2e/",
+    "%2f",
+    "%2F",
+    "/%2f",
+    "\\",
+    "/\\",
+    "\\/",
+    "%5c",
+    "%5C",
+    "/%5c..%5c",
+    "/x\\..\\",
+    "/x%5C..%5C",
+    "/x%255c..%255c",
+    "%252f",
+    "%25252F",
+    "/;/",
+    "/;x/",
+    ";/",
+    ";x=1/",
+    ";x=1;y=2//",
+    "%3Bx/",
+    "%253bx/",
+    "/..;/",
+    "/x/..;/",
+    "/x/..;a=b/",
+    "/x/%2e%2e;/",
+    "/x/..%3b/",
+    "/x;y/..;z/",
+    "/.;/",
+    "/%09/",
+    "/%20/",
+    "/%0a/",
+    "/%00/",
+    "/x/%252e%252e/",
+    "/x/%25252e./",
+    "/x%252f..%252f",
+    "/x/..%2f",
+    "/x/..%252F",
+    "/.%00/",
+    "/.../",
+    "%c0%af",
+    "%C0%AF",
+    "%e0%80%af",
+    "/x%c0%af..%c0%af",
+    "/x/%c0%ae%c0%ae/",
+    "/x/%25c0%25ae./",
+    "%c1%9c",
+    "%ef%bc%8f",
+    "/%c0%ae%c0%ae/",
+    "/x/.%252e;y\\",
+    "/x%2F..//",
+    "/./x;y//..%2f../",
+    "%2f/",
+    "/x/%2e%2e%5c",
+    "/x/y%2f../../",
+];
+
+/// Further spellings, and paths that are not spellings of [`LIMITED`].
+const OTHERS: [&str; 13] = [
+    "//host/o/client/register",
+    "//host\\o/client/register",
+    "/\\host/o/client/register",
+    "/%2Fhost/o/client/register",
+    "/x?/../o/client/register",
+    "/x%3F/../o/client/register",
+    "/x%3f/%2e%2e/o/client/register",
+    "/%23/../o/client/register",
+    "/o/client/register%3Fx",
+    "/o/client/register%23x",
+    "/o/client/register;x",
+    "/O/client/register",
+    "/o/client/regist",
+];
+
 /// Returns many spellings of [`LIMITED`]. In each of them, one character is encoded, or slashes are replaced by other
 /// sequences, and an ending is appended.
 fn spellings() -> Vec<String> {
@@ -31,74 +117,7 @@ fn spellings() -> Vec<String> {
         ]
         .map(|spelling| format!("{before}{spelling}{after}"))
     });
-    let slashes = [
-        "//",
-        "///",
-        "/./",
-        "/%2e/",
-        "/x/../",
-        "/x/%2e%2e/",
-        "/x/.%2E/",
-        "/x//../",
-        "/x///../../",
-        "/x/y/../../",
-        "/%2e%2e/",
-        "%2f",
-        "%2F",
-        "/%2f",
-        "\\",
-        "/\\",
-        "\\/",
-        "%5c",
-        "%5C",
-        "/%5c..%5c",
-        "/x\\..\\",
-        "/x%5C..%5C",
-        "/x%255c..%255c",
-        "%252f",
-        "%25252F",
-        "/;/",
-        "/;x/",
-        ";/",
-        ";x=1/",
-        ";x=1;y=2//",
-        "%3Bx/",
-        "%253bx/",
-        "/..;/",
-        "/x/..;/",
-        "/x/..;a=b/",
-        "/x/%2e%2e;/",
-        "/x/..%3b/",
-        "/x;y/..;z/",
-        "/.;/",
-        "/%09/",
-        "/%20/",
-        "/%0a/",
-        "/%00/",
-        "/x/%252e%252e/",
-        "/x/%25252e./",
-        "/x%252f..%252f",
-        "/x/..%2f",
-        "/x/..%252F",
-        "/.%00/",
-        "/.../",
-        "%c0%af",
-        "%C0%AF",
-        "%e0%80%af",
-        "/x%c0%af..%c0%af",
-        "/x/%c0%ae%c0%ae/",
-        "/x/%25c0%25ae./",
-        "%c1%9c",
-        "%ef%bc%8f",
-        "/%c0%ae%c0%ae/",
-        "/x/.%252e;y\\",
-        "/x%2F..//",
-        "/./x;y//..%2f../",
-        "%2f/",
-        "/x/%2e%2e%5c",
-        "/x/y%2f../../",
-    ];
-    let at_slashes = slashes.into_iter().flat_map(|slash| {
+    let at_slashes = SLASHES.into_iter().flat_map(|slash| {
         let one = LIMITED
             .match_indices('/')
             .map(move |(at, _)| format!("{}{slash}{}", &LIMITED[..at], &LIMITED[at + 1..]));
@@ -110,24 +129,9 @@ fn spellings() -> Vec<String> {
         };
         one.chain([rooted])
     });
-    let others = [
-        "//host/o/client/register",
-        "//host\\o/client/register",
-        "/\\host/o/client/register",
-        "/%2Fhost/o/client/register",
-        "/x?/../o/client/register",
-        "/x%3F/../o/client/register",
-        "/x%3f/%2e%2e/o/client/register",
-        "/%23/../o/client/register",
-        "/o/client/register%3Fx",
-        "/o/client/register%23x",
-        "/o/client/register;x",
-        "/O/client/register",
-        "/o/client/regist",
-    ];
     let single = characters
         .chain(at_slashes)
-        .chain(others.map(str::to_owned))
+        .chain(OTHERS.map(str::to_owned))
         .filter(|path| path.starts_with('/'));
     let endings = ["", "/..", ";x", "%2f%2e%2e%2Fregister"];
     single
