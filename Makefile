@@ -3,6 +3,7 @@
 #   make test            runs all tests, including doctests; installs missing packages and clients
 #   make quick           runs the unit tests that need only a Rust toolchain; installs nothing
 #   make clients         installs only the HTTP clients that tests run against the gateway
+#   make registry        tests npm packages behind the gateway, with a registry that it installs (about 65 MB)
 #   make lint            checks formatting, clippy, and (if cargo-deny is installed) licences and advisories
 #   make fmt             formats the sources
 #   make docs            generates config/reference.toml and the tables of docs/configuration.md
@@ -59,7 +60,7 @@ define install
 	fi
 endef
 
-.PHONY: test quick clients lint lint-format lint-clippy lint-dependencies fmt docs
+.PHONY: test quick clients registry lint lint-format lint-clippy lint-dependencies fmt docs
 .PHONY: crash drain bench disk peers peers-clients peers-fleet peers-keyed peers-upstream instructions
 
 test: clients
@@ -102,6 +103,19 @@ $(CLIENTS)/installed: $(addprefix tests/clients/,requirements.txt package.json p
 	cp $(filter %.json,$^) "$(CLIENTS)"
 	cd "$(CLIENTS)" && PATH="$(CLIENTS)/node/bin:$$PATH" \
 	    node node/lib/node_modules/npm/bin/npm-cli.js ci --loglevel=error --no-audit --no-fund --ignore-scripts
+	touch "$@"
+
+# Not part of `test`, because the installation takes longer than the test.
+registry: $(CLIENTS)/registry/installed
+	$(call install,$(TEST_NEEDS))
+	$(CARGO) test --locked $(TEST_FEATURES) --test integration gateway::client_libraries::npm:: -- --include-ignored
+
+$(CLIENTS)/registry/installed: $(addprefix tests/clients/registry/,package.json package-lock.json) $(CLIENTS)/installed
+	rm -rf "$(CLIENTS)/registry"
+	mkdir "$(CLIENTS)/registry"
+	cp $(filter %.json,$^) "$(CLIENTS)/registry"
+	cd "$(CLIENTS)/registry" && PATH="$(CLIENTS)/node/bin:$$PATH" \
+	    node ../node/lib/node_modules/npm/bin/npm-cli.js ci --loglevel=error --no-audit --no-fund --ignore-scripts
 	touch "$@"
 
 # Separate targets, so that `make --keep-going lint` runs every check even if one fails.

@@ -3,6 +3,7 @@
 
 mod cookies;
 mod huggingface;
+mod npm;
 mod retry_hints;
 mod s3;
 mod signatures;
