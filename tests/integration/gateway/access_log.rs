@@ -201,6 +201,21 @@ async fn a_rejection_names_the_limit_the_wait_and_the_keys() {
 }
 
 #[tokio::test]
+async fn the_path_is_logged_as_it_is_forwarded() {
+    let upstream = Upstream::echo();
+    let gateway = LoggingGateway::start(&upstream.url(), "json", ROUTES);
+    let client = gateway.process.client();
+    for (requested, forwarded) in [
+        ("/%61/{b}/%2f", "/a/%7Bb%7D/%2F"),
+        ("/c/../d//", "/c/../d//"),
+    ] {
+        let response = client.get(requested).send().await;
+        assert_eq!(response.json()["target"], forwarded);
+        assert_eq!(gateway.line(forwarded).await["route"], "rest");
+    }
+}
+
+#[tokio::test]
 async fn responses_of_the_gateway_have_a_reason() {
     let upstream = sending_and_closing("");
     let gateway = LoggingGateway::start(&upstream.url(), "json", ROUTES);
