@@ -2,20 +2,41 @@
 
 use http::Version;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
 use tokio::time::timeout;
+use tokio_rustls::client::TlsStream;
 
 use super::http2::frames::{
     END_HEADERS, END_STREAM, GOAWAY, HEADERS, PREFACE, SETTINGS, block, frame,
 };
 use crate::support::{Certificates, Client, Gateway, TEST_TIMEOUT, Upstream};
 
+/// Starts a TLS gateway with a `header_timeout` of 2 s.
 fn tls_gateway(certificates: &Certificates, upstream: &Upstream) -> Gateway {
     let tls = format!(
-        "[server]\ntls = {{ cert = \"{}\", key = \"{}\" }}",
+        "[server]\nheader_timeout = \"2s\"\ntls = {{ cert = \"{}\", key = \"{}\" }}",
         certificates.cert_file().display(),
         certificates.key_file().display()
     );
     Gateway::proxying(&tls).upstream(upstream).start()
+}
+
+/// Opens a TLS connection that offers the ALPN protocols `alpn`.
+async fn tls_connection(
+    gateway: &Gateway,
+    certificates: &Certificates,
+    alpn: &[&str],
+) -> TlsStream<TcpStream> {
+    let stream = gateway
+        .client()
+        .connect()
+        .await
+        .expect("the connection should be established");
+    let name = "localhost"
+        .try_into()
+        .expect("the server name should be valid");
+    let connecting = certificates.connector(alpn).connect(name, stream);
+    connecting.await.expect("the TLS handshake should succeed")
 }
 
 #[tokio::test]
@@ -46,19 +67,7 @@ async fn a_tls_listener_prefers_http_2() {
         (&["http/1.1"], Some("http/1.1")),
         (&[], None),
     ] {
-        let stream = gateway
-            .client()
-            .connect()
-            .await
-            .expect("the connection should be established");
-        let name = "localhost"
-            .try_into()
-            .expect("the server name should be valid");
-        let connector = certificates.connector(offered);
-        let tls = connector
-            .connect(name, stream)
-            .await
-            .expect("the TLS handshake should succeed");
+        let tls = tls_connection(&gateway, &certificates, offered).await;
         let alpn = tls.get_ref().1.alpn_protocol().map(String::from_utf8_lossy);
         assert_eq!(alpn.as_deref(), negotiated);
     }
@@ -93,16 +102,7 @@ async fn the_protocol_negotiated_by_alpn_is_binding() {
         (&[], &http2, true),
     ] {
         let before = upstream.count();
-        let stream = gateway.client().connect().await;
-        let stream = stream.expect("the connection should be established");
-        let name = "localhost"
-            .try_into()
-            .expect("the server name should be valid");
-        let mut tls = certificates
-            .connector(negotiated)
-            .connect(name, stream)
-            .await
-            .expect("the TLS handshake should succeed");
+        let mut tls = tls_connection(&gateway, &certificates, negotiated).await;
         tls.write_all(sent).await.expect("the bytes should be sent");
         let mut received = Vec::new();
         // An error is ignored, because the gateway closes the connection without a TLS alert.
@@ -116,6 +116,23 @@ async fn the_protocol_negotiated_by_alpn_is_binding() {
             let text = String::from_utf8_lossy(&received);
             assert!(!text.contains("200 OK"), "{negotiated:?}: {text}");
         }
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_is_silent_after_the_tls_handshake_is_disconnected() {
+    let certificates = Certificates::for_localhost();
+    let upstream = Upstream::echo();
+    let gateway = tls_gateway(&certificates, &upstream);
+    let [mut http2, mut http1, mut unknown] = [
+        tls_connection(&gateway, &certificates, &["h2"]).await,
+        tls_connection(&gateway, &certificates, &["http/1.1"]).await,
+        tls_connection(&gateway, &certificates, &[]).await,
+    ];
+    for connection in [&mut http2, &mut http1, &mut unknown] {
+        let received = timeout(TEST_TIMEOUT, connection.read_u8()).await;
+        let received = received.expect("the gateway should close the connection");
+        assert!(received.is_err(), "the gateway should send nothing");
     }
 }
 

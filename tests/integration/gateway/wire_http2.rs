@@ -5,8 +5,8 @@ use std::io::{Read as _, Write as _};
 use std::time::{Duration, Instant};
 
 use crate::gateway::http2::frames::{
-    CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, RST_STREAM, SETTINGS,
-    block, frame, length,
+    CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, PING, PREFACE, RST_STREAM,
+    SETTINGS, block, frame, length,
 };
 use crate::support::TEST_TIMEOUT;
 use crate::support::raw_http::{RawClient, RawUpstream, UpstreamConnection, WireGateway, ok};
@@ -492,6 +492,29 @@ fn an_idle_connection_is_closed_although_its_client_does_not_acknowledge_the_shu
     let mut client = Http2::connect(&gateway);
     while client.next().is_some() {}
     assert!(started.elapsed() >= Duration::from_millis(300));
+}
+
+#[test]
+fn a_preface_or_head_that_never_ends_closes_the_connection() {
+    let upstream = RawUpstream::echoing_request_line();
+    let timeouts = "idle_timeout = \"300ms\"\nheader_timeout = \"300ms\"";
+    let gateway = WireGateway::with(upstream.address, timeouts, "");
+    let settings = [PREFACE, &frame(SETTINGS, 0, 0, &[])].concat();
+    let head = frame(HEADERS, END_STREAM, 1, &block(&GET));
+    for sent in [
+        PREFACE[..10].to_vec(),
+        PREFACE.to_vec(),
+        [&settings[..], &head[..20]].concat(),
+        // The flag END_HEADERS is missing, so the head ends with a CONTINUATION frame.
+        [&settings[..], &head].concat(),
+    ] {
+        let started = Instant::now();
+        let mut client = gateway.client();
+        client.send(sent);
+        let (_frames, _end) = client.read_to_end();
+        assert!(started.elapsed() >= Duration::from_millis(250));
+    }
+    upstream.assert_received_nothing(&gateway);
 }
 
 #[test]
