@@ -64,9 +64,17 @@ impl FlowControl {
 impl WaitingStream<'_> {
     /// Whether the stream has no capacity because other streams are served first. False means that its client is slow.
     pub(super) fn is_behind_others(&self) -> bool {
-        let granted = self.flow.granted.load(Ordering::Relaxed) - self.granted_before;
+        self.granted() > 0 && !self.is_skipped()
+    }
+
+    /// Whether other streams received so many grants that `h2` has skipped this stream. Its window is exhausted.
+    pub(super) fn is_skipped(&self) -> bool {
         let waiting = self.flow.waiting.load(Ordering::Relaxed) as u64;
-        granted > 0 && granted < 2 * waiting
+        self.granted() >= 2 * waiting
+    }
+
+    fn granted(&self) -> u64 {
+        self.flow.granted.load(Ordering::Relaxed) - self.granted_before
     }
 }
 
@@ -85,13 +93,13 @@ mod tests {
         let flow = FlowControl::new(Arc::default());
         let (stream, _second, third) = (flow.wait(), flow.wait(), flow.wait());
         // `h2` has granted no capacity to any stream, so no other stream is served first. The client is slow.
-        assert!(!stream.is_behind_others());
+        assert!(!stream.is_behind_others() && !stream.is_skipped());
         for _ in 0..5 {
             flow.grant();
-            assert!(stream.is_behind_others());
+            assert!(stream.is_behind_others() && !stream.is_skipped());
         }
         flow.grant();
-        assert!(!stream.is_behind_others());
+        assert!(!stream.is_behind_others() && stream.is_skipped());
         drop(third);
         assert_eq!(flow.waiting.load(Ordering::Relaxed), 2);
     }

@@ -207,8 +207,12 @@ impl ResponseSender<'_> {
                 }
                 Ok(None) => return Err(SendError::Cancelled),
                 // A blocked socket holds back data of this stream. The write timeout of the socket applies instead,
-                // because it detects whether the client acknowledges bytes. The type `Rewind` checks that timeout.
-                Err(_elapsed) if self.flow.is_blocked() && !self.unwritten.is_empty() => {}
+                // because it detects whether the client acknowledges bytes. The type `Rewind` checks that timeout. If
+                // `h2` skips the stream, its data is unwritten because the client has withdrawn the window.
+                Err(_elapsed)
+                    if self.flow.is_blocked()
+                        && !self.unwritten.is_empty()
+                        && !waiting.is_skipped() => {}
                 Err(_elapsed)
                     if rounds < MAX_ROUNDS
                         && (self.flow.is_blocked() || waiting.is_behind_others()) =>
