@@ -152,27 +152,36 @@ pub(crate) fn encode_invalid(target: &str) -> Option<String> {
 
 /// Whether the path is forwarded unchanged and has no lenient readings. False means that the path must be parsed to
 /// find out.
+///
+/// The loop has no branches, because most paths are plain. It takes half of the time of a loop that stops at the first
+/// special octet (12 instead of 22 ns for 27 octets).
 fn is_plain(path: &str) -> bool {
-    let mut previous = 0;
+    let mut found = 0;
+    let mut relevant = SPECIAL;
     for byte in path.bytes() {
-        let is_suspect = match byte {
-            b'/' | b'.' => previous == b'/',
-            _ => SPECIAL[usize::from(byte)],
-        };
-        if is_suspect {
-            return false;
-        }
-        previous = byte;
+        found |= CLASSES[usize::from(byte)] & relevant;
+        relevant = SPECIAL | (u8::from(byte == b'/') * SPECIAL_AFTER_SLASH);
     }
-    true
+    found == 0
 }
 
-/// Table of the octets that can need a rewrite or can have a special meaning for servers, except `/` and `.`.
-static SPECIAL: [bool; 256] = {
-    let mut table = [false; 256];
+/// Class of the octets that can need a rewrite or can have a special meaning for servers.
+const SPECIAL: u8 = 1;
+
+/// Class of the octets that can have a special meaning for servers after a slash.
+const SPECIAL_AFTER_SLASH: u8 = 2;
+
+/// Class of each octet; 0 for ordinary octets.
+static CLASSES: [u8; 256] = {
+    let mut table = [0; 256];
     let mut octet = 0_u8;
     while octet.is_ascii() {
-        table[octet as usize] = is_encoded(octet) || matches!(octet, b'%' | b'\\' | b';' | 0);
+        table[octet as usize] = match octet {
+            b'%' | b'\\' | b';' | 0 => SPECIAL,
+            b'/' | b'.' => SPECIAL_AFTER_SLASH,
+            _ if is_encoded(octet) => SPECIAL,
+            _ => 0,
+        };
         octet += 1;
     }
     table
@@ -187,7 +196,8 @@ const fn is_encoded(octet: u8) -> bool {
 /// Rewrites a path or a query into the form in which it is forwarded.
 fn unify(text: &str) -> Cow<'_, str> {
     let bytes = text.as_bytes();
-    let Some(mut at) = bytes.iter().position(|&byte| SPECIAL[usize::from(byte)]) else {
+    let is_special = |&byte: &u8| CLASSES[usize::from(byte)] == SPECIAL;
+    let Some(mut at) = bytes.iter().position(is_special) else {
         return Cow::Borrowed(text);
     };
     // If an escape is malformed, a decoded character could complete it: `%%411` would become `%A1`.
