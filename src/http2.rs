@@ -22,6 +22,7 @@
 mod body;
 mod flow;
 mod linger;
+mod paused_bodies;
 mod response;
 mod write_tracking;
 
@@ -41,6 +42,7 @@ use tokio_util::task::TaskTracker;
 
 use self::flow::FlowControl;
 use self::linger::LingeringStreams;
+use self::paused_bodies::PausedBodies;
 use self::write_tracking::{QueueSender, QueuedResponses, TrackedPart};
 use crate::http1::{Rewind, TrackDelivery, Violation};
 use crate::metrics::Http2Metrics;
@@ -71,6 +73,7 @@ const RESET_STREAMS: usize = 4;
 struct ConnectionState<B> {
     flow: FlowControl,
     lingering: LingeringStreams,
+    paused_bodies: PausedBodies,
     queue: QueueSender<B>,
 }
 
@@ -112,6 +115,7 @@ where
     let state = Arc::new(ConnectionState {
         flow: FlowControl::new(Arc::clone(&socket)),
         lingering: LingeringStreams::new(metrics),
+        paused_bodies: PausedBodies::default(),
         queue: queued.sender(),
     });
     let handshake = builder(limits).handshake::<_, TrackedPart>(io);
@@ -129,7 +133,8 @@ where
             accepted = poll_fn(|cx| {
                 let accepted = connection.poll_accept(cx);
                 let is_written = match &accepted {
-                    Poll::Pending => true,
+                    // While the connection closes because of an error, `h2` has discarded the queued frames.
+                    Poll::Pending => !socket.is_closing(),
                     // `None` means that the connection has ended. If it ended by a graceful shutdown, all responses
                     // are written. If the client closed it or the gateway aborted it, some responses can be unwritten.
                     Poll::Ready(None) => !socket.is_ended() && !is_aborted,
@@ -220,7 +225,8 @@ async fn exchange<Responding, B>(
     B: TrackDelivery,
 {
     let is_head = request.method() == Method::HEAD;
-    let (mut request, mut first_read, mut unread) = body::receive(request, &timeouts);
+    let (mut request, mut first_read, mut unread) =
+        body::receive(request, &timeouts, &state.paused_bodies);
     // The gateway waits for the end of a stream with `content-length: 0` before it forwards the request. The reason is
     // that an upstream treats such a request as complete as soon as it has received the head.
     let violation = match request.body_mut().end_if_declared_empty().await {
@@ -272,5 +278,81 @@ async fn exchange<Responding, B>(
     }
     if lingers {
         state.lingering.linger(unread).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use bytes::{Bytes, BytesMut};
+    use http_body_util::Full;
+    use tokio::io::{DuplexStream, duplex};
+
+    use super::*;
+
+    /// Responds to `/read` when the request body ends or fails. Never reads the bodies of other requests.
+    async fn respond(
+        mut request: Request<Http2Body>,
+        _violation: Option<Violation>,
+    ) -> Response<Full<Bytes>> {
+        if request.uri().path() != "/read" {
+            std::future::pending::<Infallible>().await;
+        }
+        let body = request.body_mut();
+        let mut response = Response::new(Full::default());
+        while let Some(part) = poll_fn(|cx| body.poll_part(cx)).await {
+            if let Err(error) = part {
+                *response.body_mut() = Full::from(error.to_string());
+                break;
+            }
+        }
+        response
+    }
+
+    async fn run(io: DuplexStream) {
+        let io = Rewind::new(io, BytesMut::new(), Duration::from_secs(30));
+        let (limits, timeouts) = (ServerLimits::default(), ClientTimeouts::default());
+        let (tasks, stop) = (TaskTracker::new(), std::future::pending());
+        let served = serve(io, &limits, timeouts, &tasks, Arc::default(), stop, respond).await;
+        served.expect("the client closes the connection");
+    }
+
+    /// Sends this many bodies that the service does not read, each as large as the window of a stream. Then sends one
+    /// byte of a body that the service reads. Returns how long the service waits for the rest, and the error.
+    async fn wait_beside_paused_bodies(paused: usize) -> (Duration, String) {
+        let (client, server) = duplex(64 * 1024);
+        tokio::spawn(run(server));
+        let (mut requests, connection) = h2::client::handshake(client).await.unwrap();
+        tokio::spawn(connection);
+        let mut open = |path: &str| {
+            let request = Request::post(format!("http://a{path}")).body(()).unwrap();
+            requests.send_request(request, false).unwrap()
+        };
+        let mut streams = Vec::new();
+        for _ in 0..paused {
+            let (response, mut body) = open("/paused");
+            let part = Bytes::from(vec![0; STREAM_WINDOW as usize]);
+            body.send_data(part, false).unwrap();
+            streams.push((response, body));
+            sleep(Duration::from_millis(10)).await;
+        }
+        let (response, mut body) = open("/read");
+        body.send_data(Bytes::from_static(b"x"), false).unwrap();
+        let start = Instant::now();
+        let mut response = response.await.unwrap().into_body();
+        let waited = start.elapsed();
+        let text = response.data().await.unwrap().unwrap();
+        (waited, String::from_utf8(text.to_vec()).unwrap())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_minimum_rate_does_not_apply_while_unread_bodies_fill_the_window() {
+        let (waited, error) = wait_beside_paused_bodies(15).await;
+        assert!(error.contains("min_rate"), "{error}");
+        assert!(waited < Duration::from_secs(6), "{waited:?}");
+        let (waited, error) = wait_beside_paused_bodies(16).await;
+        assert!(error.contains("body_timeout"), "{error}");
+        assert!(waited >= Duration::from_mins(1), "{waited:?}");
     }
 }

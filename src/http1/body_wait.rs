@@ -35,22 +35,19 @@ impl BodyWait {
         }
     }
 
-    /// Returns how long the gateway waits for the next bytes.
-    pub(crate) fn limit(&self) -> Duration {
-        if self.is_rate_limited() {
-            self.credit
+    /// Returns how long the gateway waits for the next bytes, and the violation of a client that sends nothing until
+    /// then.
+    pub(crate) fn limit(&self) -> (Duration, Violation) {
+        if self.min_rate > 0 && self.credit < self.pause {
+            (self.credit, Violation::BodyTooSlow)
         } else {
-            self.pause
+            self.longest_pause()
         }
     }
 
-    /// Returns the violation of a client that sends nothing for [`limit`](Self::limit).
-    pub(crate) fn violation(&self) -> Violation {
-        if self.is_rate_limited() {
-            Violation::BodyTooSlow
-        } else {
-            Violation::BodyTimeout
-        }
+    /// Returns the same as [`limit`](Self::limit) for a client that is slow because of the gateway.
+    pub(crate) fn longest_pause(&self) -> (Duration, Violation) {
+        (self.pause, Violation::BodyTimeout)
     }
 
     /// Records that `bytes` bytes arrived after the gateway had waited for `waited`.
@@ -61,11 +58,6 @@ impl BodyWait {
         let earned = (bytes as u64).saturating_mul(1_000_000_000) / self.min_rate;
         let credit = self.credit.saturating_sub(waited) + Duration::from_nanos(earned);
         self.credit = credit.min(self.pause.max(START));
-    }
-
-    /// Whether the client violates `min_rate` before it violates `body_timeout`.
-    fn is_rate_limited(&self) -> bool {
-        self.min_rate > 0 && self.credit < self.pause
     }
 }
 
@@ -87,11 +79,11 @@ mod tests {
     fn a_client_below_the_minimum_rate_is_too_slow_after_five_seconds_of_waiting() {
         let mut wait = body_wait(60, 1_000);
         for elapsed in 0..5 {
-            assert_eq!(wait.limit(), (5 - elapsed) as u32 * SECOND);
-            assert_eq!(wait.violation(), Violation::BodyTooSlow);
+            let left = (5 - elapsed) * SECOND;
+            assert_eq!(wait.limit(), (left, Violation::BodyTooSlow));
             wait.received(SECOND, 0);
         }
-        assert_eq!(wait.limit(), Duration::ZERO);
+        assert_eq!(wait.limit().0, Duration::ZERO);
     }
 
     #[test]
@@ -100,20 +92,18 @@ mod tests {
         for _ in 0..100_000 {
             wait.received(SECOND, 1_000);
         }
-        assert_eq!(wait.limit(), 5 * SECOND);
+        assert_eq!(wait.limit().0, 5 * SECOND);
     }
 
     #[test]
     fn a_fast_client_can_pause_for_body_timeout_and_no_longer() {
         let mut wait = body_wait(60, 1_000);
         wait.received(Duration::ZERO, 10_000_000);
-        assert_eq!(
-            (wait.limit(), wait.violation()),
-            (60 * SECOND, Violation::BodyTimeout)
-        );
+        assert_eq!(wait.limit(), (60 * SECOND, Violation::BodyTimeout));
         wait.received(59 * SECOND, 1);
-        assert!(wait.limit() < 2 * SECOND, "{wait:?}");
-        assert_eq!(wait.violation(), Violation::BodyTooSlow);
+        let (left, violation) = wait.limit();
+        assert!(left < 2 * SECOND, "{wait:?}");
+        assert_eq!(violation, Violation::BodyTooSlow);
     }
 
     #[test]
@@ -122,19 +112,16 @@ mod tests {
         for _ in 0..100 {
             wait.received(Duration::ZERO, 1);
         }
-        assert!(wait.limit() >= 5 * SECOND, "{wait:?}");
+        assert!(wait.limit().0 >= 5 * SECOND, "{wait:?}");
     }
 
     #[test]
     fn body_timeout_applies_if_it_is_shorter_than_the_credit_or_no_minimum_rate_is_set() {
         for mut wait in [body_wait(2, 1_000), body_wait(60, 0)] {
             let pause = wait.pause;
-            assert_eq!(
-                (wait.limit(), wait.violation()),
-                (pause, Violation::BodyTimeout)
-            );
+            assert_eq!(wait.limit(), (pause, Violation::BodyTimeout));
             wait.received(pause / 2, 1);
-            assert_eq!(wait.violation(), Violation::BodyTimeout);
+            assert_eq!(wait.limit(), (pause, Violation::BodyTimeout));
         }
     }
 
@@ -143,7 +130,7 @@ mod tests {
         for min_rate in [1, u64::MAX] {
             let mut wait = body_wait(60, min_rate);
             wait.received(Duration::MAX, usize::MAX);
-            assert!(wait.limit() <= 60 * SECOND, "{wait:?}");
+            assert!(wait.limit().0 <= 60 * SECOND, "{wait:?}");
         }
     }
 }

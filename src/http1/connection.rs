@@ -406,10 +406,11 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
             Poll::Ready(Ok(None)) => Some(Ok(())),
             Poll::Ready(Err(error)) => Some(Err(error)),
             Poll::Pending => {
-                if (self.poll_client_timeout(cx, self.body_wait.limit())).is_pending() {
+                let (limit, violation) = self.body_wait.limit();
+                if self.poll_client_timeout(cx, limit).is_pending() {
                     return Ok(false);
                 }
-                Some(Err(self.body_wait.violation().into()))
+                Some(Err(violation.into()))
             }
         };
         budget.made_progress();

@@ -101,6 +101,7 @@ pub(crate) struct Rewind<IO> {
 pub(crate) struct SocketState {
     is_blocked: AtomicBool,
     is_ended: AtomicBool,
+    is_closing: AtomicBool,
 }
 
 impl SocketState {
@@ -112,6 +113,11 @@ impl SocketState {
     /// Whether the client has closed its side of the connection.
     pub(crate) fn is_ended(&self) -> bool {
         self.is_ended.load(Ordering::Relaxed)
+    }
+
+    /// Whether the gateway has started to close the connection.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.is_closing.load(Ordering::Relaxed)
     }
 }
 
@@ -214,6 +220,7 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> AsyncWrite for Rewind<IO
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        this.state.is_closing.store(true, Ordering::Relaxed);
         if let Some(linger) = &mut this.linger {
             return linger.poll(&mut this.io, &mut this.timer, cx, true);
         }

@@ -4,18 +4,20 @@
 //! a close of the connection are errors. The upstream uses HTTP/1, where a body with `Content-Length` is complete with
 //! its last byte. So the last part of such a body is withheld from the service until the stream ends.
 
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
 use bytes::Bytes;
 use h2::RecvStream;
 use http::Request;
 use http::header::{CONTENT_LENGTH, EXPECT};
 use http_body::SizeHint;
-use std::pin::Pin;
-use std::task::{Context, Poll, ready};
 use thiserror::Error;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::linger::Unread;
+use super::paused_bodies::{PausedBodies, PausedBody};
 use crate::http1::{BodyWait, Violation};
 use crate::server_settings::ClientTimeouts;
 
@@ -34,6 +36,9 @@ pub(crate) struct Http2Body {
     wait: BodyWait,
     /// Start of the current wait, and its timer. `Some` only while the service waits for the body.
     waiting: Option<(Instant, Pin<Box<Sleep>>)>,
+    paused_bodies: PausedBodies,
+    /// `Some` while the service does not wait for the body.
+    paused: Option<PausedBody>,
     /// Sender that reports the first read of the body. `None` after the first read, or if the client does not wait for
     /// `100 Continue`.
     first_read: Option<oneshot::Sender<()>>,
@@ -62,6 +67,7 @@ pub enum Http2BodyError {
 pub(super) fn receive(
     request: Request<RecvStream>,
     timeouts: &ClientTimeouts,
+    paused_bodies: &PausedBodies,
 ) -> (Request<Http2Body>, FirstRead, Unread) {
     let header = |name| request.headers().get(name);
     // An invalid length is ignored here, because `intake` rejects the request later.
@@ -90,6 +96,8 @@ pub(super) fn receive(
         last: None,
         wait: BodyWait::new(timeouts),
         waiting: None,
+        paused_bodies: paused_bodies.clone(),
+        paused: has_body.then(|| paused_bodies.pause()),
         first_read,
     });
     (request, FirstRead(reported), rest)
@@ -132,16 +140,23 @@ impl Http2Body {
             // `100 Continue` is then not needed.
             let _ = first_read.send(());
         }
+        self.paused = None;
+        let part = ready!(self.poll_received(cx));
+        if let Some(Ok(_)) = part {
+            self.paused = Some(self.paused_bodies.pause());
+        }
+        Poll::Ready(part)
+    }
+
+    fn poll_received(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, Http2BodyError>>> {
         loop {
             let stream = self.stream.as_mut().expect(NOT_DROPPED);
             let Poll::Ready(part) = stream.poll_data(cx) else {
-                let limit = self.wait.limit();
-                let (_, timer) = self.waiting.get_or_insert_with(|| {
-                    let start = Instant::now();
-                    (start, Box::pin(sleep_until(start + limit)))
-                });
-                ready!(timer.as_mut().poll(cx));
-                return Poll::Ready(Some(Err(self.wait.violation().into())));
+                let violation = ready!(self.poll_timeout(cx));
+                return Poll::Ready(Some(Err(violation.into())));
             };
             let part = match part {
                 None => return Poll::Ready(self.last.take().map(Ok)),
@@ -164,6 +179,30 @@ impl Http2Body {
                 return Poll::Ready(Some(Ok(part)));
             }
             self.last = Some(part);
+        }
+    }
+
+    /// Waits until the client has sent nothing for too long, and returns the violation.
+    fn poll_timeout(&mut self, cx: &mut Context<'_>) -> Poll<Violation> {
+        let (start, timer) = self.waiting.get_or_insert_with(|| {
+            let start = Instant::now();
+            (start, Box::pin(sleep_until(start)))
+        });
+        loop {
+            let (limit, violation) = if self.paused_bodies.can_fill_window() {
+                self.wait.longest_pause()
+            } else {
+                self.wait.limit()
+            };
+            // The limit changes with the number of paused bodies.
+            let due = *start + limit;
+            if timer.deadline() != due {
+                timer.as_mut().reset(due);
+            }
+            ready!(timer.as_mut().poll(cx));
+            if Instant::now() >= due {
+                return Poll::Ready(violation);
+            }
         }
     }
 
