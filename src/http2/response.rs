@@ -1,9 +1,11 @@
 //! Sends a response on an HTTP/2 stream.
 //!
-//! A part of the body is passed to `h2` only when the client's flow-control windows permit it. So a stream lacks send
-//! capacity for one of three reasons: the client grants no window, other streams are served first, or a blocked socket
-//! holds back queued data of the stream (see [`FlowControl`]). If the client grants no window within `write_timeout`,
-//! the gateway resets this stream. Other streams continue.
+//! A part of the body is passed to `h2` only when the client's flow-control windows permit it. A stream without send
+//! capacity has one of three reasons (see [`FlowControl`]):
+//!
+//! - The client grants no window. After `write_timeout`, the gateway resets this stream. Other streams continue.
+//! - Other streams are served first.
+//! - A blocked socket holds back queued data of the stream.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -183,9 +185,13 @@ impl ResponseSender<'_> {
 
     /// Passes a part of the body to `h2`. The stream has send capacity for it.
     fn queue(&mut self, part: Bytes, is_last: bool) -> Result<(), SendError> {
-        self.stream
-            .send_data(self.unwritten.track(part), is_last)
-            .map_err(SendError::from)
+        let part = if is_last {
+            TrackedPart::last(part)
+        } else {
+            self.unwritten.track(part)
+        };
+        self.stream.send_data(part, is_last)?;
+        Ok(())
     }
 
     /// Asks `h2` for a send capacity of `wanted` bytes and waits until at least a part of it is available. Returns the

@@ -6,8 +6,8 @@
 //! exception, because `h2` discards their frames. If a client reduces a window that it has already granted, a response
 //! can be reported as written too early.
 //!
-//! For a stream whose response is not yet complete, [`UnwrittenBytes`] counts the bytes that `h2` has queued. `h2` consumes
-//! a [`TrackedPart`] as it writes the part, so the count needs no support from `h2`.
+//! For a stream whose response is not yet complete, [`UnwrittenBytes`] counts the bytes that `h2` has queued. `h2`
+//! consumes a [`TrackedPart`] as it writes the part, so the count needs no support from `h2`.
 //!
 //! `h2` resets an unfinished stream when its last handle is dropped. The queue keeps a handle of each stream until the
 //! response is written, so the reset does not discard the response.
@@ -30,15 +30,16 @@ struct QueuedResponse<B> {
     stream: SendStream<TrackedPart>,
 }
 
-/// Number of body bytes of one stream that `h2` has queued and not yet written.
+/// Number of body bytes of one stream that `h2` has queued and not yet written. Memory is allocated for the first part.
 #[derive(Debug, Default)]
-pub(super) struct UnwrittenBytes(Arc<AtomicUsize>);
+pub(super) struct UnwrittenBytes(Option<Arc<AtomicUsize>>);
 
 /// Part of a response body. It is subtracted from its [`UnwrittenBytes`] as `h2` writes it.
 #[derive(Debug)]
 pub(super) struct TrackedPart {
     bytes: Bytes,
-    unwritten: Arc<AtomicUsize>,
+    /// `None` for the last part of a response, which no count includes.
+    unwritten: Option<Arc<AtomicUsize>>,
 }
 
 /// Queue of responses that wait to be written. `None` after the connection has ended.
@@ -96,17 +97,29 @@ impl<B> QueueSender<B> {
 
 impl UnwrittenBytes {
     /// Counts `bytes` as unwritten until `h2` has consumed the returned part.
-    pub(super) fn track(&self, bytes: Bytes) -> TrackedPart {
-        self.0.fetch_add(bytes.len(), Ordering::Relaxed);
+    pub(super) fn track(&mut self, bytes: Bytes) -> TrackedPart {
+        let unwritten = self.0.get_or_insert_default();
+        unwritten.fetch_add(bytes.len(), Ordering::Relaxed);
         TrackedPart {
             bytes,
-            unwritten: Arc::clone(&self.0),
+            unwritten: Some(Arc::clone(unwritten)),
         }
     }
 
     /// Whether `h2` has written all parts of the stream.
     pub(super) fn is_empty(&self) -> bool {
-        self.0.load(Ordering::Relaxed) == 0
+        let unwritten = self.0.as_ref();
+        unwritten.is_none_or(|unwritten| unwritten.load(Ordering::Relaxed) == 0)
+    }
+}
+
+impl TrackedPart {
+    /// Creates the last part of a response. It is not counted, because no further part waits for it.
+    pub(super) fn last(bytes: Bytes) -> Self {
+        Self {
+            bytes,
+            unwritten: None,
+        }
     }
 }
 
@@ -121,7 +134,9 @@ impl Buf for TrackedPart {
 
     fn advance(&mut self, count: usize) {
         self.bytes.advance(count);
-        self.unwritten.fetch_sub(count, Ordering::Relaxed);
+        if let Some(unwritten) = &self.unwritten {
+            unwritten.fetch_sub(count, Ordering::Relaxed);
+        }
     }
 }
 
@@ -133,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_part_is_unwritten_until_all_its_bytes_are_consumed() {
-        let unwritten = UnwrittenBytes::default();
+        let mut unwritten = UnwrittenBytes::default();
         let mut first = unwritten.track(Bytes::from_static(b"hello"));
         let second = unwritten.track(Bytes::from_static(b" world"));
         let mut written = BytesMut::new();
