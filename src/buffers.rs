@@ -1,9 +1,13 @@
 //! Limits on the memory for buffered bodies.
 //!
-//! The gateway buffers five kinds of bodies. They are bodies of requests with an idempotency key, the starts of other
-//! request bodies (`request_buffer`), copies of request bodies for retries, responses to be stored, and copies of stored
-//! responses for replays. Before the gateway allocates memory for a body, it charges the bytes to two counts: that of
-//! all clients together and that of the client.
+//! The gateway buffers five kinds of bodies:
+//!
+//! - bodies of requests with an idempotency key, and the starts of other request bodies (`request_buffer`),
+//! - copies of request bodies for retries,
+//! - responses to be stored, and copies of stored responses for replays.
+//!
+//! Before the gateway allocates memory for a body, it charges the bytes to two counts: that of all clients together and
+//! that of the client.
 //!
 //! `max_buffered` limits the first count at all times. `max_buffered_per_client` limits the second count, but only
 //! while more than half of `max_buffered` is in use. So a single client can use free memory, but cannot take the memory

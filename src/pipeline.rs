@@ -139,7 +139,17 @@ impl Shared {
             buffers: Buffers::new(policy.server.buffers),
             tunnels: Arc::new(Tunnels::new(policy.server.tunnels)),
             upstream_states: (policy.upstreams.iter())
-                .map(|upstream| Arc::new(UpstreamState::new(upstream, policy.server.workers)))
+                .enumerate()
+                .map(|(index, upstream)| {
+                    let routes = policy.routes.iter();
+                    let routes = routes.filter(|route| route.upstream.0 == index);
+                    let first_byte = routes.map(|route| route.timeouts.first_byte).max();
+                    Arc::new(UpstreamState::new(
+                        upstream,
+                        first_byte.unwrap_or(upstream.timeouts.first_byte),
+                        policy.server.workers,
+                    ))
+                })
                 .collect(),
             metrics: (0..policy.server.workers)
                 .map(|_| Arc::new(metrics()))
@@ -213,7 +223,12 @@ impl Pipeline {
         async move {
             let mut pending = self.recorder.begin(connection.peer, &request);
             let entered = match violation {
-                Some(violation) => Err(violation.into()),
+                Some(violation) => {
+                    if violation == Violation::BodyTooSlow {
+                        self.metrics.slow_bodies.inc();
+                    }
+                    Err(violation.into())
+                }
                 None => self.enter(connection, &mut request, &mut pending),
             };
             let routed = match entered {

@@ -31,7 +31,8 @@ pub(crate) struct RequestBody(RequestBodySource);
 #[derive(Debug)]
 enum RequestBodySource {
     Whole(Bytes),
-    Stream(LimitedStream),
+    /// The stream is boxed, because most requests have no body and each stage moves the request.
+    Stream(Box<LimitedStream>),
 }
 
 #[derive(Debug)]
@@ -118,14 +119,14 @@ impl RequestBody {
     }
 
     fn streaming(body: Transport, limit: u64, metrics: Option<&Arc<Metrics>>) -> Self {
-        Self(RequestBodySource::Stream(LimitedStream {
+        Self(RequestBodySource::Stream(Box::new(LimitedStream {
             buffered: HeldParts::default(),
             body,
             limit,
             allowance: limit,
             notes: None,
             metrics: metrics.cloned(),
-        }))
+        })))
     }
 
     /// Reads up to `cap` bytes of the body into memory. Returns at the end of the body, after `cap` bytes, or when

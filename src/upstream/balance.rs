@@ -224,7 +224,8 @@ mod tests {
             concurrency: None,
             ca_file: None,
         };
-        UpstreamState::new(&Arc::new(upstream), 1)
+        let first_byte = upstream.timeouts.first_byte;
+        UpstreamState::new(&Arc::new(upstream), first_byte, 1)
     }
 
     fn at(seconds: u64) -> Moment {

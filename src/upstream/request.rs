@@ -93,8 +93,8 @@ impl RequestBuilder<'_> {
             }
             Some(cap) => {
                 let body = if let Some(bytes) = body.whole() {
-                    // This copy does not count towards the limits on bodies in memory. Either the idempotency stage has
-                    // already counted the body, or the body shares memory with the request head.
+                    // This copy does not count towards the limits on bodies in memory. The idempotency stage or
+                    // `request_buffer` has already counted the body, or the body shares memory with the request head.
                     CopiedBody::Complete(bytes.clone())
                 } else {
                     let client = self.caller.id();

@@ -55,12 +55,13 @@ pub(crate) struct ServerState {
 struct PaddedCounter(AtomicU32);
 
 impl UpstreamState {
-    /// Creates the state for this many workers: all circuits are closed, and no server is ejected.
-    pub(crate) fn new(upstream: &Arc<Upstream>, workers: usize) -> Self {
+    /// Creates the state for this many workers: all circuits are closed, and no server is ejected. `first_byte` is the
+    /// longest `first_byte_timeout` of the routes to this upstream.
+    pub(crate) fn new(upstream: &Arc<Upstream>, first_byte: Duration, workers: usize) -> Self {
         let servers = upstream.servers.iter();
         Self {
             servers: servers
-                .map(|server| ServerState::new(server, upstream, workers))
+                .map(|server| ServerState::new(server, upstream, first_byte, workers))
                 .collect(),
             budget: upstream
                 .retry
@@ -72,15 +73,15 @@ impl UpstreamState {
 }
 
 impl ServerState {
-    fn new(server: &Server, upstream: &Upstream, workers: usize) -> Self {
+    fn new(server: &Server, upstream: &Upstream, first_byte: Duration, workers: usize) -> Self {
         Self {
             server: server.clone(),
             addresses: Arc::new(Addresses::of(server)),
-            // A probe blocks other requests for at most `connect_timeout` plus `first_byte_timeout`. A probe that has
-            // no result after this time waits for its client, not for the server.
+            // A probe blocks other requests for at most `connect_timeout` plus the longest `first_byte_timeout`. A probe
+            // that has no result after this time waits for its client, not for the server.
             breaker: Breaker::new(
                 &upstream.breaker,
-                upstream.timeouts.connect + upstream.timeouts.first_byte,
+                upstream.timeouts.connect + first_byte,
                 workers,
             ),
             in_flight: (0..workers).map(|_| PaddedCounter::default()).collect(),
