@@ -1,9 +1,9 @@
 //! Open connections of the admin listener, and the bounds on them.
 //!
-//! At most [`MAX_CONNECTIONS`] are open. A new connection then replaces the one that has been quiet for the longest
-//! time: its client has sent no complete request, or is reading a response. So clients that hold connections cannot
-//! keep probes out. The alternative, to let new connections wait, would delay a probe until a timeout of another client
-//! expires. A connection whose request is being handled is never replaced. The handler has a timeout.
+//! At most [`MAX_CONNECTIONS`] are open. A new connection then replaces the one on which no request is being handled for
+//! the longest time. So clients that hold connections cannot keep probes out. If new connections waited instead, a
+//! probe would be delayed until a timeout of another client expires. A connection whose request is being handled is
+//! never replaced. The handler has a timeout.
 
 use std::future::pending;
 use std::pin::Pin;
@@ -16,7 +16,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::Full;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::http1::TrackDelivery;
@@ -44,9 +44,9 @@ pub(super) struct AdminConnection {
 
 struct AdminConnectionState {
     /// Since when no request is being handled. `None` while a request is being handled.
-    quiet_since: Mutex<Option<Instant>>,
-    /// Whether a request was received and its response is not sent completely.
-    in_exchange: watch::Sender<bool>,
+    replaceable_since: Mutex<Option<Instant>>,
+    /// When the response to the current request must be sent completely. `None` if there is no request.
+    exchange_deadline: watch::Sender<Option<Instant>>,
     /// Cancelled when another connection replaces this one.
     replaced: CancellationToken,
 }
@@ -72,8 +72,8 @@ impl Connections {
         })
     }
 
-    /// Adds a connection. If the maximum is reached, replaces the connection that has been quiet for the longest time.
-    /// Waits while the maximum is reached and a request is being handled on every connection.
+    /// Adds a connection. If the maximum is reached, replaces the connection that has been replaceable for the longest
+    /// time. Waits while the maximum is reached and a request is being handled on every connection.
     pub(super) async fn add(self: &Arc<Self>) -> AdminConnection {
         loop {
             if let Some(connection) = self.try_add() {
@@ -86,17 +86,17 @@ impl Connections {
     fn try_add(self: &Arc<Self>) -> Option<AdminConnection> {
         let mut open = self.open.lock();
         if open.len() >= MAX_CONNECTIONS {
-            let quiet = |(index, connection): (usize, &Arc<AdminConnectionState>)| {
-                Some(((*connection.quiet_since.lock())?, index))
+            let replaceable = |(index, connection): (usize, &Arc<AdminConnectionState>)| {
+                Some(((*connection.replaceable_since.lock())?, index))
             };
-            let (_, index) = open.iter().enumerate().filter_map(quiet).min()?;
+            let (_, index) = open.iter().enumerate().filter_map(replaceable).min()?;
             open.swap_remove(index).replaced.cancel();
             self.metrics.connections.add(-1);
             self.metrics.replaced.inc();
         }
         let state = Arc::new(AdminConnectionState {
-            quiet_since: Mutex::new(Some(Instant::now())),
-            in_exchange: watch::Sender::new(false),
+            replaceable_since: Mutex::new(Some(Instant::now())),
+            exchange_deadline: watch::Sender::new(None),
             replaced: CancellationToken::new(),
         });
         open.push(Arc::clone(&state));
@@ -111,8 +111,9 @@ impl Connections {
 impl AdminConnection {
     /// Marks the start of a request. The request is being handled until [`AdminExchange::respond`] is called.
     pub(super) fn begin(&self) -> AdminExchange {
-        *self.state.quiet_since.lock() = None;
-        self.state.in_exchange.send_replace(true);
+        *self.state.replaceable_since.lock() = None;
+        let deadline = Instant::now() + EXCHANGE_TIMEOUT;
+        self.state.exchange_deadline.send_replace(Some(deadline));
         AdminExchange {
             connections: Arc::clone(&self.connections),
             state: Arc::clone(&self.state),
@@ -129,14 +130,19 @@ impl AdminConnection {
     }
 
     async fn exchange_timed_out(&self) {
-        let mut in_exchange = self.state.in_exchange.subscribe();
+        let mut deadlines = self.state.exchange_deadline.subscribe();
         loop {
-            if in_exchange.wait_for(|started| *started).await.is_err() {
+            let deadline = *deadlines.borrow_and_update();
+            let changed = deadlines.changed();
+            let changed = match deadline {
+                None => changed.await,
+                Some(deadline) => match timeout_at(deadline, changed).await {
+                    Ok(changed) => changed,
+                    Err(_elapsed) => return,
+                },
+            };
+            if changed.is_err() {
                 return pending().await;
-            }
-            let ended = in_exchange.wait_for(|started| !started);
-            if timeout(EXCHANGE_TIMEOUT, ended).await.is_err() {
-                return;
             }
         }
     }
@@ -158,7 +164,7 @@ impl Drop for AdminConnection {
 impl AdminExchange {
     /// Marks the request as handled and returns the body of its response.
     pub(super) fn respond(self, body: Bytes) -> AdminBody {
-        *self.state.quiet_since.lock() = Some(Instant::now());
+        *self.state.replaceable_since.lock() = Some(Instant::now());
         self.connections.changed.notify_one();
         AdminBody {
             body: Full::new(body),
@@ -169,8 +175,8 @@ impl AdminExchange {
 
 impl Drop for AdminExchange {
     fn drop(&mut self) {
-        *self.state.quiet_since.lock() = Some(Instant::now());
-        self.state.in_exchange.send_replace(false);
+        *self.state.replaceable_since.lock() = Some(Instant::now());
+        self.state.exchange_deadline.send_replace(None);
     }
 }
 

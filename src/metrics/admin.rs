@@ -1,4 +1,4 @@
-//! Counters of the connections of the admin listener.
+//! Counters of the admin listener.
 
 use super::{Count, Gauge};
 
