@@ -54,7 +54,7 @@ async fn send_failing_requests(gateway: &Gateway, times: usize) {
 }
 
 /// Creates a response whose body starts and never ends.
-fn endless() -> Reply {
+pub(super) fn endless() -> Reply {
     let started = stream::iter([Ok(Frame::data(Bytes::from_static(b"more")))]);
     let body = StreamBody::new(started.chain(stream::pending()));
     http::Response::new(body.boxed_unsync())

@@ -187,7 +187,10 @@ async fn methods_are_case_sensitive_and_cannot_be_overridden() {
     .upstream(&upstream)
     .start();
     let client = gateway.client();
-    let unknown = client.request("post", "/x").send().await;
+    let lower_case = client.request("post", "/x").send().await;
+    assert_eq!(lower_case.status, 400);
+    assert_eq!(lower_case.problem(), "bad-request");
+    let unknown = client.request("PURGE", "/x").send().await;
     assert_eq!(unknown.status, 405);
     assert_eq!(unknown.problem(), "method-not-allowed");
     assert_eq!(unknown.header("allow"), "GET, POST");
