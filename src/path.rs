@@ -1,12 +1,13 @@
 //! Readings of the path of a request: the form that is forwarded, and the forms that routes match.
 //!
-//! A path is forwarded as received or rejected. It is never rewritten into a different resource, because clients sign
-//! paths, and because a path such as an S3 key can contain `//` and `..` as ordinary text. Only equivalent spellings
-//! are unified: unreserved characters are decoded (`%41` → `A`), hexadecimal digits are upper-cased, and characters
-//! that URIs do not allow but clients send are percent-encoded.
+//! A path is forwarded as received or rejected. It is never rewritten into a different resource: clients sign paths, and
+//! an S3 key can contain `//` and `..` as ordinary text. Only equivalent spellings are unified. Unreserved characters
+//! are decoded (`%41` → `A`), and hexadecimal digits are upper-cased. Characters that URIs do not allow but clients send
+//! are percent-encoded.
 //!
-//! Servers read the same path differently. If routes matched only one reading, a client could bypass the limits of a
-//! route with a path that only the upstream reads as a path of this route. So a path has two kinds of readings:
+//! Servers read the same path differently. If routes matched only one reading, a client could evade the limits of a
+//! route: it would send a path that only the upstream reads as a path of this route. So a path has two kinds of
+//! readings:
 //!
 //! - The literal reading is the forwarded path with its escapes decoded once, as bytes. `%2F` and `%5C` stay as they
 //!   are. The route of a request is the route of the literal reading.

@@ -13,8 +13,8 @@
 //! Patterns match the bytes of [a reading of the path](crate::path). They are anchored at the start of the path, but
 //! not at its end. The method is compared case-sensitively, and no header overrides it.
 //!
-//! The literal reading of a path determines the route. A request is rejected if a lenient reading has another route or
-//! no route, or if it has a route and the literal reading has none. Otherwise a client could evade the limits of a
+//! The literal reading of a path determines the route. A request is rejected if a lenient reading has another result:
+//! another route, a route instead of none, or none instead of a route. Otherwise a client could evade the limits of a
 //! route, or reach a path of the upstream that no route publishes.
 
 mod error;

@@ -139,7 +139,7 @@ fn bind_admin(address: SocketAddr) -> anyhow::Result<TcpListener> {
         .context("cannot start the admin listener")
 }
 
-/// Effect of SIGHUP.
+/// What a SIGHUP does to the process, in addition to a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OnHangup {
     /// SIGHUP is logged and has no other effect.
@@ -174,7 +174,7 @@ impl Signals {
                 _ = self.hangup.recv() => match self.on_hangup {
                     OnHangup::Shutdown => return,
                     OnHangup::Ignore => tracing::warn!(
-                        "SIGHUP ignored: the configuration is not reloaded; restart the gateway to apply changes"
+                        "SIGHUP received, configuration not reloaded. Restart the gateway to apply changes"
                     ),
                 },
             }

@@ -130,10 +130,10 @@ pub(super) struct ServerSection {
     /// seconds. A faster client can pause, for at most `body_timeout`. A slower client gets 408. `0` means no minimum.
     #[schemars(extend("default" = "1KiB"))]
     pub(super) min_rate: Size,
-    /// Maximum size of all bodies in memory, over all clients: bodies of requests with an idempotency key, the start of
-    /// other request bodies (`request_buffer`), copies for retries, and responses that are being stored or replayed.
-    /// When it is reached, requests with an idempotency key get 503. Other requests are streamed without a buffer or a
-    /// copy, so they are not retried.
+    /// Maximum size of all bodies in memory, over all clients. These are bodies of requests with an idempotency key, the
+    /// start of other bodies (`request_buffer`), copies for retries, and responses that are stored or replayed. When it
+    /// is reached, requests with an idempotency key get 503. Other requests are streamed without a buffer or a copy, so
+    /// they are not retried.
     #[schemars(extend("default" = "256MiB", "minimum" = 1))]
     pub(super) max_buffered: Setting<Size>,
     /// Maximum size of the bodies in memory for one client. It applies only while more than half of `max_buffered` is

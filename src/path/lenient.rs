@@ -15,7 +15,7 @@ use thiserror::Error;
 use super::decode_escapes;
 
 /// Maximum number of readings of one path.
-const MAX_READINGS: usize = 128;
+const MAX_READINGS: usize = 64;
 
 /// Maximum length of all readings of one path together, in bytes. The time to find the readings is proportional to it.
 const MAX_BYTES: usize = 128 * 1024;

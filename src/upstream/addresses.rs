@@ -1,9 +1,9 @@
 //! IP addresses of a server that is given by name. All workers share them.
 //!
 //! One task per server resolves the name every [`REFRESH`], so a change of DNS takes effect although pooled connections
-//! are always in use. `getaddrinfo` reports no TTL, so the period is fixed; Envoy has the same default. A request uses
-//! the known addresses and waits for a lookup in two cases only: no lookup has succeeded yet, or no known address
-//! accepts a connection. If a lookup fails, the last known addresses stay in use.
+//! are always in use. The period is fixed, because `getaddrinfo` reports no TTL. A request uses the known addresses. It
+//! waits for a lookup in two cases only: no lookup has succeeded yet, or no known address accepts a connection. If a
+//! lookup fails, the last known addresses stay in use.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};

@@ -89,9 +89,9 @@ pub(crate) fn to_upstream(
 
 /// Converts the headers of a server's response with this status for the client.
 ///
-/// `Upgrade` is kept in a 101 response, which switches protocols, and in a 426 response, which must name the protocols
-/// that the client can use (RFC 9110, section 15.5.22). In other responses `Upgrade` is only an offer of the server for
-/// its own connection, so it is removed like other hop-by-hop headers.
+/// `Upgrade` is kept in a 101 response, which switches protocols. It is also kept in a 426 response, which must name the
+/// protocols that the client can use (RFC 9110, section 15.5.22). In other responses `Upgrade` is only an offer of the
+/// server for its own connection, so it is removed like other hop-by-hop headers.
 pub(crate) fn to_client(headers: &mut HeaderMap, status: StatusCode) {
     let protocol = match status {
         StatusCode::SWITCHING_PROTOCOLS => headers.get(UPGRADE).cloned(),

@@ -92,8 +92,8 @@ impl Drop for TunnelSlot {
     }
 }
 
-/// Creates the problem of a client that has `bound` tunnels. Status and type are those of a rate limit, because the
-/// client itself has caused the rejection, and a retry succeeds after one of its tunnels has closed.
+/// Creates the problem of a client that has `bound` tunnels. Status and type are those of a rate limit: the client has
+/// caused the rejection, and a retry succeeds after one of its tunnels has closed.
 fn too_many(bound: usize) -> Problem {
     Problem::new(
         StatusCode::TOO_MANY_REQUESTS,
