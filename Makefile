@@ -141,8 +141,8 @@ fmt:
 docs:
 	UPDATE_DOCS=1 $(CARGO) test --locked $(TEST_FEATURES) --lib generated_documentation
 
-# `crash`, `drain`, `disk`, `peers` and `instructions` run the production build. Their own code has another profile, because their
-# build also builds the gateway, with the features of the tests.
+# `crash`, `drain`, `disk`, `peers` and `instructions` run the production build. Their own code has another profile,
+# because their build also builds the gateway, with the features of the tests.
 DIST := $(abspath $(TARGET))/dist/tidegate
 BUILD_DIST := $(CARGO) build --locked --profile dist
 BENCH := $(CARGO) bench --locked --profile release
