@@ -99,25 +99,25 @@ pub(crate) struct Rewind<IO> {
 /// State of a client socket. It can be read while `h2` owns the socket.
 #[derive(Debug, Default)]
 pub(crate) struct SocketState {
-    is_blocked: AtomicBool,
-    is_ended: AtomicBool,
-    is_closing: AtomicBool,
+    blocked: AtomicBool,
+    ended: AtomicBool,
+    closing: AtomicBool,
 }
 
 impl SocketState {
     /// Whether the last write could not continue because the send buffer of the socket was full.
     pub(crate) fn is_blocked(&self) -> bool {
-        self.is_blocked.load(Ordering::Relaxed)
+        self.blocked.load(Ordering::Relaxed)
     }
 
     /// Whether the client has closed its side of the connection.
     pub(crate) fn is_ended(&self) -> bool {
-        self.is_ended.load(Ordering::Relaxed)
+        self.ended.load(Ordering::Relaxed)
     }
 
     /// Whether the gateway has started to close the connection.
     pub(crate) fn is_closing(&self) -> bool {
-        self.is_closing.load(Ordering::Relaxed)
+        self.closing.load(Ordering::Relaxed)
     }
 }
 
@@ -155,7 +155,7 @@ impl<IO: ClientSocket> Rewind<IO> {
     ) -> Poll<io::Result<T>> {
         let written = (self.write_timeout).check(&mut self.timer, cx, &self.io, written);
         let is_blocked = self.write_timeout.is_blocked();
-        self.state.is_blocked.store(is_blocked, Ordering::Relaxed);
+        self.state.blocked.store(is_blocked, Ordering::Relaxed);
         written
     }
 }
@@ -173,7 +173,7 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Rewind<IO> {
                 && capacity > 0
                 && buf.filled().len() == before
             {
-                self.state.is_ended.store(true, Ordering::Relaxed);
+                self.state.ended.store(true, Ordering::Relaxed);
             }
             return read;
         }
@@ -220,7 +220,7 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> AsyncWrite for Rewind<IO
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        this.state.is_closing.store(true, Ordering::Relaxed);
+        this.state.closing.store(true, Ordering::Relaxed);
         if let Some(linger) = &mut this.linger {
             return linger.poll(&mut this.io, &mut this.timer, cx, true);
         }
