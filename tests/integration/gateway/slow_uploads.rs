@@ -90,25 +90,25 @@ impl Upload {
 
 static BODY: [u8; SIZE] = [b'x'; SIZE];
 
-/// Waits until the gateway has buffered at least this many bytes.
-async fn wait_for_buffered(gateway: &Gateway, bytes: usize) {
+/// Sends an upload to `/`, and asserts that a server is contacted only after its last byte.
+async fn assert_buffered(gateway: &Gateway, upstream: &Upstream, is_http2: bool) {
+    let contacts = upstream.connections();
+    let mut upload = Upload::start(&gateway.client(), is_http2, "/", SIZE).await;
+    upload.send(&BODY[1..]).await;
     eventually("the gateway buffers the upload", async || {
-        internals::buffered_bytes(gateway.shared()) >= bytes
+        internals::buffered_bytes(gateway.shared()) >= SIZE - 1
     })
     .await;
+    assert_eq!(upstream.connections(), contacts, "HTTP/2: {is_http2}");
+    assert_eq!(upload.finish(&BODY[..1]).await, 200);
 }
 
 #[tokio::test]
 async fn a_server_is_contacted_after_the_last_byte_of_a_small_upload() {
-    let upstream = Upstream::echo();
+    let upstream = closing_upstream();
     let gateway = Gateway::proxying("").upstream(&upstream).start();
     for is_http2 in [false, true] {
-        let contacts = upstream.connections();
-        let mut upload = Upload::start(&gateway.client(), is_http2, "/", SIZE).await;
-        upload.send(&BODY[1..]).await;
-        wait_for_buffered(&gateway, SIZE - 1).await;
-        assert_eq!(upstream.connections(), contacts, "HTTP/2: {is_http2}");
-        assert_eq!(upload.finish(&BODY[..1]).await, 200);
+        assert_buffered(&gateway, &upstream, is_http2).await;
         assert_eq!(upstream.last().body.len(), SIZE);
         eventually("the buffer is released", async || {
             internals::buffered_bytes(gateway.shared()) == 0
@@ -120,7 +120,6 @@ async fn a_server_is_contacted_after_the_last_byte_of_a_small_upload() {
 
 /// Starts an upload without its last byte, and asserts that a server is contacted nevertheless.
 async fn assert_streamed(gateway: &Gateway, upstream: &Upstream, is_http2: bool, path: &str) {
-    // Each connection to the upstream is new, because an idle connection would hide the contact.
     let contacts = upstream.connections();
     let mut upload = Upload::start(&gateway.client(), is_http2, path, SIZE).await;
     upload.send(&BODY[1..]).await;
@@ -132,7 +131,7 @@ async fn assert_streamed(gateway: &Gateway, upstream: &Upstream, is_http2: bool,
     assert_eq!(upstream.last().body.len(), SIZE);
 }
 
-/// Returns an echo server that closes the connection after each response.
+/// Returns a server that closes the connection after each response, so that each contact is a new connection.
 fn closing_upstream() -> Upstream {
     Upstream::with(|_| async {
         let mut reply = crate::support::full("ok");
@@ -165,12 +164,7 @@ async fn a_route_overrides_request_buffer() {
     .start();
     for is_http2 in [false, true] {
         assert_streamed(&gateway, &upstream, is_http2, "/live").await;
-        let contacts = upstream.connections();
-        let mut upload = Upload::start(&gateway.client(), is_http2, "/", SIZE).await;
-        upload.send(&BODY[1..]).await;
-        wait_for_buffered(&gateway, SIZE - 1).await;
-        assert_eq!(upstream.connections(), contacts, "HTTP/2: {is_http2}");
-        assert_eq!(upload.finish(&BODY[..1]).await, 200);
+        assert_buffered(&gateway, &upstream, is_http2).await;
     }
 }
 
