@@ -207,7 +207,7 @@ fn rejected(problem: &Problem) -> String {
 }
 
 /// Describes the literal and the lenient readings of a path with their routes. Returns nothing if the path has no
-/// lenient readings.
+/// reading that differs from the forwarded path.
 fn readings(
     routes: &Matcher<RoutePolicy>,
     method: &Method,
@@ -219,7 +219,9 @@ fn readings(
         format!("{} ({route})", reading.escape_ascii())
     };
     let lenient = path.lenient().unwrap_or_default();
-    let literal = (!lenient.is_empty()).then(|| ("literal", describe(path.literal())));
+    let is_decoded = path.literal() != path.forwarded().as_bytes();
+    let literal =
+        (is_decoded || !lenient.is_empty()).then(|| ("literal", describe(path.literal())));
     let lenient = lenient.iter().map(|reading| ("lenient", describe(reading)));
     literal.into_iter().chain(lenient).collect()
 }

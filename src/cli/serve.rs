@@ -201,8 +201,8 @@ fn watch_signals(on_hangup: OnHangup, stop: Stop) -> std::io::Result<()> {
 async fn handle_signals(signals: &mut Signals, stop: &Stop) {
     signals.next().await;
     tracing::info!(
-        "shutdown signal received, draining: waiting for requests in flight, at most \
-         `shutdown_grace`; a second signal aborts them"
+        "shutdown signal received, draining: waiting for `drain_delay`, then for requests in flight, at most \
+         `shutdown_grace`. A second signal aborts them"
     );
     stop.drain();
     signals.next().await;

@@ -122,8 +122,9 @@ pub(super) struct ServerSection {
     /// Maximum size of a request body.
     #[schemars(extend("default" = "4GiB", "minimum" = 1))]
     pub(super) max_body: Size,
-    /// How much of a request body is buffered in memory before a server is contacted. So a slow upload of at most this
-    /// size does not occupy a server. `0` forwards a body as it arrives, which interactive uploads require.
+    /// How much of a request body is buffered in memory before a server is contacted, within `max_buffered`. So a slow
+    /// upload of at most this size does not occupy a server. `0` forwards a body as it arrives, which interactive
+    /// uploads require.
     #[schemars(extend("default" = "1MiB"))]
     pub(super) request_buffer: Size,
     /// Minimum average rate of a request body, in bytes per second, while the gateway reads it. It applies after 5

@@ -211,6 +211,11 @@ fn explain_shows_client_route_limits_and_outcome() {
     assert!(untrusted.contains("192.0.2.1") && !untrusted.contains("203.0.113.7"));
     assert!(untrusted.contains("rest") && untrusted.contains("no rate limit applies"));
     assert!(explain(&["--path", "/a%00"]).contains("400"));
+    let decoded = explain(&["--path", "/users/%40me"]);
+    assert!(
+        decoded.contains("literal    /users/@me (route rest)"),
+        "{decoded}"
+    );
     let ambiguous = explain(&["--path", "/x/..%2fo/client/register?query=up{job=\"x\"}"]);
     for part in [
         "path       /x/..%2Fo/client/register\n",

@@ -88,8 +88,8 @@ async fn a_method_override_header_has_no_effect() {
             "GET",
             "the route and the upstream receive the method of the request line"
         );
-        let status = overridden("DELETE", "GET").await.status;
-        assert!([404, 405].contains(&status), "{status}");
+        let rejected = overridden("DELETE", "GET").await;
+        assert_eq!(rejected.status, 405);
     }
 }
 
@@ -130,7 +130,7 @@ async fn a_content_length_of_more_than_19_digits_is_rejected() {
         assert_eq!(http1_status(&gateway, &request), 400, "{zeros} zeros");
         let head = Request::post("http://a/").header("content-length", length);
         let status = http2_status(&gateway, head.body(()).unwrap(), "sevens.").await;
-        assert!(matches!(status, None | Some(400)), "{status:?}");
+        assert_eq!(status, None, "the stream is reset");
     }
     assert_eq!(upstream.count(), 0);
 }

@@ -252,12 +252,30 @@ async fn an_upload_below_the_minimum_rate_gets_408_and_reaches_no_server() {
     );
     for (status, elapsed) in [uploads.0, uploads.1, uploads.2, uploads.3] {
         assert_eq!(status, 408);
-        let expected = Duration::from_millis(4_800)..Duration::from_secs(20);
-        assert!(expected.contains(&elapsed), "{elapsed:?}");
+        assert!(elapsed < Duration::from_secs(20), "{elapsed:?}");
     }
     assert_eq!(upstream.connections(), 0);
     gateway.wait_for_metric("slow_bodies_total", 4).await;
     assert_eq!(gateway.counts().in_progress, 0);
+}
+
+#[tokio::test]
+async fn a_slow_upload_is_accepted_if_there_is_no_minimum_rate() {
+    let upstream = Upstream::echo();
+    let gateway = Gateway::proxying("[server]\nmin_rate = 0")
+        .upstream(&upstream)
+        .start();
+    let client = gateway.client();
+    let upload = async |is_http2| {
+        let mut upload = Upload::start(&client, is_http2, "/", 14).await;
+        // With the default, the upload would fail after 5 s.
+        for _ in 0..13 {
+            upload.send(b"x").await;
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        upload.finish(b"x").await
+    };
+    assert_eq!(tokio::join!(upload(false), upload(true)), (200, 200));
 }
 
 #[tokio::test]

@@ -547,10 +547,10 @@ async fn streams_opened_after_goaway_are_reset_if_the_client_grants_no_window() 
 #[tokio::test]
 async fn a_drain_ends_although_the_client_grants_no_window() {
     let upstream = with_response_length(2 << 20);
-    let gateway =
-        Gateway::proxying("[server]\nwrite_timeout = \"400ms\"\nshutdown_grace = \"25s\"")
-            .upstream(&upstream)
-            .start();
+    let timeouts = "write_timeout = \"400ms\"\nheader_timeout = \"1s\"\nshutdown_grace = \"25s\"";
+    let gateway = Gateway::proxying(&format!("[server]\n{timeouts}"))
+        .upstream(&upstream)
+        .start();
     let mut client = FrameClient::connect(&gateway).await;
     client
         .send(frame(SETTINGS, 0, 0, &[0, 4, 0, 0, 0, 0]))

@@ -1,6 +1,6 @@
 //! Slow uploads in front of a real gunicorn with four threads. Without a buffer, four slow uploads occupy all of them.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use tokio::task::JoinSet;
@@ -48,7 +48,9 @@ impl Drop for Gunicorn {
     fn drop(&mut self) {
         // The process is killed later. The signal ends its worker process as well.
         self.0.signal(Signal::TERM);
-        self.0.wait_for_exit();
+        if !std::thread::panicking() {
+            self.0.wait_for_exit();
+        }
     }
 }
 
@@ -76,11 +78,11 @@ async fn four_slow_uploads_do_not_occupy_a_gunicorn_with_four_threads() {
                 upload.status().await
             });
         }
-        for number in 0..40 {
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(2) {
             let request = gateway.client().get("/").send();
-            let response = tokio::time::timeout(Duration::from_secs(5), request).await;
-            let response = response.unwrap_or_else(|_| panic!("request {number} is not served"));
-            assert_eq!(response.status, 200);
+            let response = tokio::time::timeout(Duration::from_secs(10), request).await;
+            assert_eq!(response.expect("the request is served").status, 200);
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         assert_eq!(uploads.len(), 4);
