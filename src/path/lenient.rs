@@ -164,7 +164,7 @@ fn remove_dot_segments(path: &[u8]) -> Option<Vec<u8>> {
     Some(remaining.join(&b'/'))
 }
 
-/// Merges consecutive slashes.
+/// Replaces each run of consecutive slashes with one slash.
 fn merge_slashes(path: &[u8]) -> Option<Vec<u8>> {
     if !path.windows(2).any(|pair| pair == b"//") {
         return None;
