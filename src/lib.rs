@@ -61,6 +61,7 @@ mod route;
 
 // Each of these modules is a stage.
 pub mod idempotency;
+mod scenario;
 pub mod throttle;
 mod upstream;
 
@@ -69,6 +70,9 @@ pub mod config;
 pub mod gateway;
 pub mod pipeline;
 mod store;
+
+// This module judges how clients retry.
+mod lab;
 
 // These modules contain the admin endpoints, the commands, and the layers for other applications.
 mod admin;
