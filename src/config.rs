@@ -23,6 +23,7 @@
 //! ```
 
 mod file;
+pub(crate) mod lab;
 mod located;
 mod overrides;
 mod policy;
@@ -42,7 +43,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Deserialize;
-use toml::de::Deserializer;
+use toml::Spanned;
+use toml::de::{DeTable, Deserializer};
 
 use crate::client::Trust;
 use crate::idempotency;
@@ -51,6 +53,7 @@ use crate::intake::methods::KnownMethods;
 use crate::log::LogSettings;
 use crate::respond::RespondSettings;
 use crate::route::Matcher;
+use crate::scenario::Scenario;
 use crate::server_settings::ServerSettings;
 use crate::store::StoreCapacity;
 use crate::store::redis::settings::{Password, RedisSettings};
@@ -87,6 +90,8 @@ pub struct Policy {
     pub(crate) upstreams: Vec<Arc<Upstream>>,
     /// Rate limits. A [`LimitId`](crate::throttle::LimitId) is an index into this list.
     pub(crate) limits: Vec<Arc<Limit>>,
+    /// Scenarios in the order of their names.
+    pub(crate) scenarios: Vec<Arc<Scenario>>,
     /// Routes in the order of the file. The first route that matches a request applies.
     pub(crate) routes: Matcher<RoutePolicy>,
     /// Request headers that some route reads: for the key of a rate limit, an idempotency scope or an idempotency key.
@@ -100,10 +105,11 @@ pub struct Policy {
 pub(crate) struct RoutePolicy {
     /// Name of the route, used in metrics and in the access log.
     pub(crate) name: Arc<str>,
-    /// Upstream that receives the requests of the route.
-    pub(crate) upstream: UpstreamId,
-    /// Timeouts of requests to the upstream: those of the upstream, or those that the route sets instead.
-    pub(crate) timeouts: Timeouts,
+    /// Upstream that receives the requests of the route. `None` only for a route with a scenario: requests that pass
+    /// the scenario then get 200.
+    pub(crate) upstream: Option<RouteUpstream>,
+    /// Scenario that responds to the requests of the route before they reach the upstream.
+    pub(crate) scenario: Option<Arc<Scenario>>,
     /// Rate limits of the route, in the order of its `limits`.
     pub(crate) limits: Vec<Arc<Limit>>,
     /// Number of tokens that a request takes from each rate limit.
@@ -116,6 +122,14 @@ pub(crate) struct RoutePolicy {
     pub(crate) access_log: bool,
     /// Request headers in the keys of the rate limits and in the idempotency scope of the route.
     pub(crate) counted: CountedHeaders,
+}
+
+/// Upstream of a route.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RouteUpstream {
+    pub(crate) id: UpstreamId,
+    /// Timeouts of requests to the upstream: those of the upstream, or those that the route sets instead.
+    pub(crate) timeouts: Timeouts,
 }
 
 /// `[admin]` of the configuration.
@@ -203,6 +217,11 @@ pub fn parse(
     let mut findings = Findings::default();
     findings.sources.add(name, text);
     let policy = read(text, env, overrides, &mut findings);
+    loaded(policy, findings)
+}
+
+/// Returns the policy and its warnings, or all problems if there is an error.
+fn loaded(policy: Option<Policy>, findings: Findings) -> Result<Loaded, ConfigErrors> {
     match (policy, findings.has_errors()) {
         (Some(policy), false) => Ok(Loaded {
             policy,
@@ -236,21 +255,39 @@ fn read(
     let mut table = tree::read(text, findings)?;
     overrides::apply_environment(table.get_mut(), &SCHEMA, env, findings);
     overrides::apply_flags(table.get_mut(), overrides, findings);
+    let file = decode(table, env, findings)?;
+    policy::resolve(&file, Purpose::Serve, findings)
+}
+
+/// Replaces variables, validates the tree of TOML values, and decodes it.
+fn decode(
+    mut table: Spanned<DeTable<'_>>,
+    env: &Environment,
+    findings: &mut Findings,
+) -> Option<File> {
     secrets::redact(table.get_ref(), &SCHEMA, findings);
     variables::interpolate(table.get_mut(), env, findings);
     validate::check(&mut table, findings);
-    let file = match File::deserialize(Deserializer::from(table)) {
-        Ok(file) => file,
+    match File::deserialize(Deserializer::from(table)) {
+        Ok(file) => Some(file),
         Err(error) => {
             findings.error(
                 &error.span().unwrap_or(0..0),
                 error.message(),
                 "compare the file with the output of `tidegate schema`",
             );
-            return None;
+            None
         }
-    };
-    policy::resolve(&file, findings)
+    }
+}
+
+/// What a configuration is used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    /// A gateway. It warns about names that no route uses, and about a scenario beside limits or idempotency keys.
+    Serve,
+    /// A run of `tidegate lab`. Its listener can refuse connections.
+    Lab,
 }
 
 #[cfg(test)]

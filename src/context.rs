@@ -6,6 +6,7 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::{HeaderMap, HeaderValue};
 use tokio::sync::OwnedSemaphorePermit;
@@ -17,6 +18,9 @@ use crate::metrics::OpenConnection;
 use crate::problem::Problem;
 use crate::request_id::RequestId;
 use crate::respond::Preferences;
+
+/// Number of client connections so far.
+static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
 
 /// Data about a request whose client is identified. All stages receive it.
 #[derive(Debug)]
@@ -43,6 +47,8 @@ pub(crate) struct Arrival {
 /// Connection to the gateway from a client or from a proxy in front of the gateway.
 #[derive(Debug)]
 pub(crate) struct ClientConnection {
+    /// Number of the connection, unique in this process.
+    pub number: u64,
     /// IP address of the other end of the TCP connection.
     pub peer: IpAddr,
     /// `peer` as a header value, formatted once for all requests of the connection.
@@ -136,6 +142,7 @@ impl ClientConnection {
         let peer_text = HeaderValue::try_from(peer.to_canonical().to_string())
             .expect("an address is visible ASCII");
         Self {
+            number: CONNECTIONS.fetch_add(1, Ordering::Relaxed),
             peer,
             peer_text,
             scheme,

@@ -133,6 +133,9 @@ impl Gateway {
                     } else {
                         Vec::new()
                     },
+                    timer_delay: (number == 0)
+                        .then(|| shared.scenarios.measure_timers())
+                        .flatten(),
                     connections: (settings.limits.connections / settings.workers).max(1),
                 })
             })

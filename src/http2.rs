@@ -37,6 +37,7 @@ use h2::{Reason, RecvStream};
 use http::{Method, Request, Response, StatusCode};
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::TaskTracker;
 
@@ -44,7 +45,7 @@ use self::flow::FlowControl;
 use self::linger::LingeringStreams;
 use self::paused_bodies::PausedBodies;
 use self::write_tracking::{QueueSender, QueuedResponses, TrackedPart};
-use crate::http1::{Rewind, TrackDelivery, Violation};
+use crate::http1::{Abort, Rewind, TrackDelivery, Violation};
 use crate::metrics::Http2Metrics;
 use crate::net::ClientSocket;
 use crate::server_settings::{ClientTimeouts, ServerLimits};
@@ -75,6 +76,8 @@ struct ConnectionState<B> {
     lingering: LingeringStreams,
     paused_bodies: PausedBodies,
     queue: QueueSender<B>,
+    /// Notified when a response ends the connection with GOAWAY.
+    go_away: Notify,
 }
 
 /// Why an HTTP/2 connection ended with an error.
@@ -117,6 +120,7 @@ where
         lingering: LingeringStreams::new(metrics),
         paused_bodies: PausedBodies::default(),
         queue: queued.sender(),
+        go_away: Notify::new(),
     });
     let handshake = builder(limits).handshake::<_, TrackedPart>(io);
     let handshake = timeout(timeouts.head, handshake).await;
@@ -154,6 +158,10 @@ where
                 tasks.spawn(async move {
                     exchange(request, respond, timeouts, &state, service).await;
                 });
+            }
+            () = state.go_away.notified() => {
+                is_aborted = true;
+                connection.abrupt_shutdown(Reason::NO_ERROR);
             }
             () = stop.as_mut(), if !is_draining => {
                 connection.graceful_shutdown();
@@ -260,6 +268,10 @@ async fn exchange<Responding, B>(
         return;
     };
     let (parts, body) = response.into_parts();
+    if let Some(how) = body.abort() {
+        abort(&mut respond, how, &state.go_away).await;
+        return;
+    }
     // After a response with a status other than 2xx, the stream lingers: the gateway reads and discards the rest of the
     // request body before it resets the stream (see `linger`). A 2xx response is different: after it, curl 7.88
     // continues its upload and does not read a later reset. So the gateway resets the stream immediately after a 2xx
@@ -278,6 +290,19 @@ async fn exchange<Responding, B>(
     }
     if lingers {
         state.lingering.linger(unread).await;
+    }
+}
+
+/// Ends a stream without a response.
+async fn abort(respond: &mut SendResponse<TrackedPart>, how: Abort, go_away: &Notify) {
+    match how {
+        Abort::Reset => respond.send_reset(Reason::INTERNAL_ERROR),
+        Abort::RefuseStream => respond.send_reset(Reason::REFUSED_STREAM),
+        Abort::GoAway => {
+            go_away.notify_one();
+            // The stream is kept until the connection has ended. `h2` would reset a dropped stream.
+            let _ended = poll_fn(|cx| respond.poll_reset(cx)).await;
+        }
     }
 }
 

@@ -14,14 +14,15 @@
 mod access_log;
 mod open_store;
 mod rule;
+mod scenario;
 
 use std::future;
 use std::sync::Arc;
 
 use futures_util::TryFutureExt;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, Either};
 use http::uri::PathAndQuery;
-use http::{Request, Response, Uri};
+use http::{HeaderMap, Request, Response, Uri};
 use tokio_util::task::TaskTracker;
 
 use self::access_log::{PendingRequest, Recorder};
@@ -42,13 +43,14 @@ use crate::problem::Problem;
 use crate::respond::cors::preflight_method;
 use crate::respond::{Preferences, RespondSettings, render};
 use crate::route::Matcher;
+use crate::scenario::{CountBy, Scenarios, respond};
 use crate::server_settings::ServerSettings;
 use crate::store::disk::bucket_snapshots::BucketSnapshots;
 use crate::store::memory::MemoryBuckets;
 use crate::store::memory::records::MemoryRecords;
 use crate::store::redis::Redis;
 use crate::store::{BucketStore, RecordStore};
-use crate::throttle::Throttle;
+use crate::throttle::{Admission, Throttle};
 use crate::upstream::UpstreamState;
 use crate::upstream::connect::ConnectorError;
 use crate::upstream::tunnel::Tunnels;
@@ -78,6 +80,8 @@ pub struct Shared {
     pub(crate) tunnels: Arc<Tunnels>,
     /// State of the servers of each upstream, in the order of the configuration.
     pub(crate) upstream_states: Arc<[Arc<UpstreamState>]>,
+    /// Scenarios, with the records of their clients.
+    pub(crate) scenarios: Scenarios,
     /// Metrics of each worker.
     pub(crate) metrics: Arc<[Arc<Metrics>]>,
     /// Clock of the gateway; tests use a virtual clock.
@@ -96,6 +100,8 @@ pub(crate) struct Pipeline {
     recorder: Arc<Recorder>,
     metrics: Arc<Metrics>,
     clock: Clock,
+    /// Whether a route has a scenario with `by = "test"`, so that a path can name a test.
+    has_tests: bool,
 }
 
 /// Result of `Pipeline::enter` for a request that it does not reject.
@@ -138,12 +144,13 @@ impl Shared {
             snapshots: None,
             buffers: Buffers::new(policy.server.buffers),
             tunnels: Arc::new(Tunnels::new(policy.server.tunnels)),
+            scenarios: Scenarios::new(&policy.scenarios, &clock),
             upstream_states: (policy.upstreams.iter())
                 .enumerate()
                 .map(|(index, upstream)| {
-                    let routes = policy.routes.iter();
-                    let routes = routes.filter(|route| route.upstream.0 == index);
-                    let first_byte = routes.map(|route| route.timeouts.first_byte).max();
+                    let routes = policy.routes.iter().filter_map(|route| route.upstream);
+                    let routes = routes.filter(|upstream| upstream.id.0 == index);
+                    let first_byte = routes.map(|upstream| upstream.timeouts.first_byte).max();
                     Arc::new(UpstreamState::new(
                         upstream,
                         first_byte.unwrap_or(upstream.timeouts.first_byte),
@@ -192,6 +199,7 @@ impl Pipeline {
             policy: Arc::clone(policy),
             metrics,
             clock: clock.clone(),
+            has_tests: policy.scenarios.iter().any(|it| it.by == CountBy::Test),
         })
     }
 
@@ -243,6 +251,11 @@ impl Pipeline {
             };
 
             let Routed { ctx, rule, .. } = &*routed;
+            if let Some(scenario) = &rule.scenario {
+                let responding = Box::pin(self.run_scenario(&routed, scenario, request));
+                let (response, recording) = responding.await;
+                return pending.finish_recorded(response, Some(recording));
+            }
             let reject = |problem| self.reject(problem, &ctx.preferences, ctx.notes.as_ref());
             let charged = self.throttle.charge(ctx, &rule.limits, request.headers());
             let admission = match charged.await {
@@ -251,13 +264,17 @@ impl Pipeline {
             };
             let executed = self.execute(&routed, request).await;
             let mut response = executed.unwrap_or_else(reject);
-            rule.limits
-                .write_headers(&admission, response.headers_mut());
-            if let Some(cors) = &self.respond.cors {
-                let origin = ctx.preferences.origin();
-                cors.write_if_absent(response.headers_mut(), origin, &self.respond);
-            }
+            self.add_headers(&routed, &admission, response.headers_mut());
             pending.finish(response)
+        }
+    }
+
+    /// Adds the `RateLimit` and CORS headers to the response to an admitted request.
+    fn add_headers(&self, routed: &Routed, admission: &Admission, headers: &mut HeaderMap) {
+        let Routed { ctx, rule, .. } = routed;
+        rule.limits.write_headers(admission, headers);
+        if let Some(cors) = &self.respond.cors {
+            cors.write_if_absent(headers, ctx.preferences.origin(), &self.respond);
         }
     }
 
@@ -279,6 +296,9 @@ impl Pipeline {
             .map_err(|error| Problem::bad_request(error.to_string()))?;
         pending.set_client(caller.id());
 
+        if self.has_tests {
+            self.remove_test_prefix(request);
+        }
         let path = path::read(request.uri().path(), request.uri().query())?;
         let preflight = preflight_method(request.method(), request.headers());
         let method = preflight.as_ref().unwrap_or(request.method());
@@ -383,7 +403,11 @@ fn forward(
     let RouteRule {
         forwarder, target, ..
     } = &**rule;
-    forwarder.forward(ctx, arrival, target, request, resend)
+    match target {
+        Some(target) => Either::Left(forwarder.forward(ctx, arrival, target, request, resend)),
+        // Only a route with a scenario has no upstream.
+        None => Either::Right(future::ready(Ok(respond::passed()))),
+    }
 }
 
 /// Replaces the path and query of `uri`. The host in the URI is preserved, because an HTTP/2 request has its host only

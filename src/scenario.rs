@@ -1,6 +1,120 @@
-//! Scenarios: scripted responses and faults, with which a client's retries are tested.
+//! Scenarios: scripted responses and faults, with which the retries of a client are tested.
 //!
-//! The stage runs after the rate limits and before the idempotency stage. It also records what the client does
-//! ([`observation`]), and the `lab` module judges the records.
+//! The stage runs after the rate limits and before the idempotency stage. [`ScenarioState`] selects the step of a
+//! request and records what the client does. [`respond`] produces the response of a step. The module `lab` judges the
+//! records.
+//!
+//! All state that a client can create is bounded: the runs of a scenario, the positions of a run, and the bytes of all
+//! records together.
 
 pub(crate) mod observation;
+mod position;
+mod record;
+pub(crate) mod respond;
+mod state;
+pub(crate) mod step;
+mod timer_delay;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use self::step::{Action, Extent, Step};
+
+pub(crate) use record::Recording;
+pub(crate) use state::{RunInfo, ScenarioState, ScenarioUse, Scenarios, is_test_id};
+
+/// Header that names the test of a request, for scenarios with `by = "test"`.
+pub(crate) const X_TIDEGATE_TEST: http::HeaderName =
+    http::HeaderName::from_static("x-tidegate-test");
+
+/// Section `[scenario.NAME]` of the configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Scenario {
+    pub(crate) name: Arc<str>,
+    /// What the scenario does, in one line.
+    pub(crate) summary: Option<String>,
+    /// Steps in order; at least one.
+    pub(crate) steps: Vec<Arc<Step>>,
+    pub(crate) at_end: AtEnd,
+    pub(crate) by: CountBy,
+    /// Seed of `chance`.
+    pub(crate) seed: u64,
+}
+
+/// What happens to requests after the last step of a scenario.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum AtEnd {
+    /// Requests go to the upstream. Without an upstream, they get 200.
+    Pass,
+    /// The last step applies to all further requests.
+    Repeat,
+    /// The scenario starts again with its first step.
+    Restart,
+}
+
+/// Which requests count together through the steps of a scenario.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum CountBy {
+    /// The requests of a client.
+    Client,
+    /// The requests of a client with the same `Idempotency-Key`.
+    Key,
+    /// The requests with the same id in the header `X-Tidegate-Test` or in a path prefix `/t/ID/`. Requests without an
+    /// id count by client.
+    Test,
+}
+
+impl Scenario {
+    /// Whether a step makes the listener refuse connections, which only the listener of the lab can do.
+    pub(crate) fn refuses_connections(&self) -> bool {
+        self.steps.iter().any(|step| step.action == Action::Refuse)
+    }
+
+    /// Returns how long a patient client takes at most: the sum of all delays, stalls, outages and stated waits.
+    pub(crate) fn longest_wait(&self) -> Duration {
+        let waits = self.steps.iter().map(|step| {
+            let stall = match step.action {
+                Action::Stall(time) => time,
+                _ => Duration::ZERO,
+            };
+            let once = step.delay + stall + step.stated_wait() + step.transfer_time();
+            match step.extent {
+                Extent::Times(times) => once.saturating_mul(times.get()),
+                Extent::For(time) => once + time,
+            }
+        });
+        waits.fold(Duration::ZERO, Duration::saturating_add)
+    }
+}
+
+impl Step {
+    /// Returns the time that the headers of the response ask the client to wait.
+    fn stated_wait(&self) -> Duration {
+        use step::RetryAfterText;
+        match &self.retry_after {
+            Some(RetryAfterText::Literal(value)) => {
+                let seconds = value.to_str().ok().and_then(|text| text.parse().ok());
+                Duration::from_secs(seconds.unwrap_or(0))
+            }
+            Some(RetryAfterText::DateIn(time)) => *time + Duration::from_secs(1),
+            Some(RetryAfterText::DateBefore(_)) | None => Duration::ZERO,
+        }
+    }
+
+    /// Returns the time that the response body takes at the configured rate.
+    fn transfer_time(&self) -> Duration {
+        let length = self
+            .body
+            .as_ref()
+            .map_or(respond::DEFAULT_BODY, |body| body.len() as u64);
+        match self.rate {
+            Some(rate) => Duration::from_secs(length / rate.max(1)),
+            None => Duration::ZERO,
+        }
+    }
+}

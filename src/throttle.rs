@@ -22,4 +22,4 @@ pub use limit::{Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError};
 pub use quota::{BucketReading, Quota, QuotaError};
 
 pub(crate) use bucket::BucketKind;
-pub(crate) use stage::{RouteLimits, Throttle};
+pub(crate) use stage::{Admission, RouteLimits, Throttle};

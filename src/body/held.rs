@@ -27,6 +27,11 @@ impl HeldParts {
         (!part.is_empty()).then_some(part)
     }
 
+    /// Returns the next part, which is empty if no part is left.
+    pub(super) fn first(&self) -> &[u8] {
+        &self.0[0]
+    }
+
     pub(super) fn len(&self) -> usize {
         self.0[0].len() + self.0[1].len()
     }

@@ -147,6 +147,14 @@ impl RequestBody {
         Ok(())
     }
 
+    /// Returns the bytes at the start of the body that are in memory.
+    pub(crate) fn start(&self) -> &[u8] {
+        match &self.0 {
+            RequestBodySource::Whole(bytes) => bytes,
+            RequestBodySource::Stream(stream) => stream.buffered.first(),
+        }
+    }
+
     /// Returns the body if it is complete in memory; `None` if it is a stream.
     pub(crate) fn whole(&self) -> Option<&Bytes> {
         match &self.0 {

@@ -12,6 +12,7 @@ use thiserror::Error;
 
 use super::BoxError;
 use super::held::HeldParts;
+use crate::http1::Abort;
 use crate::problem::TimeoutPhase;
 
 /// Body of a response to a client.
@@ -22,6 +23,10 @@ pub struct ResponseBody {
     /// Remaining body after `held`; `None` if there is none. The stream is boxed to keep the response small, because
     /// each stage moves the response.
     stream: Option<Stream>,
+    /// How the server aborts the response instead of sending it; `None` if it sends the response.
+    abort: Option<Abort>,
+    /// Whether the server resets the connection if the stream fails, instead of closing it.
+    resets_on_failure: bool,
 }
 
 type Stream = Pin<Box<dyn Body<Data = Bytes, Error = BodyError> + Send>>;
@@ -43,6 +48,9 @@ pub enum BodyError {
     /// The response body of the embedding application returned an error.
     #[error(transparent)]
     Application(BoxError),
+    /// The scenario of the route ends the response at this point.
+    #[error("the scenario of the route aborts the response")]
+    Scenario,
 }
 
 impl ResponseBody {
@@ -56,7 +64,35 @@ impl ResponseBody {
         Self {
             held: HeldParts::default(),
             stream: Some(Box::pin(body)),
+            abort: None,
+            resets_on_failure: false,
         }
+    }
+
+    /// Creates the body of a response that the server aborts instead of sending it.
+    pub(crate) fn aborted(abort: Abort) -> Self {
+        Self {
+            abort: Some(abort),
+            ..Self::empty()
+        }
+    }
+
+    /// Returns the body, with a connection that is reset instead of closed if the body fails.
+    pub(crate) fn reset_on_failure(self) -> Self {
+        Self {
+            resets_on_failure: true,
+            ..self
+        }
+    }
+
+    /// Returns how the server aborts the response instead of sending it. `None` means that it sends the response.
+    pub(crate) fn abort(&self) -> Option<Abort> {
+        self.abort
+    }
+
+    /// Whether the server resets the connection if the body fails, instead of closing it.
+    pub(crate) fn resets_on_failure(&self) -> bool {
+        self.resets_on_failure
     }
 
     /// Puts back bytes that were read from the beginning of the body. The client receives `first`, then `second`, then
@@ -71,6 +107,8 @@ impl From<Bytes> for ResponseBody {
         Self {
             held: HeldParts::new(bytes, Bytes::new()),
             stream: None,
+            abort: None,
+            resets_on_failure: false,
         }
     }
 }
@@ -135,7 +173,7 @@ impl BodyError {
         match self {
             Self::Stalled(_) => Some(TimeoutPhase::Idle),
             Self::TimedOut => Some(TimeoutPhase::Total),
-            Self::Upstream(_) | Self::Application(_) => None,
+            Self::Upstream(_) | Self::Application(_) | Self::Scenario => None,
         }
     }
 }

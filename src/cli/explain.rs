@@ -23,6 +23,7 @@ use crate::path::{self, RequestPath};
 use crate::problem::Problem;
 use crate::respond::cors::preflight_method;
 use crate::route::Matcher;
+use crate::scenario::{AtEnd, CountBy, Scenario};
 use crate::throttle::{Exceed, KeyPart, Limit, Mode};
 
 /// Show the route, client, rate limits and outcome of a request without sending it.
@@ -147,8 +148,17 @@ fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
         }
     };
     line("route", route.name.to_string());
-    let upstream = &policy.upstreams[route.upstream.0];
-    line("upstream", upstream::servers(upstream));
+    if let Some(scenario) = &route.scenario {
+        line("scenario", describe_scenario(scenario));
+    }
+    let upstream = route.upstream.map(|it| &policy.upstreams[it.id.0]);
+    line(
+        "upstream",
+        upstream.map_or(
+            "none: requests that pass the scenario get 200".into(),
+            |it| upstream::servers(it),
+        ),
+    );
     if let Some(dropped) = dropped(&sent, &headers, names) {
         line("dropped", dropped);
     }
@@ -165,11 +175,11 @@ fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
     let rule = route.idempotency.as_deref();
     let keying = KeyEffect::of(rule, method, headers);
     let keyed = rule.filter(|_| matches!(keying, KeyEffect::Keyed { .. }));
-    line(
-        "retry",
-        upstream::retry(upstream.retry.as_ref(), method, keyed),
-    );
-    line("breaker", upstream::breaker(upstream));
+    if let Some(upstream) = upstream {
+        let retry = upstream::retry(upstream.retry.as_ref(), method, keyed);
+        line("retry", retry);
+        line("breaker", upstream::breaker(upstream));
+    }
     for limit in &route.limits {
         line("limit", describe(limit, route, headers));
     }
@@ -200,6 +210,23 @@ fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
         }
     }
     lines.join("\n")
+}
+
+/// Describes the steps of a scenario, which requests count together, and what follows the last step.
+fn describe_scenario(scenario: &Scenario) -> String {
+    let steps: Vec<&str> = scenario.steps.iter().map(|step| &*step.text).collect();
+    let at_end = match scenario.at_end {
+        AtEnd::Pass => "then requests pass",
+        AtEnd::Repeat => "then the last step repeats",
+        AtEnd::Restart => "then the steps start again",
+    };
+    let by = match scenario.by {
+        CountBy::Client => "client",
+        CountBy::Key => "client and idempotency key",
+        CountBy::Test => "test (X-Tidegate-Test or /t/ID/), or client without one",
+    };
+    let name = &scenario.name;
+    format!("{name}: {}; {at_end}; counted by {by}", steps.join(", "))
 }
 
 fn rejected(problem: &Problem) -> String {
@@ -293,6 +320,10 @@ fn outcome(policy: &Policy, route: &RoutePolicy, exempt: bool, preflight: bool) 
         (true, None) if enforced => {
             "forwarded; each rate limit counts CORS preflight requests in a separate bucket".into()
         }
+        _ if route.scenario.is_some() && enforced => {
+            "decided by the scenario if every rate limit has tokens left, otherwise 429".into()
+        }
+        _ if route.scenario.is_some() => "decided by the next step of the scenario".into(),
         _ if exempt => "forwarded; this client is exempt from rate limits".into(),
         _ if delays => {
             "forwarded, after a delay if a rate limit has no tokens left; 429 if the delay would be too long"

@@ -15,6 +15,7 @@
 
 mod limit;
 mod route;
+mod scenario;
 mod store;
 mod upstream;
 
@@ -31,6 +32,7 @@ use crate::respond::{Dialect, Hint};
 
 pub(super) use limit::{LimitSection, OnExceed};
 pub(super) use route::{IdempotencySection, KeyMode, OnDuplicate, RouteSection};
+pub(super) use scenario::ScenarioSection;
 pub(super) use store::{BackendKind, LONGEST_LEASE, StoreSection};
 pub(super) use upstream::{
     BreakerSection, ConcurrencySection, FailuresEntry, FallbackTable, HealthTable, RetrySection,
@@ -61,6 +63,9 @@ pub(super) struct File {
     /// Rate limits, by name. Routes that use the same rate limit share its buckets.
     #[schemars(extend("default" = {}))]
     pub(super) limit: Named<LimitName, LimitSection>,
+    /// Scenarios, by name: scripted responses and faults with which the retries of clients are tested.
+    #[schemars(extend("default" = {}))]
+    pub(super) scenario: Named<Label, ScenarioSection>,
     /// Routes. The first route in the file that matches a request applies.
     #[schemars(extend("default" = []))]
     pub(super) route: Vec<Located<RouteSection>>,

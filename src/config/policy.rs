@@ -9,6 +9,7 @@ mod limits;
 mod listener_conflicts;
 mod respond;
 mod routes;
+pub(super) mod scenarios;
 mod store;
 mod upstreams;
 
@@ -19,7 +20,7 @@ use super::file::{AdminSection, ClientSection, File, ServerSection, TlsTable};
 use super::located::Located;
 use super::problem::Findings;
 use super::scalar::{Cidr, FilePath, Listen, Size, TokenText, ValueError};
-use super::{AdminSettings, Policy};
+use super::{AdminSettings, Policy, Purpose};
 use crate::buffers::BufferBounds;
 use crate::client::{Trust, families_covered};
 use crate::server_settings::{
@@ -27,7 +28,7 @@ use crate::server_settings::{
 };
 
 /// Converts a decoded configuration file to a policy. Returns `None` if any error was reported.
-pub(super) fn resolve(file: &File, findings: &mut Findings) -> Option<Policy> {
+pub(super) fn resolve(file: &File, purpose: Purpose, findings: &mut Findings) -> Option<Policy> {
     listener_conflicts::check(file, findings);
     warn_about_unbounded_networks(&file.client, findings);
     let buffers = buffers::resolve(&file.server, findings);
@@ -41,7 +42,13 @@ pub(super) fn resolve(file: &File, findings: &mut Findings) -> Option<Policy> {
         findings,
     );
     let max_bytes = store::max_response_bytes(&store);
-    let mut routes = routes::resolve(file, &upstreams, &limits, max_bytes, buffers, findings);
+    let scenarios = scenarios::resolve(&file.scenario);
+    let known = routes::Known {
+        upstreams: &upstreams,
+        limits: &limits,
+        scenarios: &scenarios,
+    };
+    let mut routes = routes::resolve(file, purpose, known, max_bytes, buffers, findings);
     store::resolve_lease(&mut store, file, &upstreams, &routes, findings);
     if findings.has_errors() {
         return None;
@@ -58,6 +65,7 @@ pub(super) fn resolve(file: &File, findings: &mut Findings) -> Option<Policy> {
         log: file.log,
         upstreams,
         limits: limits.into_values().flatten().collect(),
+        scenarios: scenarios.into_values().flatten().collect(),
         routes: routes::compile(file, routes, findings)?,
         headers,
         methods,

@@ -10,11 +10,13 @@ mod name;
 mod net;
 mod number;
 mod redis;
+mod step;
 mod upstream;
 
 use std::borrow::Cow;
 use std::fmt;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -28,6 +30,7 @@ use serde_json::Value;
 use thiserror::Error;
 
 use crate::retry::Jitter;
+use crate::scenario::step::Step;
 use crate::store::redis::settings::{Password, RedisNode};
 use crate::throttle::KeyPart;
 use crate::upstream::{HostHeader, Server};
@@ -44,6 +47,8 @@ pub(super) struct ValueError {
     pub(super) title: String,
     /// How to fix the value.
     pub(super) help: String,
+    /// Part of the text that is wrong, as a range of bytes. `None` means the whole text.
+    pub(super) part: Option<Range<usize>>,
 }
 
 impl ValueError {
@@ -51,6 +56,7 @@ impl ValueError {
         Self {
             title: title.into(),
             help: help.into(),
+            part: None,
         }
     }
 }
@@ -194,6 +200,8 @@ scalars! {
     /// What identifies a caller. Equal idempotency keys of different callers are independent.
     ScopeText(ScopeEntry): idempotency::scope, "string", "string", "client|shared|(?:header|cookie):.+",
         ["header:x-api-key", "cookie:session", "client", "shared"];
+    /// Step of a scenario: an action and its options.
+    StepText(Step): step::step, "step", "string", ".+", ["429 retry-after=2", "delay 200ms + 503", "reset"];
     /// Name of a rate limit.
     LimitName(String): name::limit_name, "string", "string", "[A-Za-z0-9_.-]{1,64}", ["device"];
     /// Name of an upstream, a route or a JSON member.

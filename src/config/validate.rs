@@ -294,7 +294,11 @@ impl SchemaValidator<'_> {
         match checked.and_then(|()| scalar::check_bounds(text, schema)) {
             Ok(()) => true,
             Err(error) => {
-                self.findings.error(span, error.title, error.help);
+                let span = match error.part {
+                    Some(part) => self.findings.sources.inside(span, text, part),
+                    None => span.clone(),
+                };
+                self.findings.error(&span, error.title, error.help);
                 false
             }
         }

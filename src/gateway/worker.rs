@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
@@ -40,6 +41,8 @@ pub(super) struct Worker {
     pub(super) checks: Vec<HealthChecks>,
     /// Addresses of servers that this worker resolves repeatedly for all workers.
     pub(super) addresses: Vec<Arc<Addresses>>,
+    /// Measurement of timer delays, which this worker runs for all workers. `None` if there is no scenario.
+    pub(super) timer_delay: Option<BoxFuture<'static, ()>>,
     /// Maximum number of open client connections of this worker.
     pub(super) connections: usize,
 }
@@ -82,6 +85,9 @@ impl Worker {
             tasks: tasks.clone(),
         });
         tokio::spawn(keep_timer_armed());
+        if let Some(measuring) = self.timer_delay {
+            tokio::spawn(measuring);
+        }
         for checks in self.checks {
             tokio::spawn(checks.run());
         }

@@ -324,6 +324,11 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
             && (!pending.sender.is_dropped() || pending.decoder.remaining().is_none_or(is_small))
     }
 
+    /// Makes the close of the connection a TCP reset.
+    pub(super) fn reset_on_close(&self) {
+        self.io.reset_on_close();
+    }
+
     /// Whether the client has already sent a part of the next request.
     pub(super) fn is_pipelined(&self) -> bool {
         self.pending.is_none() && self.reader.head_started()

@@ -69,6 +69,10 @@ where
         .await?;
         drop(responding);
         let (parts, body) = response.into_parts();
+        if body.abort().is_some() {
+            connection.reset_on_close();
+            return Ok(());
+        }
         if parts.status.is_informational() {
             // The only valid informational response is 101 to a request with `Upgrade`. Any other informational
             // response closes the connection.
@@ -89,6 +93,9 @@ where
             if sent == Sent::Truncated {
                 // The connection is dropped without a regular close, because otherwise the truncated response would
                 // look complete.
+                if body.resets_on_failure() {
+                    connection.reset_on_close();
+                }
                 return Ok(());
             }
             body.delivered();

@@ -12,7 +12,7 @@ mod wait;
 
 use std::sync::Arc;
 
-use http::{Request, Response};
+use http::{HeaderName, Request, Response};
 use tokio::sync::Semaphore;
 use tokio_util::task::TaskTracker;
 
@@ -63,6 +63,11 @@ impl RouteKeys {
     /// Combines the settings of a route with the metrics of the same route.
     pub(crate) fn new(rule: KeyRule, metrics: Arc<RouteMetrics>) -> Self {
         Self { rule, metrics }
+    }
+
+    /// Returns the name of the header that contains the idempotency key.
+    pub(crate) fn header(&self) -> &HeaderName {
+        &self.rule.header
     }
 
     fn metrics(&self) -> &KeyedMetrics {

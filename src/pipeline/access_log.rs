@@ -25,6 +25,8 @@ use crate::config::Policy;
 use crate::http1;
 use crate::metrics::Metrics;
 use crate::request_id::{RequestId, X_REQUEST_ID};
+use crate::scenario::Recording;
+use crate::scenario::observation::ResponseEnd;
 
 /// Status that is recorded if the client disconnects before the response begins. nginx uses the same status.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
@@ -79,6 +81,8 @@ pub(crate) struct RecordedBody {
     body: ResponseBody,
     bytes: u64,
     is_delivered: bool,
+    /// Whether the body has returned an error.
+    has_failed: bool,
     recorder: Arc<Recorder>,
     /// Access log line to write when the body ends; `None` if the request is not logged. Boxed to keep the response
     /// small, because it is moved often.
@@ -89,6 +93,8 @@ pub(crate) struct RecordedBody {
 struct AccessLogLine {
     facts: RequestFacts,
     status: StatusCode,
+    /// Record of the request; `None` unless its route has a scenario.
+    recording: Option<Recording>,
 }
 
 impl Logged {
@@ -160,15 +166,34 @@ impl PendingRequest<'_> {
 
     /// Increments the request metrics and adds the request id to the response. Replaces the body of the response with a
     /// [`RecordedBody`], which writes the access log line when it ends.
-    pub(super) fn finish(mut self, mut response: Response<ResponseBody>) -> Response<RecordedBody> {
+    pub(super) fn finish(self, response: Response<ResponseBody>) -> Response<RecordedBody> {
+        self.finish_recorded(response, None)
+    }
+
+    /// Does the same as [`finish`](Self::finish) for a response that the record of a scenario contains.
+    pub(super) fn finish_recorded(
+        mut self,
+        mut response: Response<ResponseBody>,
+        recording: Option<Recording>,
+    ) -> Response<RecordedBody> {
         let facts = self.facts();
         let id = facts.request_id.to_header();
         response.headers_mut().insert(X_REQUEST_ID, id);
         let status = response.status();
         self.recorder.count(facts, status);
-        let line = if facts.logged.is_some() {
+        if let Some(recording) = &recording {
+            let status = response.body().abort().is_none().then_some(status);
+            recording.started(status, response.headers());
+        }
+        let line = if facts.logged.is_some() || recording.is_some() {
             let facts = self.facts.take();
-            facts.map(|facts| Box::new(AccessLogLine { facts, status }))
+            facts.map(|facts| {
+                Box::new(AccessLogLine {
+                    facts,
+                    status,
+                    recording,
+                })
+            })
         } else {
             // The data is dropped in place, which is faster than moving it out of the option.
             self.facts = None;
@@ -179,6 +204,7 @@ impl PendingRequest<'_> {
             body,
             bytes: 0,
             is_delivered: false,
+            has_failed: false,
             recorder,
             line,
         })
@@ -191,8 +217,12 @@ impl Drop for PendingRequest<'_> {
             let status =
                 StatusCode::from_u16(CLIENT_CLOSED_REQUEST).expect("499 is a valid status code");
             self.recorder.count(&facts, status);
-            self.recorder
-                .log(&AccessLogLine { facts, status }, 0, false);
+            let line = AccessLogLine {
+                facts,
+                status,
+                recording: None,
+            };
+            self.recorder.log(&line, 0, false);
         }
     }
 }
@@ -237,7 +267,7 @@ impl Recorder {
 
     /// Writes an access log line. `bytes_out` is the number of body bytes that were sent to the client.
     fn log(&self, line: &AccessLogLine, bytes_out: u64, is_truncated: bool) {
-        let AccessLogLine { facts, status } = line;
+        let AccessLogLine { facts, status, .. } = line;
         let (Some(logged), Some(started)) = (&facts.logged, facts.started) else {
             return;
         };
@@ -335,10 +365,12 @@ impl http_body::Body for RecordedBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let frame = Pin::new(&mut self.body).poll_frame(cx);
-        if let Poll::Ready(Some(Ok(frame))) = &frame
-            && let Some(data) = frame.data_ref()
-        {
-            self.bytes += data.len() as u64;
+        match &frame {
+            Poll::Ready(Some(Ok(frame))) => {
+                self.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
+            }
+            Poll::Ready(Some(Err(_))) => self.has_failed = true,
+            Poll::Ready(None) | Poll::Pending => {}
         }
         frame
     }
@@ -356,6 +388,14 @@ impl http1::TrackDelivery for RecordedBody {
     fn delivered(mut self: Pin<&mut Self>) {
         self.is_delivered = true;
     }
+
+    fn abort(&self) -> Option<http1::Abort> {
+        self.body.abort()
+    }
+
+    fn resets_on_failure(&self) -> bool {
+        self.body.resets_on_failure()
+    }
 }
 
 impl Drop for RecordedBody {
@@ -363,8 +403,24 @@ impl Drop for RecordedBody {
         if !self.is_delivered {
             self.recorder.metrics.truncated.inc();
         }
-        if let Some(line) = self.line.take() {
+        if let Some(mut line) = self.line.take() {
+            if let Some(recording) = &mut line.recording {
+                recording.ended(self.end(), self.bytes);
+            }
             self.recorder.log(&line, self.bytes, !self.is_delivered);
+        }
+    }
+}
+
+impl RecordedBody {
+    /// Returns how the response ended, for the record of a scenario.
+    fn end(&self) -> ResponseEnd {
+        if self.is_delivered {
+            ResponseEnd::Complete
+        } else if self.has_failed || self.body.abort().is_some() {
+            ResponseEnd::Aborted
+        } else {
+            ResponseEnd::ClientClosed
         }
     }
 }

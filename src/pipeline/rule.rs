@@ -8,6 +8,7 @@ use crate::idempotency::RouteKeys;
 use crate::intake::headers::CountedHeaders;
 use crate::metrics::RouteMetrics;
 use crate::route::Matcher;
+use crate::scenario::ScenarioState;
 use crate::throttle::RouteLimits;
 use crate::upstream::connect::ConnectorError;
 use crate::upstream::{Forwarder, RouteTarget, Target};
@@ -24,7 +25,10 @@ pub(super) struct RouteRule {
     /// Number of bytes of a request body that are buffered before a server is contacted; 0 for none.
     pub(super) request_buffer: usize,
     pub(super) forwarder: Arc<Forwarder>,
-    pub(super) target: RouteTarget,
+    /// Upstream of the route; `None` if requests that pass the scenario of the route get 200.
+    pub(super) target: Option<RouteTarget>,
+    /// Scenario that responds to the requests of the route before they reach the upstream.
+    pub(super) scenario: Option<Arc<ScenarioState>>,
     pub(super) metrics: Arc<RouteMetrics>,
 }
 
@@ -75,7 +79,13 @@ pub(super) fn compile(
                 .map(|rule| Arc::new(RouteKeys::new(rule.clone(), Arc::clone(counters)))),
             request_buffer: route.request_buffer,
             forwarder: Arc::clone(&forwarder),
-            target: RouteTarget::new(&targets[route.upstream.0], route.timeouts),
+            target: route
+                .upstream
+                .map(|upstream| RouteTarget::new(&targets[upstream.id.0], upstream.timeouts)),
+            scenario: route
+                .scenario
+                .as_ref()
+                .and_then(|scenario| shared.scenarios.get(&scenario.name).cloned()),
             metrics: Arc::clone(counters),
         })
     }))

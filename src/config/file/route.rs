@@ -50,6 +50,10 @@ pub(crate) struct RouteSection {
     pub(crate) cost: Setting<NonZeroU32>,
     /// How the gateway handles idempotency keys. `{}` uses the defaults. Without this table, keys are only forwarded.
     pub(crate) idempotency: Option<Located<IdempotencySection>>,
+    /// Name of a scenario, whose steps respond to the requests of this route before they reach the upstream. The gateway
+    /// records and judges the retries of clients. A route with a scenario needs no upstream.
+    #[schemars(extend("examples" = ["flaky"]))]
+    pub(crate) scenario: Option<Located<String>>,
     /// Overrides `request_buffer` of `[server]` for this route.
     #[schemars(extend("examples" = [0]))]
     pub(crate) request_buffer: Option<Size>,

@@ -4,30 +4,40 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
-use super::super::RoutePolicy;
 use super::super::file::{File, RouteSection};
 use super::super::located::Located;
 use super::super::problem::Findings;
 use super::super::scalar::Size;
 use super::super::source::Span;
 use super::super::suggest;
+use super::super::{Purpose, RoutePolicy, RouteUpstream};
 use super::buffers::Bounds;
 use super::bytes;
 use super::idempotency::{self, RouteContext};
 use super::limits::Limits;
+use super::scenarios::ScenariosByName;
 use super::upstreams::warn_about_first_byte_timeout;
 use crate::intake::headers::{CountedHeaders, HeaderNames};
 use crate::intake::methods::KnownMethods;
 use crate::route::{Matcher, RouteMatch, check_pattern, find_shadowed};
+use crate::scenario::Scenario;
 use crate::throttle::{KeyPart, Limit, Mode};
 use crate::upstream::{Timeouts, Upstream, UpstreamId};
+
+/// What routes can name.
+#[derive(Clone, Copy)]
+pub(super) struct Known<'a> {
+    pub(super) upstreams: &'a [Arc<Upstream>],
+    pub(super) limits: &'a Limits<'a>,
+    pub(super) scenarios: &'a ScenariosByName<'a>,
+}
 
 /// Converts the sections to routes, and reports routes that no request can reach. Returns the valid routes, in the
 /// order of the file.
 pub(super) fn resolve(
     file: &File,
-    upstreams: &[Arc<Upstream>],
-    limits: &Limits<'_>,
+    purpose: Purpose,
+    known: Known<'_>,
     max_bytes: u64,
     buffers: Bounds<'_>,
     findings: &mut Findings,
@@ -40,8 +50,10 @@ pub(super) fn resolve(
         );
     }
     let mut resolver = Resolver {
-        upstreams,
-        limits,
+        purpose,
+        upstreams: known.upstreams,
+        limits: known.limits,
+        scenarios: known.scenarios,
         max_bytes,
         buffers,
         access_log: file.log.access,
@@ -49,6 +61,7 @@ pub(super) fn resolve(
         names: BTreeMap::new(),
         used_upstreams: BTreeSet::new(),
         used_limits: BTreeSet::new(),
+        used_scenarios: BTreeSet::new(),
         findings,
     };
     let mut routes = Vec::new();
@@ -134,8 +147,10 @@ fn path_span(section: &Located<RouteSection>) -> Span {
 }
 
 struct Resolver<'a> {
+    purpose: Purpose,
     upstreams: &'a [Arc<Upstream>],
     limits: &'a Limits<'a>,
+    scenarios: &'a ScenariosByName<'a>,
     max_bytes: u64,
     buffers: Bounds<'a>,
     access_log: bool,
@@ -143,6 +158,7 @@ struct Resolver<'a> {
     names: BTreeMap<&'a str, &'a Span>,
     used_upstreams: BTreeSet<&'a str>,
     used_limits: BTreeSet<&'a str>,
+    used_scenarios: BTreeSet<&'a str>,
     findings: &'a mut Findings,
 }
 
@@ -151,7 +167,11 @@ impl<'a> Resolver<'a> {
         let Located { span, value: route } = section;
         let name = self.name(route);
         let patterns = self.patterns(route);
-        let upstream = self.upstream(route, span);
+        let scenario = self.scenario(route);
+        let upstream = match (&route.scenario, &route.upstream, self.upstreams) {
+            (Some(_), None, []) => None,
+            _ => Some(self.upstream(route, span)),
+        };
         let limits = self.limits(route);
         self.warn_if_evadable(route, &limits);
         let cost = self.cost(route, &limits);
@@ -178,11 +198,17 @@ impl<'a> Resolver<'a> {
             methods,
             ambiguous_paths: route.ambiguous_paths,
         };
-        let upstream = upstream?;
+        let upstream = match upstream {
+            Some(found) => Some(found?),
+            None => None,
+        };
         let policy = RoutePolicy {
             name,
-            upstream,
-            timeouts: self.timeouts(route, upstream),
+            upstream: upstream.map(|id| RouteUpstream {
+                id,
+                timeouts: self.timeouts(route, id),
+            }),
+            scenario,
             limits,
             cost: cost?,
             idempotency: rule.map(Arc::new),
@@ -294,6 +320,43 @@ impl<'a> Resolver<'a> {
         }
     }
 
+    fn scenario(&mut self, route: &'a RouteSection) -> Option<Arc<Scenario>> {
+        let Located { span, value } = route.scenario.as_ref()?;
+        let Some(found) = self.scenarios.get(value.as_str()) else {
+            self.findings.error(
+                span,
+                format!("there is no scenario named `{value}`"),
+                suggest::remedy(value, self.scenarios.keys().copied()),
+            );
+            return None;
+        };
+        self.used_scenarios.insert(value);
+        let scenario = found.clone()?;
+        if self.purpose == Purpose::Lab {
+            return Some(scenario);
+        }
+        if scenario.refuses_connections() {
+            self.findings.error(
+                span,
+                format!("the scenario `{value}` has the step `refuse`, which works only in `tidegate lab`"),
+                "replace `refuse` by `reset`: a gateway cannot refuse the connections of one route",
+            );
+        }
+        let beside = match (route.limits.first(), &route.idempotency) {
+            (Some(_), _) => Some("rate limits"),
+            (None, Some(_)) => Some("idempotency settings"),
+            (None, None) => None,
+        };
+        if let Some(beside) = beside {
+            self.findings.warning(
+                span,
+                format!("this route has a scenario and {beside}, so clients get responses of both"),
+                format!("remove the {beside} of this route, unless the test requires them"),
+            );
+        }
+        Some(scenario)
+    }
+
     fn limits(&mut self, route: &'a RouteSection) -> Vec<Arc<Limit>> {
         let mut found: Vec<Arc<Limit>> = Vec::new();
         let mut seen = BTreeSet::new();
@@ -371,11 +434,16 @@ impl<'a> Resolver<'a> {
         Some(cost)
     }
 
-    /// Warns about rate limits and upstreams that no route uses. After an error, this function does nothing, because an
+    /// Warns about scenarios, rate limits and upstreams that no route uses. After an error, this function does nothing, because an
     /// invalid route that uses them was possibly removed.
     fn report_unused(&mut self, file: &File) {
-        if self.findings.has_errors() {
+        if self.findings.has_errors() || self.purpose == Purpose::Lab {
             return;
+        }
+        for name in file.scenario.entries.keys() {
+            if !self.used_scenarios.contains(name.value.as_str()) {
+                self.unused(&name.span, "scenario", &name.value);
+            }
         }
         for name in file.limit.entries.keys() {
             if !self.used_limits.contains(name.value.as_str()) {

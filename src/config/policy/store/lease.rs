@@ -9,7 +9,7 @@ use super::super::super::file::{File, LONGEST_LEASE, RouteSection};
 use super::super::super::located::Located;
 use super::super::super::problem::Findings;
 use super::super::super::scalar::{Timeout, display_duration};
-use super::super::super::{Backend, StoreSettings};
+use super::super::super::{Backend, RouteUpstream, StoreSettings};
 use crate::route::RouteMatch;
 use crate::upstream::{Timeouts, Upstream};
 
@@ -36,13 +36,10 @@ pub(in super::super) fn resolve_lease(
     let routes = routes.iter().map(|(_, route)| route).zip(&file.route);
     let keyed = routes.filter(|(route, _)| route.idempotency.is_some());
     let slowest = keyed
-        .map(|(route, section)| {
-            let upstream = &upstreams[route.upstream.0];
-            (
-                upstream,
-                section,
-                longest_execution(upstream, &route.timeouts),
-            )
+        .filter_map(|(route, section)| {
+            let RouteUpstream { id, timeouts } = route.upstream.as_ref()?;
+            let upstream = &upstreams[id.0];
+            Some((upstream, section, longest_execution(upstream, timeouts)))
         })
         .max_by_key(|(_, _, (longest, _))| *longest);
     let deadline = slowest.map_or(Duration::ZERO, |(_, _, (longest, _))| longest);

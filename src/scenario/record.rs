@@ -1,0 +1,76 @@
+//! Guard of an attempt in flight, which completes the record of the attempt.
+
+use std::sync::Arc;
+
+use http::{HeaderMap, StatusCode};
+
+use super::observation::{Attempt, ObservedResponse, ResponseEnd};
+use super::state::{AttemptId, ScenarioState};
+use super::step::Step;
+
+/// Attempt in flight. If it is dropped before the response is complete, the client has closed the connection.
+#[derive(Debug)]
+pub(crate) struct Recording {
+    state: Arc<ScenarioState>,
+    /// Place of the attempt in the record; `None` if the record was full.
+    id: Option<AttemptId>,
+    has_ended: bool,
+}
+
+impl Recording {
+    pub(super) fn new(state: Arc<ScenarioState>, id: Option<AttemptId>) -> Self {
+        Self {
+            state,
+            id,
+            has_ended: false,
+        }
+    }
+
+    /// Records the step that determines the response.
+    pub(crate) fn set_step(&self, step: &Step) {
+        self.update(|attempt| attempt.step = Some(Arc::clone(&step.text)));
+    }
+
+    /// Records that the gateway starts to send a response now. `status` is `None` if it closes the connection instead.
+    pub(crate) fn started(&self, status: Option<StatusCode>, headers: &HeaderMap) {
+        let now = self.state.elapsed();
+        self.update(|attempt| {
+            attempt.response = Some(ObservedResponse {
+                status,
+                headers: headers.clone(),
+                started: now,
+                ended: now,
+                sent: 0,
+                end: ResponseEnd::ClientClosed,
+            });
+        });
+    }
+
+    /// Records that the response ended now, after `sent` bytes of its body.
+    pub(crate) fn ended(&mut self, end: ResponseEnd, sent: u64) {
+        self.has_ended = true;
+        let now = self.state.elapsed();
+        self.update(|attempt| {
+            if let Some(response) = &mut attempt.response {
+                response.ended = now;
+                response.sent = sent;
+                response.end = end;
+            }
+        });
+    }
+
+    fn update(&self, change: impl FnOnce(&mut Attempt)) {
+        if let Some(id) = &self.id {
+            self.state.update(id, change);
+        }
+    }
+}
+
+impl Drop for Recording {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.ended(ResponseEnd::ClientClosed, 0);
+        }
+        self.state.leave();
+    }
+}

@@ -1,0 +1,343 @@
+//! Responses of a scenario: status, headers, and a body that can be slow, pause, or end early.
+
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::{Duration, SystemTime};
+
+use bytes::Bytes;
+use http::header::{CONTENT_TYPE, RETRY_AFTER};
+use http::{HeaderValue, Response, StatusCode};
+use http_body::{Body, Frame, SizeHint};
+use tokio::time::{Sleep, sleep};
+
+use super::step::{Action, Step};
+use crate::body::{BodyError, ResponseBody};
+use crate::http1::Abort;
+
+/// Size of the body of a response whose step sets none, in bytes.
+pub(crate) const DEFAULT_BODY: u64 = 64 * 1024;
+
+/// Time between the last byte of a body and a reset. A reset discards bytes that the client has not received.
+const BEFORE_RESET: Duration = Duration::from_millis(50);
+
+/// Number of parts per second in which a slow body is sent.
+const PARTS_PER_SECOND: u64 = 10;
+
+/// Returns the response of a step that does not reach the upstream. `now` is the time of the response.
+pub(crate) fn response(step: &Step, now: SystemTime) -> Response<ResponseBody> {
+    let abort = match step.action {
+        Action::Reset if step.after.is_some() => None,
+        Action::Reset | Action::Refuse | Action::ExecutedThenLost => Some(Abort::Reset),
+        Action::GoAway => Some(Abort::GoAway),
+        Action::RefusedStream => Some(Abort::RefuseStream),
+        Action::Respond(_) | Action::Pass | Action::Stall(_) | Action::Truncate => None,
+    };
+    if let Some(abort) = abort {
+        return Response::new(ResponseBody::aborted(abort));
+    }
+    let status = match step.action {
+        Action::Respond(status) => status,
+        _ => StatusCode::OK,
+    };
+    let content = step.body.clone().unwrap_or_else(|| default_body(step));
+    let has_no_content = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    let content = if has_no_content {
+        Bytes::new()
+    } else {
+        content
+    };
+    let mut response = Response::new(ResponseBody::empty());
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    for (name, value) in &step.headers {
+        headers.append(name, value.clone());
+    }
+    if let Some(retry_after) = &step.retry_after {
+        headers.insert(RETRY_AFTER, retry_after.value(now));
+    }
+    if !content.is_empty() {
+        let media_type = media_type(&content);
+        headers.entry(CONTENT_TYPE).or_insert(media_type);
+    }
+    let is_stream = headers
+        .get(CONTENT_TYPE)
+        .is_some_and(|value| value.as_bytes().starts_with(b"text/event-stream"));
+    *response.body_mut() = body(step, content, is_stream);
+    response
+}
+
+/// Returns the response to a request that passes on a route without an upstream.
+pub(crate) fn passed() -> Response<ResponseBody> {
+    let mut response = Response::new(ResponseBody::from(Bytes::from_static(b"{}")));
+    let json = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(CONTENT_TYPE, json);
+    response
+}
+
+/// Returns a JSON document of [`DEFAULT_BODY`] bytes. Clients that parse the response accept it, and it is large enough
+/// to be truncated within.
+fn default_body(step: &Step) -> Bytes {
+    let start = format!(
+        "{{\"step\":{},\"padding\":\"",
+        serde_json::json!(&*step.text)
+    );
+    let end = "\"}\n";
+    let padding = to_usize(DEFAULT_BODY).saturating_sub(start.len() + end.len());
+    Bytes::from([start, "x".repeat(padding), end.to_owned()].concat())
+}
+
+fn media_type(content: &Bytes) -> HeaderValue {
+    HeaderValue::from_static(match content.first() {
+        Some(b'{' | b'[') => "application/json",
+        _ => "text/plain; charset=utf-8",
+    })
+}
+
+fn body(step: &Step, content: Bytes, is_stream: bool) -> ResponseBody {
+    let length = content.len() as u64;
+    let fault = match step.action {
+        Action::Stall(time) => Some((step.after.unwrap_or(0), BodyFault::Pause(time))),
+        Action::Reset => step.after.map(|after| (after, BodyFault::Fail)),
+        Action::Truncate => Some((step.after.unwrap_or(length / 2), BodyFault::Fail)),
+        _ => None,
+    };
+    if fault.is_none() && step.rate.is_none() && !is_stream {
+        return content.into();
+    }
+    let slow_from = match fault {
+        None => step.after.unwrap_or(0),
+        Some(_) => 0,
+    };
+    let body = ResponseBody::streaming(ScriptedBody {
+        rest: content,
+        sent: 0,
+        rate: step.rate,
+        slow_from,
+        fault,
+        wait: None,
+        hides_length: is_stream,
+    });
+    if step.action == Action::Reset {
+        body.reset_on_failure()
+    } else {
+        body
+    }
+}
+
+/// What happens within a body.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BodyFault {
+    /// The body pauses for this time, and then continues.
+    Pause(Duration),
+    /// The body fails, so that the response is truncated.
+    Fail,
+    /// The body fails when it is polled again.
+    FailNow,
+}
+
+/// Body that is sent at a rate, and that pauses or fails after a number of bytes.
+struct ScriptedBody {
+    rest: Bytes,
+    sent: u64,
+    rate: Option<u64>,
+    /// Number of bytes that are sent before the rate applies.
+    slow_from: u64,
+    /// Fault, and the number of bytes before it; `None` if the fault is over.
+    fault: Option<(u64, BodyFault)>,
+    /// Time of the next part or of the fault.
+    wait: Option<Pin<Box<Sleep>>>,
+    /// Whether the length is unknown to the client, as in a stream of events.
+    hides_length: bool,
+}
+
+impl ScriptedBody {
+    /// Returns the number of bytes of the next part, and the time that it takes.
+    fn next_part(&self) -> (usize, Duration) {
+        let mut length = self.rest.len() as u64;
+        if let Some((after, _)) = self.fault {
+            length = length.min(after - self.sent);
+        }
+        if self.sent < self.slow_from {
+            length = length.min(self.slow_from - self.sent);
+            return (to_usize(length), Duration::ZERO);
+        }
+        let Some(rate) = self.rate else {
+            return (to_usize(length), Duration::ZERO);
+        };
+        let length = length.min((rate / PARTS_PER_SECOND).max(1));
+        let nanos = u128::from(length) * 1_000_000_000 / u128::from(rate.max(1));
+        let time = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        (to_usize(length), time)
+    }
+
+    fn pause(&mut self, time: Duration) {
+        self.wait = (!time.is_zero()).then(|| Box::pin(sleep(time)));
+    }
+}
+
+impl Body for ScriptedBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        loop {
+            if let Some(wait) = &mut self.wait {
+                ready!(wait.as_mut().poll(cx));
+                self.wait = None;
+            }
+            match self.fault {
+                Some((after, BodyFault::Pause(time))) if after == self.sent => {
+                    self.fault = None;
+                    self.pause(time);
+                    continue;
+                }
+                // The body fails after a pause, in which the bytes before the fault reach the client.
+                Some((after, BodyFault::Fail)) if after == self.sent => {
+                    self.fault = Some((after, BodyFault::FailNow));
+                    self.pause(BEFORE_RESET);
+                    continue;
+                }
+                Some((_, BodyFault::FailNow)) => {
+                    self.fault = None;
+                    self.rest = Bytes::new();
+                    return Poll::Ready(Some(Err(BodyError::Scenario)));
+                }
+                _ => {}
+            }
+            if self.rest.is_empty() {
+                return Poll::Ready(None);
+            }
+            let (length, time) = self.next_part();
+            let part = self.rest.split_to(length);
+            self.sent += part.len() as u64;
+            self.pause(time);
+            return Poll::Ready(Some(Ok(Frame::data(part))));
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty() && self.fault.is_none() && self.wait.is_none()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        if self.hides_length {
+            SizeHint::new()
+        } else {
+            SizeHint::with_exact(self.rest.len() as u64)
+        }
+    }
+}
+
+fn to_usize(length: u64) -> usize {
+    usize::try_from(length).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use http_body_util::BodyExt as _;
+    use tokio::time::Instant;
+
+    use super::*;
+
+    /// Reads a body to its end. Returns the bytes, the time that it took, and whether it failed.
+    async fn read(response: Response<ResponseBody>) -> (Vec<u8>, Duration, bool) {
+        let start = Instant::now();
+        let mut body = response.into_body();
+        let mut bytes = Vec::new();
+        while let Some(frame) = body.frame().await {
+            match frame {
+                Ok(frame) => bytes.extend_from_slice(&frame.into_data().unwrap()),
+                Err(_) => return (bytes, start.elapsed(), true),
+            }
+        }
+        (bytes, start.elapsed(), false)
+    }
+
+    fn step(action: Action) -> Step {
+        Step {
+            action,
+            ..Step::respond(StatusCode::OK)
+        }
+    }
+
+    fn respond(step: &Step) -> Response<ResponseBody> {
+        response(step, SystemTime::UNIX_EPOCH)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_default_body_is_a_json_document_of_64_kib() {
+        let mut step = Step::respond(StatusCode::SERVICE_UNAVAILABLE);
+        step.text = "503 header=\"X: é\"".into();
+        let response = respond(&step);
+        assert_eq!(response.status(), 503);
+        assert_eq!(response.headers()[CONTENT_TYPE], "application/json");
+        let (bytes, _, has_failed) = read(response).await;
+        assert!(!has_failed);
+        assert_eq!(bytes.len() as u64, DEFAULT_BODY);
+        let document: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
+        assert_eq!(document["step"], &*step.text);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_body_takes_its_length_divided_by_its_rate() {
+        let mut slow = step(Action::Respond(StatusCode::OK));
+        slow.rate = Some(16 * 1024);
+        let (bytes, time, has_failed) = read(respond(&slow)).await;
+        assert!(!has_failed && bytes.len() as u64 == DEFAULT_BODY);
+        let expected = Duration::from_millis(3_950)..Duration::from_millis(4_100);
+        assert!(expected.contains(&time), "{time:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stall_pauses_the_body_once_and_then_completes_it() {
+        let mut stall = step(Action::Stall(Duration::from_secs(3)));
+        stall.after = Some(1_024);
+        let (bytes, time, has_failed) = read(respond(&stall)).await;
+        assert!(!has_failed && bytes.len() as u64 == DEFAULT_BODY);
+        assert_eq!(time, Duration::from_secs(3));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_truncated_body_fails_after_the_given_number_of_bytes() {
+        let mut truncate = step(Action::Truncate);
+        let response = respond(&truncate);
+        assert_eq!(response.body().size_hint().exact(), Some(DEFAULT_BODY));
+        assert!(!response.body().resets_on_failure());
+        let (bytes, _, has_failed) = read(response).await;
+        assert!(has_failed && bytes.len() as u64 == DEFAULT_BODY / 2);
+        truncate.after = Some(10);
+        let (bytes, _, has_failed) = read(respond(&truncate)).await;
+        assert!(has_failed && bytes.len() == 10);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reset_sends_nothing_or_the_bytes_before_it() {
+        let mut reset = step(Action::Reset);
+        assert_eq!(respond(&reset).body().abort(), Some(Abort::Reset));
+        reset.after = Some(100);
+        let response = respond(&reset);
+        assert_eq!(response.body().abort(), None);
+        assert!(response.body().resets_on_failure());
+        let (bytes, _, has_failed) = read(response).await;
+        assert!(has_failed && bytes.len() == 100);
+    }
+
+    #[test]
+    fn a_stream_of_events_has_no_length() {
+        let mut events = step(Action::Truncate);
+        events.body = Some(Bytes::from_static(b"data: 1\n\ndata: 2\n\n"));
+        let media_type = HeaderValue::from_static("text/event-stream");
+        events.headers.push((CONTENT_TYPE, media_type));
+        assert_eq!(respond(&events).body().size_hint().exact(), None);
+    }
+
+    #[test]
+    fn a_status_without_content_has_no_body() {
+        let response = respond(&Step::respond(StatusCode::NO_CONTENT));
+        assert!(response.body().is_end_stream());
+        assert!(!response.headers().contains_key(CONTENT_TYPE));
+    }
+}

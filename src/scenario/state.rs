@@ -1,0 +1,435 @@
+//! State of the scenarios of a gateway: runs, the positions of their clients, and the records of their requests.
+//!
+//! A run is the group of requests that one record contains. Its id is the id of the test (`by = "test"`), or else the
+//! address of the client. All workers share this state. Only routes with a scenario use it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
+
+use futures_util::FutureExt as _;
+use futures_util::future::BoxFuture;
+use parking_lot::Mutex;
+use xxhash_rust::xxh3::xxh3_64;
+
+use super::observation::{Attempt, Observed};
+use super::position::Position;
+use super::record::Recording;
+use super::step::Step;
+use super::timer_delay::TimerDelay;
+use super::{CountBy, Scenario};
+use crate::clock::{Clock, Moment};
+
+/// Maximum number of runs of a scenario. Above it, the quarter of the runs that were unused for the longest time is
+/// removed.
+const MAX_RUNS: usize = 8_192;
+
+/// Maximum number of positions of a run: with `by = "key"`, each idempotency key has one. Above it, all start again.
+const MAX_POSITIONS: usize = 8_192;
+
+/// Maximum size of all records of a gateway in memory. Above it, requests are not recorded.
+const MAX_BYTES: usize = 64 << 20;
+
+/// Maximum length of the id of a test.
+pub(crate) const MAX_TEST_ID: usize = 64;
+
+/// Estimated size of an attempt in memory without its texts, in bytes.
+const ATTEMPT_BYTES: usize = 1_024;
+
+/// Estimated size of a header line in memory without its texts, in bytes.
+const HEADER_BYTES: usize = 64;
+
+/// All scenarios of a gateway.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Scenarios {
+    states: Arc<[Arc<ScenarioState>]>,
+    shared: Arc<Bounds>,
+}
+
+/// What all scenarios of a gateway share.
+#[derive(Debug, Default)]
+struct Bounds {
+    /// Size of all records in bytes, estimated.
+    bytes: AtomicUsize,
+    unrecorded: AtomicU64,
+    removed_runs: AtomicU64,
+    includes_bodies: AtomicBool,
+    timer_delay: Arc<TimerDelay>,
+}
+
+/// Use of the bounds, for metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ScenarioUse {
+    pub(crate) runs: usize,
+    pub(crate) record_bytes: usize,
+    pub(crate) unrecorded: u64,
+    pub(crate) removed_runs: u64,
+}
+
+/// A scenario and its runs.
+pub(crate) struct ScenarioState {
+    pub(crate) scenario: Arc<Scenario>,
+    clock: Clock,
+    origin: Moment,
+    started: SystemTime,
+    runs: Mutex<Runs>,
+    in_flight: AtomicUsize,
+    shared: Arc<Bounds>,
+    refusal: OnceLock<Refusal>,
+}
+
+/// How the listener refuses connections.
+struct Refusal {
+    refuse: RefuseConnections,
+    /// Time since which the listener refuses connections, because the first step is `refuse`.
+    since: Option<Moment>,
+}
+
+/// Makes the listener refuse connections for a time.
+type RefuseConnections = Box<dyn Fn(Duration) + Send + Sync>;
+
+#[derive(Debug, Default)]
+struct Runs {
+    by_id: HashMap<Arc<str>, Run>,
+    /// Number of runs that were ever started.
+    started: u64,
+}
+
+#[derive(Debug)]
+struct Run {
+    /// Distinguishes runs that have the same id one after the other.
+    number: u64,
+    created: Duration,
+    used: Duration,
+    positions: HashMap<Option<Box<str>>, Position>,
+    attempts: Vec<Attempt>,
+    bytes: usize,
+    unrecorded: u64,
+}
+
+/// Place of an attempt in the records of a scenario.
+#[derive(Clone, Debug)]
+pub(super) struct AttemptId {
+    run: Arc<str>,
+    number: u64,
+    index: usize,
+}
+
+/// Summary of a run.
+#[derive(Clone, Debug)]
+pub(crate) struct RunInfo {
+    pub(crate) scenario: Arc<str>,
+    pub(crate) id: Arc<str>,
+    pub(crate) created: SystemTime,
+    pub(crate) requests: u64,
+}
+
+impl Scenarios {
+    /// Creates the state of these scenarios.
+    pub(crate) fn new(scenarios: &[Arc<Scenario>], clock: &Clock) -> Self {
+        let shared = Arc::new(Bounds::default());
+        let state = |scenario| Arc::new(ScenarioState::new(scenario, clock, &shared));
+        Self {
+            states: scenarios.iter().map(state).collect(),
+            shared,
+        }
+    }
+
+    /// Returns the state of the scenario with this name.
+    pub(crate) fn get(&self, name: &str) -> Option<&Arc<ScenarioState>> {
+        self.states
+            .iter()
+            .find(|state| &*state.scenario.name == name)
+    }
+
+    /// Returns all scenarios in the order of their names.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<ScenarioState>> {
+        self.states.iter()
+    }
+
+    /// Measures the delay of timers until the future is dropped. `None` if there is no scenario.
+    pub(crate) fn measure_timers(&self) -> Option<BoxFuture<'static, ()>> {
+        let delay = Arc::clone(&self.shared.timer_delay);
+        (!self.states.is_empty()).then(|| delay.measure().boxed())
+    }
+
+    /// Includes the bodies of requests in all records from now on.
+    pub(crate) fn include_bodies(&self) {
+        self.shared.includes_bodies.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns how much of the bounds is in use.
+    pub(crate) fn usage(&self) -> ScenarioUse {
+        ScenarioUse {
+            runs: self.states.iter().map(|state| state.run_count()).sum(),
+            record_bytes: self.shared.bytes.load(Ordering::Relaxed),
+            unrecorded: self.shared.unrecorded.load(Ordering::Relaxed),
+            removed_runs: self.shared.removed_runs.load(Ordering::Relaxed),
+        }
+    }
+}
+
+impl ScenarioState {
+    fn new(scenario: &Arc<Scenario>, clock: &Clock, shared: &Arc<Bounds>) -> Self {
+        Self {
+            scenario: Arc::clone(scenario),
+            origin: clock.now(),
+            started: clock.wall(),
+            clock: clock.clone(),
+            runs: Mutex::default(),
+            in_flight: AtomicUsize::new(0),
+            shared: Arc::clone(shared),
+            refusal: OnceLock::new(),
+        }
+    }
+
+    /// Returns the time since the start of the gateway.
+    pub(crate) fn elapsed(&self) -> Duration {
+        self.clock.now().since(self.origin)
+    }
+
+    /// Sets how the listener refuses connections. If the first step is `refuse`, it refuses them from now on. The first
+    /// call counts.
+    pub(crate) fn set_refusal(&self, refuse: impl Fn(Duration) + Send + Sync + 'static) {
+        let now = self.clock.now();
+        let time = Position::new(0, None).refuses_next(&self.scenario, now);
+        if let Some(time) = time {
+            refuse(time);
+        }
+        let refusal = Refusal {
+            refuse: Box::new(refuse),
+            since: time.map(|_| now),
+        };
+        let _already_set = self.refusal.set(refusal);
+    }
+
+    /// Whether the record includes the bodies of requests.
+    pub(crate) fn includes_bodies(&self) -> bool {
+        self.shared.includes_bodies.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of requests whose response is not complete.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn leave(&self) {
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Returns the id of the run that a request belongs to.
+    pub(crate) fn run_id(&self, client: crate::client::ClientId, test: Option<&str>) -> Arc<str> {
+        match test.filter(|id| self.scenario.by == CountBy::Test && is_test_id(id)) {
+            Some(id) => id.into(),
+            None => client.to_string().into(),
+        }
+    }
+
+    /// Records a request of a run.
+    pub(crate) fn begin(self: &Arc<Self>, run: &Arc<str>, attempt: Attempt) -> Recording {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+        let bytes = attempt_bytes(&attempt);
+        let mut runs = self.runs.lock();
+        let used = self.shared.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let found = runs.get_or_start(run, self.elapsed(), &self.shared);
+        let id = if used + bytes <= MAX_BYTES {
+            found.bytes += bytes;
+            found.attempts.push(attempt);
+            Some(AttemptId {
+                run: Arc::clone(run),
+                number: found.number,
+                index: found.attempts.len() - 1,
+            })
+        } else {
+            self.shared.bytes.fetch_sub(bytes, Ordering::Relaxed);
+            self.shared.unrecorded.fetch_add(1, Ordering::Relaxed);
+            found.unrecorded += 1;
+            None
+        };
+        drop(runs);
+        Recording::new(Arc::clone(self), id)
+    }
+
+    /// Returns the step that applies to the next request of a run; `None` if the request passes. `key` is the
+    /// idempotency key of the request.
+    pub(crate) fn next_step(&self, run: &Arc<str>, key: Option<&str>) -> Option<Arc<Step>> {
+        let now = self.clock.now();
+        let scenario = &*self.scenario;
+        let key = key.filter(|_| scenario.by == CountBy::Key);
+        let seed = scenario.seed ^ xxh3_64(run.as_bytes()) ^ xxh3_64(key.unwrap_or("").as_bytes());
+        let refusal = self.refusal.get();
+        let mut runs = self.runs.lock();
+        let run = runs.get_or_start(run, self.elapsed(), &self.shared);
+        if run.positions.len() >= MAX_POSITIONS {
+            run.positions.clear();
+        }
+        let position = run
+            .positions
+            .entry(key.map(Into::into))
+            .or_insert_with(|| Position::new(seed, refusal.and_then(|refusal| refusal.since)));
+        let step = position.next(scenario, now);
+        let refused = position.refuses_next(scenario, now);
+        drop(runs);
+        if let (Some(time), Some(refusal)) = (refused, refusal) {
+            (refusal.refuse)(time);
+        }
+        step
+    }
+
+    /// Starts a run with this id. A run that already has this id ends, and its clients start with the first step.
+    pub(crate) fn start_run(&self, id: &str) {
+        let mut runs = self.runs.lock();
+        runs.remove(id, &self.shared);
+        runs.get_or_start(&id.into(), self.elapsed(), &self.shared);
+    }
+
+    /// Removes the run with this id. Returns whether it existed.
+    pub(crate) fn remove_run(&self, id: &str) -> bool {
+        self.runs.lock().remove(id, &self.shared)
+    }
+
+    /// Returns all runs, oldest first.
+    pub(crate) fn runs(&self) -> Vec<RunInfo> {
+        let runs = self.runs.lock();
+        let mut infos: Vec<_> = runs
+            .by_id
+            .iter()
+            .map(|(id, run)| RunInfo {
+                scenario: Arc::clone(&self.scenario.name),
+                id: Arc::clone(id),
+                created: self.started + run.created,
+                requests: run.attempts.len() as u64 + run.unrecorded,
+            })
+            .collect();
+        infos.sort_by(|a, b| (a.created, &a.id).cmp(&(b.created, &b.id)));
+        infos
+    }
+
+    /// Returns the requests of one run, with times since its start. `None` if there is no run with this id.
+    pub(crate) fn observed_run(&self, id: &str) -> Option<Observed> {
+        let runs = self.runs.lock();
+        let run = runs.by_id.get(id)?;
+        let mut attempts = run.attempts.clone();
+        for attempt in &mut attempts {
+            attempt.arrived = attempt.arrived.saturating_sub(run.created);
+            if let Some(response) = &mut attempt.response {
+                response.started = response.started.saturating_sub(run.created);
+                response.ended = response.ended.saturating_sub(run.created);
+            }
+        }
+        Some(Observed {
+            started: self.started + run.created,
+            attempts,
+            unrecorded: run.unrecorded,
+            timer_delay: self.shared.timer_delay.percentile_99(),
+        })
+    }
+
+    /// Returns the requests of all runs, with times since the start of the gateway.
+    pub(crate) fn observed(&self) -> Observed {
+        let runs = self.runs.lock();
+        let attempts = runs.by_id.values().flat_map(|run| &run.attempts);
+        let mut attempts: Vec<_> = attempts.cloned().collect();
+        attempts.sort_by_key(|attempt| attempt.arrived);
+        Observed {
+            started: self.started,
+            attempts,
+            unrecorded: runs.by_id.values().map(|run| run.unrecorded).sum(),
+            timer_delay: self.shared.timer_delay.percentile_99(),
+        }
+    }
+
+    /// Changes a recorded attempt. Does nothing if its run has ended.
+    pub(super) fn update(&self, id: &AttemptId, change: impl FnOnce(&mut Attempt)) {
+        let mut runs = self.runs.lock();
+        let run = runs.by_id.get_mut(&id.run);
+        let Some(run) = run.filter(|run| run.number == id.number) else {
+            return;
+        };
+        let attempt = &mut run.attempts[id.index];
+        let before = attempt_bytes(attempt);
+        change(attempt);
+        let added = attempt_bytes(attempt).saturating_sub(before);
+        run.bytes += added;
+        self.shared.bytes.fetch_add(added, Ordering::Relaxed);
+    }
+
+    fn run_count(&self) -> usize {
+        self.runs.lock().by_id.len()
+    }
+}
+
+impl Runs {
+    fn get_or_start(&mut self, id: &Arc<str>, now: Duration, shared: &Bounds) -> &mut Run {
+        if self.by_id.len() >= MAX_RUNS && !self.by_id.contains_key(id) {
+            self.remove_unused(shared);
+        }
+        self.started += 1;
+        let number = self.started;
+        let run = self.by_id.entry(Arc::clone(id)).or_insert_with(|| Run {
+            number,
+            created: now,
+            used: now,
+            positions: HashMap::new(),
+            attempts: Vec::new(),
+            bytes: 0,
+            unrecorded: 0,
+        });
+        run.used = now;
+        run
+    }
+
+    /// Removes the quarter of the runs that were unused for the longest time.
+    fn remove_unused(&mut self, shared: &Bounds) {
+        let mut used: Vec<_> = self.by_id.values().map(|run| run.used).collect();
+        let at = used.len() / 4;
+        let (_, limit, _) = used.select_nth_unstable(at);
+        let limit = *limit;
+        let unused: Vec<_> = (self.by_id.iter())
+            .filter(|(_, run)| run.used <= limit)
+            .map(|(id, _)| Arc::clone(id))
+            .collect();
+        for id in unused {
+            shared.removed_runs.fetch_add(1, Ordering::Relaxed);
+            self.remove(&id, shared);
+        }
+    }
+
+    fn remove(&mut self, id: &str, shared: &Bounds) -> bool {
+        let removed = self.by_id.remove(id);
+        if let Some(run) = &removed {
+            shared.bytes.fetch_sub(run.bytes, Ordering::Relaxed);
+        }
+        removed.is_some()
+    }
+}
+
+impl fmt::Debug for ScenarioState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ScenarioState")
+            .field("scenario", &self.scenario.name)
+            .field("runs", &self.run_count())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Whether a text can be the id of a test: 1 to 64 letters, digits, dots, dashes, underscores or tildes.
+pub(crate) fn is_test_id(text: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    (1..=MAX_TEST_ID).contains(&text.len()) && text.bytes().all(is_plain)
+}
+
+/// Returns the estimated size of an attempt in memory, in bytes.
+fn attempt_bytes(attempt: &Attempt) -> usize {
+    let lines = attempt.headers.iter();
+    let response = attempt.response.iter();
+    let lines = lines.chain(response.flat_map(|response| &response.headers));
+    let headers: usize = lines
+        .map(|(name, value)| HEADER_BYTES + name.as_str().len() + value.len())
+        .sum();
+    let content = attempt.body.content.as_ref().map_or(0, bytes::Bytes::len);
+    let key = attempt.key.as_ref().map_or(0, String::len);
+    ATTEMPT_BYTES + attempt.target.len() + key + content + headers
+}
