@@ -5,6 +5,7 @@
 //! result for people and for programs. All of this is pure computation without I/O, so tests use simulated clients.
 
 pub(crate) mod operation;
+mod outcome;
 pub(crate) mod report;
 pub(crate) mod rules;
 pub(crate) mod verdict;

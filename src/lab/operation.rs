@@ -1,6 +1,27 @@
 //! Groups the requests of a record into operations.
+//!
+//! Requests with an idempotency key belong together if client and key are equal. A request without a key continues the
+//! operation of an identical request that failed before. Identical requests in flight at the same time make this
+//! ambiguous: if two operations match, the request and both operations are unattributed, and no rule uses them.
+//!
+//! A client that gives up and later sends an identical request without a key looks like a client that retries. Both
+//! are one operation. A client can separate its operations with the header `X-Tidegate-Test`.
 
+use std::collections::HashMap;
+use std::time::Duration;
+
+use http::Method;
+
+use super::outcome::Outcome;
 use crate::client::ClientId;
+use crate::scenario::observation::{Attempt, ObservedBody, ResponseEnd};
+
+/// Least time after which a client stops to wait for a response. Identical requests within a shorter time are
+/// concurrent.
+const MIN_TIMEOUT: Duration = Duration::from_millis(20);
+
+/// Header that identifies the test to which a request belongs.
+const TEST: &str = "x-tidegate-test";
 
 /// A first request and its retries.
 #[derive(Clone, Debug)]
@@ -10,3 +31,178 @@ pub(crate) struct Operation {
     /// Indices of the attempts in the record, in the order of their arrival.
     pub(crate) attempts: Vec<usize>,
 }
+
+/// Client and test that sent a request. Operations never extend over several senders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Sender<'a> {
+    pub(super) client: ClientId,
+    test: Option<&'a [u8]>,
+}
+
+/// What a request asks for, without its idempotency key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Content<'a> {
+    pub(super) method: &'a Method,
+    pub(super) target: &'a str,
+    length: u64,
+    hash: [u8; 32],
+}
+
+/// Operations of a record, and the requests that belong to none.
+pub(super) struct Grouping {
+    /// Operations in the order of their first attempt.
+    pub(super) operations: Vec<Operation>,
+    /// Indices of the attempts that belong to no operation, in ascending order.
+    pub(super) unattributed: Vec<usize>,
+}
+
+impl<'a> Sender<'a> {
+    pub(super) fn of(attempt: &'a Attempt) -> Self {
+        Self {
+            client: attempt.client,
+            test: attempt.headers.get(TEST).map(AsRef::as_ref),
+        }
+    }
+}
+
+impl<'a> Content<'a> {
+    pub(super) fn of(attempt: &'a Attempt) -> Self {
+        let ObservedBody { length, hash, .. } = attempt.body;
+        Self {
+            method: &attempt.method,
+            target: &attempt.target,
+            length,
+            hash,
+        }
+    }
+}
+
+/// Groups attempts, which are in the order of their arrival, into operations.
+pub(super) fn group(attempts: &[Attempt]) -> Grouping {
+    let mut builder = Builder {
+        attempts,
+        operations: Vec::new(),
+        unattributed: Vec::new(),
+    };
+    let mut keyed = HashMap::new();
+    let mut keyless: HashMap<_, Vec<usize>> = HashMap::new();
+    for (index, attempt) in attempts.iter().enumerate() {
+        let sender = Sender::of(attempt);
+        if let Some(key) = &attempt.key {
+            let last = keyed.entry((sender, key.as_str())).or_insert(usize::MAX);
+            *last = builder.add_keyed(index, *last);
+        } else {
+            let failed = keyless.entry((sender, Content::of(attempt))).or_default();
+            builder.add_keyless(index, failed);
+        }
+    }
+    builder.finish()
+}
+
+/// Operations while they are built.
+struct Builder<'a> {
+    attempts: &'a [Attempt],
+    /// Operations, each with whether it is ambiguous.
+    operations: Vec<(Operation, bool)>,
+    unattributed: Vec<usize>,
+}
+
+impl Builder<'_> {
+    /// Adds an attempt with a key and returns its operation. `last` is the last operation with this key, if there is
+    /// one.
+    fn add_keyed(&mut self, index: usize, last: usize) -> usize {
+        let arrived = self.attempts[index].arrived;
+        let has_failed = |operation: &(Operation, bool)| {
+            let attempt = &self.attempts[last_of(&operation.0)];
+            Outcome::at(attempt, arrived).is_failure()
+        };
+        if self.operations.get(last).is_some_and(has_failed) {
+            self.operations[last].0.attempts.push(index);
+            return last;
+        }
+        self.begin(index)
+    }
+
+    /// Adds an attempt without a key. `failed` are the operations of identical requests whose last attempt fails.
+    fn add_keyless(&mut self, index: usize, failed: &mut Vec<usize>) {
+        let attempt = &self.attempts[index];
+        let mut open = failed.iter().copied().filter(|operation| {
+            let last = last_of(&self.operations[*operation].0);
+            can_be_retried(&self.attempts[last], attempt.arrived)
+        });
+        let operation = match (open.next(), open.next()) {
+            (None, _) => self.begin(index),
+            (Some(operation), None) => {
+                self.operations[operation].0.attempts.push(index);
+                operation
+            }
+            (Some(first), Some(second)) => {
+                self.unattributed.push(index);
+                if !(self.operations[first].1 && self.operations[second].1) {
+                    for operation in failed.iter() {
+                        self.operations[*operation].1 = true;
+                    }
+                }
+                return;
+            }
+        };
+        match (
+            Outcome::of(attempt),
+            failed.iter().position(|i| *i == operation),
+        ) {
+            (Outcome::Success, Some(position)) => {
+                failed.swap_remove(position);
+            }
+            (outcome, None) if outcome.is_failure() => failed.push(operation),
+            _ => {}
+        }
+    }
+
+    fn begin(&mut self, index: usize) -> usize {
+        let operation = Operation {
+            client: self.attempts[index].client,
+            attempts: vec![index],
+        };
+        self.operations.push((operation, false));
+        self.operations.len() - 1
+    }
+
+    fn finish(mut self) -> Grouping {
+        let mut operations = Vec::with_capacity(self.operations.len());
+        for (operation, is_ambiguous) in self.operations {
+            if is_ambiguous {
+                self.unattributed.extend(operation.attempts);
+            } else {
+                operations.push(operation);
+            }
+        }
+        self.unattributed.sort_unstable();
+        Grouping {
+            operations,
+            unattributed: self.unattributed,
+        }
+    }
+}
+
+fn last_of(operation: &Operation) -> usize {
+    *operation
+        .attempts
+        .last()
+        .expect("an operation has an attempt")
+}
+
+/// Whether a request that arrives at `time` can be a retry of the attempt.
+///
+/// The record does not show when a client stopped to wait. So an attempt without response can be retried after the
+/// shortest timeout, even if the gateway notices the end of the connection later.
+pub(super) fn can_be_retried(attempt: &Attempt, time: Duration) -> bool {
+    match &attempt.response {
+        Some(response) if response.end != ResponseEnd::ClientClosed => {
+            response.started <= time && Outcome::of(attempt).is_failure()
+        }
+        _ => attempt.arrived + MIN_TIMEOUT <= time,
+    }
+}
+
+#[cfg(test)]
+mod tests;

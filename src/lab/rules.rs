@@ -1,14 +1,276 @@
 //! Judges a record by the rules of the lab.
+//!
+//! Each rule is a function of the [`Record`] that returns a [`Finding`]. A rule that needs the absence of requests, such
+//! as "does not retry 400", passes only if the client has ended. Otherwise a retry can still follow.
 
-use super::verdict::Judgement;
-use crate::scenario::observation::Observed;
+mod backoff;
+mod delays;
+mod jitter;
+mod keys;
+mod load;
+mod retrying;
+mod waiting;
+
+use std::time::{Duration, SystemTime};
+
+use super::operation::{Operation, group};
+use super::outcome::Outcome;
+use super::verdict::{Evidence, Judgement, MAX_EVIDENCE, Rule, RuleVerdict, Verdict};
+use crate::scenario::observation::{Attempt, Observed};
+use waiting::Hints;
+
+/// Least time by which a retry must precede the stated time to be early.
+const MIN_TOLERANCE: Duration = Duration::from_millis(50);
+
+/// Maximum delay of the gateway's timers that counts as tolerance. A slower gateway does not excuse a client.
+const MAX_NOISE: Duration = Duration::from_millis(200);
 
 /// Judges the requests of a record. `has_ended` means that the client sends no further requests.
-pub(crate) fn judge(_observed: &Observed, _has_ended: bool) -> Judgement {
+pub(crate) fn judge(observed: &Observed, has_ended: bool) -> Judgement {
+    let grouping = group(&observed.attempts);
+    let record = Record::new(observed, &grouping.operations, has_ended);
+    let rules = Rule::ALL.map(|rule| {
+        let finding = record.judge(rule);
+        RuleVerdict {
+            rule,
+            verdict: finding.verdict,
+            summary: finding.summary,
+            evidence: finding.evidence,
+        }
+    });
     Judgement {
-        rules: Vec::new(),
-        operations: Vec::new(),
-        unattributed: Vec::new(),
-        tolerance: std::time::Duration::from_millis(50),
+        rules: rules.into(),
+        tolerance: record.tolerance,
+        operations: grouping.operations,
+        unattributed: grouping.unattributed,
     }
 }
+
+/// Input of the rules.
+struct Record<'a> {
+    /// System time at the start of the record.
+    started: SystemTime,
+    attempts: &'a [Attempt],
+    operations: &'a [Operation],
+    /// All retries, in the order of the operations.
+    retries: Vec<Retry<'a>>,
+    /// A retry is early if it arrives more than this time before the stated time.
+    tolerance: Duration,
+    /// 99th percentile of the delay of the gateway's timers, at most [`MAX_NOISE`].
+    noise: Duration,
+    /// Whether the record contains all requests of the client.
+    has_ended: bool,
+}
+
+/// Attempt that follows a failed attempt of the same operation.
+struct Retry<'a> {
+    /// Index of the operation.
+    operation: usize,
+    /// Number of earlier retries of the operation.
+    number: usize,
+    /// Index of the attempt in the record.
+    index: usize,
+    /// The failed attempt.
+    failed: &'a Attempt,
+    /// The attempt that follows it.
+    next: &'a Attempt,
+    /// Outcome of the failed attempt when the next one arrives.
+    outcome: Outcome,
+    /// Times that the response to the failed attempt states.
+    hints: Hints,
+}
+
+/// Result of a rule.
+struct Finding {
+    verdict: Verdict,
+    summary: String,
+    evidence: Vec<Evidence>,
+}
+
+impl<'a> Record<'a> {
+    fn new(observed: &'a Observed, operations: &'a [Operation], has_ended: bool) -> Self {
+        let noise = observed.timer_delay.min(MAX_NOISE);
+        let retries = operations
+            .iter()
+            .enumerate()
+            .flat_map(|(number, operation)| {
+                let pairs = operation.attempts.windows(2).enumerate();
+                pairs.map(move |pair| Retry::new(observed, number, pair))
+            });
+        Self {
+            started: observed.started,
+            attempts: &observed.attempts,
+            operations,
+            retries: retries.collect(),
+            tolerance: noise.max(MIN_TOLERANCE),
+            noise,
+            has_ended: has_ended && observed.unrecorded == 0,
+        }
+    }
+
+    fn judge(&self, rule: Rule) -> Finding {
+        match rule {
+            Rule::RetryAfter => waiting::retry_after(self),
+            Rule::LongRetryAfter => waiting::long_retry_after(self),
+            Rule::Retries => retrying::retries(self),
+            Rule::Retryable => retrying::retryable_only(self),
+            Rule::FinalResponse => retrying::final_response(self),
+            Rule::Stops => retrying::stops(self),
+            Rule::Backoff => backoff::backoff(self),
+            Rule::Jitter => jitter::jitter(self),
+            Rule::SameKey => keys::same_key(self),
+            Rule::SameBody => keys::same_body(self),
+            Rule::NewKey => keys::new_key(self),
+            Rule::UnsafeRetry => keys::post_without_key(self),
+            Rule::Synchrony => load::synchrony(self),
+            Rule::Amplification => load::amplification(self),
+            Rule::ConnectionReuse => load::connection_reuse(self),
+        }
+    }
+
+    /// Returns the last attempt of an operation, with its index in the record.
+    fn last(&self, operation: &Operation) -> (usize, &'a Attempt) {
+        let index = *operation
+            .attempts
+            .last()
+            .expect("an operation has an attempt");
+        (index, &self.attempts[index])
+    }
+}
+
+impl<'a> Retry<'a> {
+    fn new(observed: &'a Observed, operation: usize, pair: (usize, &[usize])) -> Self {
+        let (number, indices) = pair;
+        let (failed, next) = (
+            &observed.attempts[indices[0]],
+            &observed.attempts[indices[1]],
+        );
+        let started = failed
+            .response
+            .as_ref()
+            .filter(|response| response.started <= next.arrived);
+        Self {
+            operation,
+            number,
+            index: indices[1],
+            failed,
+            next,
+            outcome: Outcome::at(failed, next.arrived),
+            hints: started.map_or_else(Hints::default, |response| {
+                Hints::of(response, observed.started)
+            }),
+        }
+    }
+
+    /// Returns the time from the end of the failed attempt to the retry. `None` if the end is not known, because the
+    /// client stopped to wait.
+    fn delay(&self) -> Option<Duration> {
+        let response = self.failed.response.as_ref()?;
+        match self.next.arrived.checked_sub(response.ended) {
+            // A client can retry after the head of the response, without its body.
+            None if matches!(self.outcome, Outcome::Lost) => None,
+            delay => Some(delay.unwrap_or_default()),
+        }
+    }
+
+    /// Returns the time from the start of the response to the retry. Stated times count from the start.
+    fn gap(&self) -> Duration {
+        let started = self
+            .failed
+            .response
+            .as_ref()
+            .map(|response| response.started);
+        self.next
+            .arrived
+            .saturating_sub(started.unwrap_or(self.failed.arrived))
+    }
+
+    /// Returns the failed attempt and its outcome as text, such as "503 at 1.204 s".
+    fn failure(&self) -> String {
+        let ended = self
+            .failed
+            .response
+            .as_ref()
+            .map(|response| response.started);
+        let time = ended.filter(|ended| *ended <= self.next.arrived);
+        let time = time.unwrap_or(self.failed.arrived);
+        format!("{} at {}", self.outcome, readable(time))
+    }
+
+    /// Returns the retry as evidence: the failed attempt, and `text`.
+    fn evidence(&self, text: impl AsRef<str>) -> Evidence {
+        Evidence {
+            attempt: Some(self.index),
+            text: format!("{}, {}", self.failure(), text.as_ref()),
+        }
+    }
+}
+
+impl Finding {
+    fn new(verdict: Verdict, summary: impl Into<String>) -> Self {
+        Self {
+            verdict,
+            summary: summary.into(),
+            evidence: Vec::new(),
+        }
+    }
+
+    fn pass(summary: impl Into<String>) -> Self {
+        Self::new(Verdict::Pass, summary)
+    }
+
+    fn warn(summary: impl Into<String>) -> Self {
+        Self::new(Verdict::Warn, summary)
+    }
+
+    fn fail(summary: impl Into<String>) -> Self {
+        Self::new(Verdict::Fail, summary)
+    }
+
+    fn not_enough_data(summary: impl Into<String>) -> Self {
+        Self::new(Verdict::NotEnoughData, summary)
+    }
+
+    /// Adds the first [`MAX_EVIDENCE`] observations.
+    fn with(mut self, evidence: impl IntoIterator<Item = Evidence>) -> Self {
+        self.evidence = evidence.into_iter().take(MAX_EVIDENCE).collect();
+        self
+    }
+}
+
+/// Formats a duration for people: `250 ms` below one second, otherwise `1.204 s`.
+fn readable(duration: Duration) -> String {
+    let millis = (duration.as_secs_f64() * 1_000.0).round();
+    if millis < 1_000.0 {
+        format!("{millis} ms")
+    } else {
+        format!("{:.3} s", duration.as_secs_f64())
+    }
+}
+
+/// Formats the range of some durations: "1.000 s to 2.000 s", or one duration if both texts are equal.
+fn readable_range(durations: impl Iterator<Item = Duration> + Clone) -> String {
+    let (Some(least), Some(most)) = (durations.clone().min(), durations.max()) else {
+        return "none".into();
+    };
+    range(readable(least), readable(most))
+}
+
+fn range<T: PartialEq + std::fmt::Display>(least: T, most: T) -> String {
+    if least == most {
+        least.to_string()
+    } else {
+        format!("{least} to {most}")
+    }
+}
+
+/// Formats a number with its noun: "1 retry", "2 retries".
+fn count(number: usize, singular: &str, plural: &str) -> String {
+    let noun = if number == 1 { singular } else { plural };
+    format!("{number} {noun}")
+}
+
+#[cfg(test)]
+mod simulated;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,168 @@
+//! Rule `backoff`: the delay between attempts grows.
+//!
+//! The rule compares the medians of the delays before each retry, so that jitter and single slow requests do not change
+//! the result. With one operation there is no median: its delays must grow, or stay equal, at each step.
+
+use std::time::Duration;
+
+use super::delays::{Delays, Sample};
+use super::{Finding, Record, count, readable};
+use crate::lab::verdict::Evidence;
+
+/// A shorter delay, in seconds, counts as none. It is the time that a client needs for an immediate retry.
+const IMMEDIATE: f64 = 0.02;
+
+/// Least growth from one delay to the next that counts as growth.
+const MIN_STEP: f64 = 1.15;
+
+/// Judges whether the delay grows.
+pub(super) fn backoff(record: &Record<'_>) -> Finding {
+    let delays = Delays::chosen(record, 2);
+    let operations = count(delays.len(), "operation", "operations");
+    let mut samples = delays.samples(1);
+    let Some(first) = samples.first().map(Sample::len) else {
+        return Finding::not_enough_data("No operation has two retries without a stated time.");
+    };
+    // Few operations have many retries, so the last medians are not reliable.
+    samples.retain(|sample| sample.len() * 10 >= first);
+    let evidence: Vec<_> = samples.iter().map(describe).collect();
+    let medians = samples.iter().map(Sample::median);
+    if medians.clone().all(|median| median < IMMEDIATE) {
+        let most = medians.fold(0.0, f64::max);
+        let summary = format!(
+            "Retries immediately, after {} ({operations}).",
+            readable(seconds(most))
+        );
+        return Finding::warn(summary).with(evidence);
+    }
+    let is_immediate = samples[0].median() < IMMEDIATE;
+    let delayed: Vec<_> = samples
+        .into_iter()
+        .filter(|sample| sample.median() >= IMMEDIATE)
+        .collect();
+    let start = if is_immediate {
+        " after an immediate first retry"
+    } else {
+        ""
+    };
+    let finding = match growth(&delayed) {
+        Growth::Grows => {
+            let summary = format!("Delay grows{start}: {} ({operations}).", fit(&delayed));
+            Finding::pass(summary)
+        }
+        Growth::Constant => {
+            let medians = delayed.iter().map(Sample::median);
+            let mean = medians.clone().sum::<f64>() / medians.map(|_| 1.0).sum::<f64>();
+            let mean = readable(seconds(mean));
+            Finding::warn(format!(
+                "Delay does not grow{start}: {mean} ({operations})."
+            ))
+        }
+        Growth::Unclear => {
+            let number = delayed.iter().map(Sample::len).sum();
+            let delays = count(number, "delay", "delays");
+            Finding::not_enough_data(format!(
+                "{delays} of {operations} are too few or too different to show whether the delay grows."
+            ))
+        }
+    };
+    finding.with(evidence)
+}
+
+/// How the delay changes from retry to retry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Growth {
+    Grows,
+    Constant,
+    Unclear,
+}
+
+fn growth(samples: &[Sample]) -> Growth {
+    let [first, .., last] = samples else {
+        return Growth::Unclear;
+    };
+    if samples.iter().any(|sample| sample.len() == 1) {
+        return growth_of_one(samples);
+    }
+    let growth = (largest(samples).median() / first.median()).ln();
+    let error = 2.0 * (relative_error(first) + relative_error(last));
+    if growth > error.max(0.2) {
+        Growth::Grows
+    } else if error < 0.35 {
+        Growth::Constant
+    } else {
+        Growth::Unclear
+    }
+}
+
+/// Returns the growth of the delays of one operation. Jitter can look like growth, so that every step must be clear.
+fn growth_of_one(samples: &[Sample]) -> Growth {
+    let steps: Vec<_> = steps(samples).collect();
+    let is_equal = |step: &f64| (0.95..1.05).contains(step);
+    if steps.iter().all(is_equal) {
+        return Growth::Constant;
+    }
+    let growing = steps.iter().take_while(|step| **step >= MIN_STEP).count();
+    let is_capped = steps[growing..].iter().all(is_equal);
+    let is_doubled = (1.9..2.1).contains(&steps[0]);
+    if is_capped && (growing >= 2 || growing == 1 && is_doubled) {
+        Growth::Grows
+    } else {
+        Growth::Unclear
+    }
+}
+
+/// Returns the base, factor and cap of growing delays as text.
+fn fit(samples: &[Sample]) -> String {
+    let base = readable(seconds(samples[0].median()));
+    let mut growing: Vec<_> = steps(samples).collect();
+    while growing.len() > 1 && growing.last().is_some_and(|step| *step < MIN_STEP) {
+        growing.pop();
+    }
+    let cap = if growing.len() + 1 < samples.len() {
+        format!(", cap {}", readable(seconds(largest(samples).median())))
+    } else {
+        String::new()
+    };
+    growing.sort_by(f64::total_cmp);
+    let factor = (growing[(growing.len() - 1) / 2] + growing[growing.len() / 2]) / 2.0;
+    format!("base {base}, factor {factor:.2}{cap}")
+}
+
+fn steps(samples: &[Sample]) -> impl Iterator<Item = f64> {
+    let pairs = samples.windows(2);
+    pairs.map(|pair| pair[1].median() / pair[0].median())
+}
+
+fn largest(samples: &[Sample]) -> &Sample {
+    let by_median = |a: &&Sample, b: &&Sample| a.median().total_cmp(&b.median());
+    samples
+        .iter()
+        .max_by(by_median)
+        .expect("there are at least two samples")
+}
+
+/// Returns the standard error of a median, relative to the median. 0.36 is the factor for a uniform distribution, whose
+/// standard deviation is 0.29 of its width.
+#[expect(clippy::cast_precision_loss, reason = "a sample is small")]
+fn relative_error(sample: &Sample) -> f64 {
+    0.36 * sample.width() / sample.median() / (sample.len() as f64).sqrt()
+}
+
+pub(super) fn describe(sample: &Sample) -> Evidence {
+    let [min, median, max] =
+        [sample.min(), sample.median(), sample.max()].map(|delay| readable(seconds(delay)));
+    let number = count(sample.len(), "delay", "delays");
+    Evidence {
+        attempt: None,
+        text: format!(
+            "retry {}: {min} to {max}, median {median} ({number})",
+            sample.retry + 1
+        ),
+    }
+}
+
+/// Converts seconds to a duration. Negative seconds become zero.
+pub(super) fn seconds(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds).unwrap_or_default()
+}

@@ -1,0 +1,131 @@
+//! Delays between attempts, in seconds, and statistics over them.
+
+use super::Record;
+
+/// Delays of all operations.
+pub(super) struct Delays {
+    /// One list per operation: the number of earlier retries, and the delay in seconds.
+    operations: Vec<Vec<(usize, f64)>>,
+}
+
+/// Delays before one retry of many operations.
+#[derive(Clone, Debug)]
+pub(super) struct Sample {
+    /// Number of earlier retries.
+    pub(super) retry: usize,
+    /// Delays in seconds, in ascending order.
+    pub(super) sorted: Vec<f64>,
+}
+
+impl Delays {
+    /// Returns the delays that the client chose itself: those after responses without a stated time. Operations with
+    /// fewer than `least` delays are omitted.
+    pub(super) fn chosen(record: &Record<'_>, least: usize) -> Self {
+        let mut operations: Vec<Vec<(usize, f64)>> = vec![Vec::new(); record.operations.len()];
+        for retry in &record.retries {
+            if retry.outcome.is_retryable()
+                && !retry.hints.has_header
+                && let Some(delay) = retry.delay()
+            {
+                operations[retry.operation].push((retry.number, delay.as_secs_f64()));
+            }
+        }
+        operations.retain(|delays| delays.len() >= least.max(1));
+        Self { operations }
+    }
+
+    /// Returns the time by which retries exceed the stated time. It is negative for a retry before that time.
+    pub(super) fn beyond_stated(record: &Record<'_>) -> Self {
+        let mut operations: Vec<Vec<(usize, f64)>> = vec![Vec::new(); record.operations.len()];
+        for retry in &record.retries {
+            if retry.outcome.is_retryable()
+                && let Some(stated) = retry.hints.shortest()
+            {
+                let beyond = retry.gap().as_secs_f64() - stated.wait.as_secs_f64();
+                operations[retry.operation].push((retry.number, beyond));
+            }
+        }
+        operations.retain(|delays| !delays.is_empty());
+        Self { operations }
+    }
+
+    /// Returns the number of operations.
+    pub(super) fn len(&self) -> usize {
+        self.operations.len()
+    }
+
+    /// Returns the delays of each operation in the order of its retries.
+    pub(super) fn operations(&self) -> impl Iterator<Item = Vec<f64>> {
+        let operations = self.operations.iter();
+        operations.map(|delays| delays.iter().map(|(_, delay)| *delay).collect())
+    }
+
+    /// Returns all delays by retry, first retry first. Retries with fewer than `least` delays are omitted.
+    pub(super) fn samples(&self, least: usize) -> Vec<Sample> {
+        let mut samples: Vec<Sample> = Vec::new();
+        for &(retry, delay) in self.operations.iter().flatten() {
+            while samples.len() <= retry {
+                samples.push(Sample {
+                    retry: samples.len(),
+                    sorted: Vec::new(),
+                });
+            }
+            samples[retry].sorted.push(delay);
+        }
+        samples.retain(|sample| sample.sorted.len() >= least.max(1));
+        for sample in &mut samples {
+            sample.sorted.sort_by(f64::total_cmp);
+        }
+        samples
+    }
+
+    /// Returns the pairs of delays before the retry with this number and before the next one.
+    pub(super) fn pairs(&self, retry: usize) -> Vec<(f64, f64)> {
+        let pairs = self.operations.iter().flat_map(|delays| delays.windows(2));
+        pairs
+            .filter(|pair| pair[0].0 == retry && pair[1].0 == retry + 1)
+            .map(|pair| (pair[0].1, pair[1].1))
+            .collect()
+    }
+}
+
+impl Sample {
+    pub(super) fn len(&self) -> usize {
+        self.sorted.len()
+    }
+
+    pub(super) fn median(&self) -> f64 {
+        self.quantile(0.5)
+    }
+
+    pub(super) fn min(&self) -> f64 {
+        self.sorted[0]
+    }
+
+    pub(super) fn max(&self) -> f64 {
+        self.sorted[self.sorted.len() - 1]
+    }
+
+    /// Returns the quantile `part` (0 to 1), interpolated between the two nearest delays.
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a sample is small, and `part` is from 0 to 1"
+    )]
+    pub(super) fn quantile(&self, part: f64) -> f64 {
+        let position = part * (self.sorted.len() - 1) as f64;
+        let (below, weight) = (position.floor() as usize, position.fract());
+        let above = (below + 1).min(self.sorted.len() - 1);
+        self.sorted[below] * (1.0 - weight) + self.sorted[above] * weight
+    }
+
+    /// Returns the width of the distribution: twice the interquartile range, which is the width of a uniform
+    /// distribution. Single slow requests do not change it. The width of less than four delays is their range.
+    pub(super) fn width(&self) -> f64 {
+        if self.len() < 4 {
+            return self.max() - self.min();
+        }
+        2.0 * (self.quantile(0.75) - self.quantile(0.25))
+    }
+}

@@ -1,0 +1,127 @@
+//! Rule `jitter`: the delay between attempts is random.
+//!
+//! Jitter spreads the delays before the same retry of many operations. The spread shows whether there is jitter, and its
+//! shape shows the kind ([`kind`]). Some clients retry only after stated times. Their spread beyond the stated time
+//! counts.
+
+mod kind;
+
+use std::time::Duration;
+
+use super::backoff::{describe, seconds};
+use super::delays::{Delays, Sample};
+use super::{Finding, Record, count, readable};
+use kind::Kind;
+
+/// Least width of a distribution, in seconds, that counts as jitter. Clients and networks vary by less.
+const MIN_WIDTH: f64 = 0.02;
+
+/// Least width of a distribution, relative to its median, that counts as jitter.
+const MIN_RELATIVE_WIDTH: f64 = 0.02;
+
+/// Number of operations that show whether there is jitter.
+const MIN_OPERATIONS: usize = 4;
+
+/// Number of operations that show the kind of jitter.
+const MIN_OPERATIONS_FOR_KIND: usize = 20;
+
+/// Judges whether the delay is random, and reports the kind of jitter.
+pub(super) fn jitter(record: &Record<'_>) -> Finding {
+    let chosen = Delays::chosen(record, 1);
+    if chosen.len() == 0 {
+        return of_stated(record);
+    }
+    let samples = chosen.samples(1);
+    let operations = samples.iter().map(Sample::len).max().unwrap_or_default();
+    let operations_text = count(operations, "operation", "operations");
+    let noise = record.noise;
+    let finding = match presence(&chosen, noise) {
+        None if chosen.operations().any(|delays| is_formula(&delays))
+            && operations < MIN_OPERATIONS =>
+        {
+            Finding::warn(format!("Delay has no jitter ({operations_text})."))
+        }
+        None => Finding::not_enough_data(format!(
+            "{operations_text} do not show whether the delay is random, {MIN_OPERATIONS} needed."
+        )),
+        Some(false) => Finding::warn(format!("Delay has no jitter ({operations_text}).")),
+        Some(true) if operations < MIN_OPERATIONS_FOR_KIND => Finding::pass(format!(
+            "Jitter present, kind inconclusive: {operations_text}, {MIN_OPERATIONS_FOR_KIND} needed."
+        )),
+        Some(true) => match kind::kind(&chosen, MIN_OPERATIONS_FOR_KIND) {
+            Kind::Unknown(reason) => Finding::pass(format!(
+                "Jitter present, kind inconclusive: {reason} ({operations_text})."
+            )),
+            kind => Finding::pass(format!("Jitter present: {kind} ({operations_text}).")),
+        },
+    };
+    finding.with(samples.iter().map(describe))
+}
+
+/// Whether the delays are random. `None` if there are too few.
+fn presence(delays: &Delays, noise: Duration) -> Option<bool> {
+    let samples = delays.samples(MIN_OPERATIONS);
+    if samples.is_empty() {
+        return None;
+    }
+    let is_wide = |sample: &Sample| {
+        let least = MIN_WIDTH
+            .max(noise.as_secs_f64())
+            .max(sample.median() * MIN_RELATIVE_WIDTH);
+        sample.width() > least
+    };
+    Some(samples.iter().any(is_wide))
+}
+
+/// Whether the delays of one operation follow a formula without random numbers: each is the same multiple of the one
+/// before it. At least three delays are needed, and immediate retries are ignored.
+fn is_formula(delays: &[f64]) -> bool {
+    let delayed: Vec<_> = delays
+        .iter()
+        .copied()
+        .filter(|delay| *delay > MIN_WIDTH)
+        .collect();
+    let ratios: Vec<_> = delayed.windows(2).map(|pair| pair[1] / pair[0]).collect();
+    ratios.len() >= 2
+        && ratios
+            .iter()
+            .all(|ratio| (ratio / ratios[0] - 1.0).abs() < 0.02)
+}
+
+/// Judges the time beyond the stated time. Without jitter it is the same in all retries.
+fn of_stated(record: &Record<'_>) -> Finding {
+    let delays = Delays::beyond_stated(record);
+    let all: Vec<_> = delays.operations().flatten().collect();
+    if all.is_empty() {
+        return Finding::not_enough_data("No retry shows a delay.");
+    }
+    let retries = count(all.len(), "retry", "retries");
+    let [least, most] = [
+        all.iter().copied().fold(f64::MAX, f64::min),
+        all.iter().copied().fold(f64::MIN, f64::max),
+    ];
+    let noise = record.noise.as_secs_f64().max(MIN_WIDTH);
+    let is_equal = all.len() >= 3 && most - least <= noise;
+    let has_waited = least >= -record.tolerance.as_secs_f64();
+    match presence(&delays, record.noise) {
+        Some(true) if has_waited => Finding::pass(format!(
+            "Jitter present: adds up to {} to the stated time ({retries}).",
+            readable(seconds(most))
+        )),
+        Some(true) => Finding::pass(format!(
+            "Jitter present, kind inconclusive: all retries followed a stated time ({retries})."
+        )),
+        Some(false) => Finding::warn(format!(
+            "Delay has no jitter beyond the stated time ({retries})."
+        )),
+        None if is_equal => Finding::warn(format!(
+            "Delay has no jitter beyond the stated time ({retries})."
+        )),
+        None => Finding::not_enough_data(format!(
+            "{retries} do not show whether the delay is random."
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests;

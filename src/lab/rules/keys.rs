@@ -1,0 +1,271 @@
+//! Rules on idempotency keys: `same-key`, `same-body`, `new-key`, `post-without-key`.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use http::header::CONTENT_LENGTH;
+
+use super::retrying::is_unsafe_without_key;
+use super::{Finding, Record, count, readable};
+use crate::lab::operation::{Content, Sender, can_be_retried};
+use crate::lab::outcome::Outcome;
+use crate::lab::verdict::Evidence;
+use crate::scenario::observation::Attempt;
+
+/// Identical requests in sequence, the second with another key than the first.
+struct Renewed<'a> {
+    index: usize,
+    earlier: &'a Attempt,
+    later: &'a Attempt,
+    outcome: Outcome,
+}
+
+impl Renewed<'_> {
+    fn gap(&self) -> Duration {
+        self.later.arrived.saturating_sub(self.earlier.arrived)
+    }
+
+    fn evidence(&self) -> Evidence {
+        let key = |attempt: &Attempt| {
+            if attempt.key.is_some() {
+                "another key"
+            } else {
+                "no key"
+            }
+        };
+        Evidence {
+            attempt: Some(self.index),
+            text: format!(
+                "{} {}: {}, sent again {} later with {}",
+                self.later.method,
+                self.later.target,
+                self.outcome,
+                readable(self.gap()),
+                key(self.later),
+            ),
+        }
+    }
+}
+
+/// Judges whether a retry has the key of the failed attempt.
+///
+/// A retry with another key looks like a new operation. The rule recognises it by its content, and by the client: a
+/// client that repeats a key after some failure sends another key only for a new operation.
+pub(super) fn same_key(record: &Record<'_>) -> Finding {
+    let keyed = record
+        .retries
+        .iter()
+        .filter(|retry| retry.next.key.is_some());
+    let kept: HashSet<_> = keyed.clone().map(|retry| Sender::of(retry.next)).collect();
+    let renewed = renewed(record);
+    let others = renewed
+        .iter()
+        .filter(|renewed| !kept.contains(&Sender::of(renewed.later)));
+    let (retries, repetitions): (Vec<_>, Vec<_>) =
+        others.partition(|renewed| renewed.outcome.is_failure());
+    if is_slower(&retries, &repetitions) {
+        let summary = format!(
+            "{} changed the key of the operation.",
+            count(retries.len(), "retry", "retries")
+        );
+        return Finding::fail(summary).with(retries.iter().map(|renewed| renewed.evidence()));
+    }
+    let number = keyed.count();
+    if number > 0 {
+        let retries = count(number, "retry", "retries");
+        return Finding::pass(format!("{retries} had the key of the operation."));
+    }
+    Finding::not_enough_data(if retries.is_empty() {
+        "No request with an idempotency key was retried."
+    } else {
+        "Identical requests with other keys follow failures and successes alike, so they can be new operations."
+    })
+}
+
+/// Returns the pairs of identical requests of one sender in sequence with different keys. Concurrent pairs are omitted,
+/// and pairs after a final response, because a client can send a new operation after it.
+fn renewed<'a>(record: &Record<'a>) -> Vec<Renewed<'a>> {
+    let mut last: HashMap<_, &Attempt> = HashMap::new();
+    let mut renewed = Vec::new();
+    for (index, later) in record.attempts.iter().enumerate() {
+        if later.body.length == 0 {
+            continue;
+        }
+        let earlier = last.insert((Sender::of(later), Content::of(later)), later);
+        let Some(earlier) = earlier.filter(|earlier| earlier.key != later.key) else {
+            continue;
+        };
+        let outcome = Outcome::at(earlier, later.arrived);
+        let is_retry = can_be_retried(earlier, later.arrived) && outcome.is_retryable();
+        if is_retry || outcome == Outcome::Success {
+            renewed.push(Renewed {
+                index,
+                earlier,
+                later,
+                outcome,
+            });
+        }
+    }
+    renewed
+}
+
+/// Whether the client waits longer after failures than after successes, which shows that it retries. A client that
+/// sends identical operations one after the other does not.
+fn is_slower(retries: &[&Renewed<'_>], repetitions: &[&Renewed<'_>]) -> bool {
+    let median = |renewed: &[&Renewed<'_>]| {
+        let mut gaps: Vec<_> = renewed.iter().map(|renewed| renewed.gap()).collect();
+        gaps.sort_unstable();
+        gaps.get(gaps.len() / 2).copied().unwrap_or_default()
+    };
+    median(retries) > median(repetitions) * 2 + Duration::from_millis(20)
+}
+
+/// Judges whether a retry with the same key has the same content.
+pub(super) fn same_body(record: &Record<'_>) -> Finding {
+    let keyed = record
+        .retries
+        .iter()
+        .filter(|retry| retry.next.key.is_some());
+    let compared: Vec<_> = keyed
+        .filter(|retry| is_complete(retry.failed) && is_complete(retry.next))
+        .collect();
+    let changed: Vec<_> = compared
+        .iter()
+        .filter(|retry| Content::of(retry.failed) != Content::of(retry.next))
+        .collect();
+    if !changed.is_empty() {
+        let summary = format!(
+            "{} of {} with the same key changed the request.",
+            changed.len(),
+            count(compared.len(), "retry", "retries")
+        );
+        let evidence = changed.iter().map(|retry| {
+            retry.evidence(format!(
+                "retried with {}",
+                difference(retry.failed, retry.next)
+            ))
+        });
+        return Finding::fail(summary).with(evidence);
+    }
+    match compared.len() {
+        0 => Finding::not_enough_data("No request with an idempotency key was retried."),
+        number => Finding::pass(format!(
+            "{} with a key had the same body.",
+            count(number, "retry", "retries")
+        )),
+    }
+}
+
+/// Judges whether a new operation has a new key.
+pub(super) fn new_key(record: &Record<'_>) -> Finding {
+    let mut last: HashMap<_, &Attempt> = HashMap::new();
+    let (mut reused, mut repeated) = (Vec::new(), Vec::new());
+    let mut keyed = 0;
+    for operation in record.operations {
+        let first = operation.attempts[0];
+        let attempt = &record.attempts[first];
+        let Some(key) = attempt.key.as_deref() else {
+            continue;
+        };
+        keyed += 1;
+        let (_, end) = record.last(operation);
+        let Some(earlier) = last.insert((Sender::of(attempt), key), end) else {
+            continue;
+        };
+        let is_same = Content::of(earlier) == Content::of(attempt);
+        let what = if is_same {
+            "the same request".into()
+        } else {
+            difference(earlier, attempt)
+        };
+        let evidence = Evidence {
+            attempt: Some(first),
+            text: format!(
+                "key used again at {} after success, with {what}",
+                readable(attempt.arrived)
+            ),
+        };
+        if is_same { &mut repeated } else { &mut reused }.push(evidence);
+    }
+    let operations = count(keyed, "operation", "operations");
+    if !reused.is_empty() {
+        let summary = format!(
+            "{} of {operations} had the key of an earlier operation that succeeded.",
+            reused.len()
+        );
+        return Finding::fail(summary).with(reused);
+    }
+    if !repeated.is_empty() {
+        let summary = format!(
+            "{} of {operations} repeated a request with its key after it had succeeded.",
+            repeated.len()
+        );
+        return Finding::warn(summary).with(repeated);
+    }
+    match keyed {
+        0 | 1 => Finding::not_enough_data(format!(
+            "The record has {operations} with an idempotency key, 2 needed."
+        )),
+        _ => Finding::pass(format!("{operations} had different keys.")),
+    }
+}
+
+/// Judges whether a POST or PATCH without a key is repeated.
+pub(super) fn post_without_key(record: &Record<'_>) -> Finding {
+    let retries = record.retries.iter();
+    let repeated: Vec<_> = retries
+        .filter(|retry| is_unsafe_without_key(retry.next))
+        .collect();
+    if !repeated.is_empty() {
+        let summary = format!(
+            "Repeated a POST or PATCH without an idempotency key {}.",
+            count(repeated.len(), "time", "times")
+        );
+        let evidence = repeated.iter().map(|retry| {
+            let Attempt { method, target, .. } = retry.next;
+            let gap = readable(retry.gap());
+            retry.evidence(format!(
+                "{method} {target} repeated after {gap} without a key"
+            ))
+        });
+        return Finding::fail(summary).with(evidence);
+    }
+    let failed = record.operations.iter().filter(|operation| {
+        let (_, last) = record.last(operation);
+        is_unsafe_without_key(last) && Outcome::of(last).is_retryable()
+    });
+    let failed = failed.count();
+    let number = count(
+        failed,
+        "failed POST or PATCH",
+        "failed POST or PATCH requests",
+    );
+    match failed {
+        0 => Finding::not_enough_data("No POST or PATCH without an idempotency key failed."),
+        _ if record.has_ended => Finding::pass(format!("Repeated none of {number} without a key.")),
+        _ => Finding::not_enough_data(format!(
+            "{number} without a key not repeated before the end of the record."
+        )),
+    }
+}
+
+/// Whether the gateway received the whole body. It can respond before it has read the body.
+fn is_complete(attempt: &Attempt) -> bool {
+    let declared = attempt.headers.get(CONTENT_LENGTH);
+    let declared = declared.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
+    declared.is_none_or(|declared| declared == attempt.body.length)
+}
+
+/// Returns in what the later request differs from the earlier one.
+fn difference(earlier: &Attempt, later: &Attempt) -> String {
+    if (&earlier.method, &earlier.target) != (&later.method, &later.target) {
+        return format!(
+            "{} {} instead of {} {}",
+            later.method, later.target, earlier.method, earlier.target
+        );
+    }
+    format!(
+        "another body ({} bytes instead of {} bytes)",
+        later.body.length, earlier.body.length
+    )
+}

@@ -1,0 +1,240 @@
+//! Rules on which failures are retried, and how often: `retries`, `retryable-only`, `final-response`, `stops`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use http::header::{AUTHORIZATION, EXPECT, PROXY_AUTHORIZATION};
+use http::{Method, StatusCode};
+
+use super::{Finding, Record, Retry, count, range, readable, readable_range};
+use crate::lab::operation::Operation;
+use crate::lab::outcome::{Outcome, is_marked_final};
+use crate::lab::verdict::Evidence;
+use crate::scenario::observation::Attempt;
+
+/// Maximum number of attempts of an operation that still counts as bounded.
+const MAX_ATTEMPTS: usize = 20;
+
+/// Judges whether the client retries any failure that a retry can repair.
+pub(super) fn retries(record: &Record<'_>) -> Finding {
+    let retried: Vec<_> = retries_of(record, Outcome::is_retryable).collect();
+    let last = record
+        .operations
+        .iter()
+        .map(|operation| record.last(operation));
+    let failed = last.filter(|(_, attempt)| Outcome::of(attempt).is_retryable());
+    // A client is right if it does not repeat a POST without a key.
+    let (unsafe_to_retry, not_retried): (Vec<_>, Vec<_>) =
+        failed.partition(|(_, attempt)| is_unsafe_without_key(attempt));
+    if let Some(first) = retried.first() {
+        let failures = retried.len() + not_retried.len();
+        let summary = format!(
+            "Retried {} of {}.",
+            retried.len(),
+            count(failures, "retryable failure", "retryable failures"),
+        );
+        let text = format!("retried after {}", readable(first.gap()));
+        return Finding::pass(summary).with([first.evidence(text)]);
+    }
+    if not_retried.is_empty() {
+        return Finding::not_enough_data(match unsafe_to_retry.len() {
+            0 => "No attempt failed in a way that a retry can repair.".into(),
+            number => format!(
+                "Only {} without an idempotency key failed, which should not be repeated.",
+                count(number, "POST or PATCH", "POST or PATCH requests"),
+            ),
+        });
+    }
+    let number = count(not_retried.len(), "retryable failure", "retryable failures");
+    if !record.has_ended {
+        return Finding::not_enough_data(format!(
+            "{number} not retried before the end of the record."
+        ));
+    }
+    let evidence = not_retried.iter().map(|(index, attempt)| Evidence {
+        attempt: Some(*index),
+        text: format!(
+            "{} {}: {} at {}, not retried",
+            attempt.method,
+            attempt.target,
+            Outcome::of(attempt),
+            readable(attempt.arrived),
+        ),
+    });
+    Finding::warn(format!("Retried none of {number}.")).with(evidence)
+}
+
+/// Judges whether the client retries statuses that a retry cannot change, except 409 and 422.
+pub(super) fn retryable_only(record: &Record<'_>) -> Finding {
+    let is_judged = |outcome| match outcome {
+        Outcome::Final(status) => !is_conflict(status),
+        _ => false,
+    };
+    let mut by_status: BTreeMap<u16, Vec<&Retry<'_>>> = BTreeMap::new();
+    for retry in retries_of(record, is_judged).filter(|retry| !is_corrected(retry)) {
+        if let Outcome::Final(status) = retry.outcome {
+            by_status.entry(status.as_u16()).or_default().push(retry);
+        }
+    }
+    if by_status.is_empty() {
+        let responses = attempts_with(record, is_judged).count();
+        return not_retried(record, responses, "a status that is not retryable");
+    }
+    let counts = by_status
+        .iter()
+        .map(|(status, retries)| format!("{status} ({})", count(retries.len(), "time", "times")));
+    let summary = format!(
+        "Retried statuses that a retry cannot change: {}.",
+        counts.collect::<Vec<_>>().join(", "),
+    );
+    let first = by_status.values().filter_map(|retries| retries.first());
+    Finding::fail(summary).with(first.map(|retry| retried_after(retry)))
+}
+
+/// Judges whether the client retries 409 and 422.
+pub(super) fn final_response(record: &Record<'_>) -> Finding {
+    let is_judged = |outcome| matches!(outcome, Outcome::Final(status) if is_conflict(status));
+    let retried: Vec<_> = retries_of(record, is_judged).collect();
+    let (violations, unmarked): (Vec<&Retry<'_>>, Vec<&Retry<'_>>) =
+        retried.into_iter().partition(|retry| is_final(retry));
+    if !violations.is_empty() {
+        let number = count(violations.len(), "final response", "final responses");
+        let summary = format!("Retried {number} with status 409 or 422.");
+        return Finding::fail(summary).with(violations.into_iter().map(retried_after));
+    }
+    if !unmarked.is_empty() {
+        let summary = format!(
+            "Retried {} that states neither that it is final nor that a retry can succeed.",
+            count(
+                unmarked.len(),
+                "response with status 409",
+                "responses with status 409"
+            ),
+        );
+        return Finding::warn(summary).with(unmarked.into_iter().map(retried_after));
+    }
+    let responses = attempts_with(record, is_judged).count();
+    not_retried(record, responses, "status 409 or 422")
+}
+
+/// Judges whether the client stops after a bounded number of attempts.
+pub(super) fn stops(record: &Record<'_>) -> Finding {
+    let is_unbounded = |operation: &&Operation| operation.attempts.len() > MAX_ATTEMPTS;
+    let unbounded: Vec<_> = record.operations.iter().filter(is_unbounded).collect();
+    if let Some(most) = unbounded
+        .iter()
+        .map(|operation| operation.attempts.len())
+        .max()
+    {
+        let summary = format!(
+            "{} had more than {MAX_ATTEMPTS} attempts, up to {most}.",
+            count(unbounded.len(), "operation", "operations"),
+        );
+        let evidence = unbounded.iter().map(|operation| {
+            let (attempts, time) = (
+                operation.attempts.len(),
+                readable(duration(record, operation)),
+            );
+            Evidence {
+                attempt: Some(record.last(operation).0),
+                text: format!("{attempts} attempts in {time}"),
+            }
+        });
+        return Finding::fail(summary).with(evidence);
+    }
+    let gave_up = record.operations.iter().filter(|operation| {
+        let (_, last) = record.last(operation);
+        operation.attempts.len() > 1 && Outcome::of(last).is_retryable()
+    });
+    let gave_up: Vec<_> = gave_up.collect();
+    if gave_up.is_empty() || !record.has_ended {
+        return Finding::not_enough_data(match gave_up.len() {
+            0 => "No operation was retried and failed in the end.".into(),
+            number => format!(
+                "The record ended before {} showed whether the client stops.",
+                count(number, "failed operation", "failed operations"),
+            ),
+        });
+    }
+    let attempts = gave_up.iter().map(|operation| operation.attempts.len());
+    let times = gave_up.iter().map(|operation| duration(record, operation));
+    let summary = format!(
+        "Gave up after {} attempts and {} ({}).",
+        range(
+            attempts.clone().min().unwrap_or_default(),
+            attempts.max().unwrap_or_default()
+        ),
+        readable_range(times),
+        count(gave_up.len(), "operation", "operations"),
+    );
+    Finding::pass(summary)
+}
+
+/// Whether a request changes data and has no key, so that a server would execute its repetition again.
+pub(super) fn is_unsafe_without_key(attempt: &Attempt) -> bool {
+    attempt.key.is_none() && [Method::POST, Method::PATCH].contains(&attempt.method)
+}
+
+fn is_conflict(status: StatusCode) -> bool {
+    [StatusCode::CONFLICT, StatusCode::UNPROCESSABLE_ENTITY].contains(&status)
+}
+
+/// Whether the response to the failed attempt is final: any 422, and a 409 that is marked as final.
+fn is_final(retry: &Retry<'_>) -> bool {
+    let response = retry.failed.response.as_ref();
+    let is_marked = response.is_some_and(|response| is_marked_final(&response.headers));
+    retry.outcome == Outcome::Final(StatusCode::UNPROCESSABLE_ENTITY) || is_marked
+}
+
+/// Whether the retry has other credentials or expectations. It is then a corrected request, such as after a 401.
+fn is_corrected(retry: &Retry<'_>) -> bool {
+    [AUTHORIZATION, PROXY_AUTHORIZATION, EXPECT]
+        .iter()
+        .any(|name| retry.failed.headers.get(name) != retry.next.headers.get(name))
+}
+
+fn retries_of<'r, 'a>(
+    record: &'r Record<'a>,
+    is_judged: impl Fn(Outcome) -> bool,
+) -> impl Iterator<Item = &'r Retry<'a>> {
+    record
+        .retries
+        .iter()
+        .filter(move |retry| is_judged(retry.outcome))
+}
+
+fn attempts_with<'r>(
+    record: &'r Record<'_>,
+    is_judged: impl Fn(Outcome) -> bool,
+) -> impl Iterator<Item = &'r Attempt> {
+    let indices = record
+        .operations
+        .iter()
+        .flat_map(|operation| &operation.attempts);
+    let attempts = indices.map(|index| &record.attempts[*index]);
+    attempts.filter(move |attempt| is_judged(Outcome::of(attempt)))
+}
+
+/// Returns the finding of a rule whose responses were not retried.
+fn not_retried(record: &Record<'_>, responses: usize, what: &str) -> Finding {
+    let number = count(responses, "response", "responses");
+    if responses == 0 {
+        Finding::not_enough_data(format!("No response had {what}."))
+    } else if record.has_ended {
+        Finding::pass(format!("Retried none of {number} with {what}."))
+    } else {
+        Finding::not_enough_data(format!(
+            "{number} with {what} not retried before the end of the record."
+        ))
+    }
+}
+
+fn retried_after(retry: &Retry<'_>) -> Evidence {
+    retry.evidence(format!("retried after {}", readable(retry.gap())))
+}
+
+/// Returns the time from the first to the last attempt of an operation.
+fn duration(record: &Record<'_>, operation: &Operation) -> Duration {
+    let first = record.attempts[operation.attempts[0]].arrived;
+    record.last(operation).1.arrived.saturating_sub(first)
+}
