@@ -37,7 +37,7 @@ export TIDEGATE_TEST_CLIENTS := $(CLIENTS)
 
 # Commands that are required besides a Rust toolchain, each with the Debian package that installs it: command=package.
 TEST_NEEDS := cc=gcc redis-server=redis-server faketime=faketime setpriv=util-linux mount=mount curl=curl openssl=openssl \
-	nginx=nginx
+	nginx=nginx chromium=chromium
 CLIENT_NEEDS := python3=python3
 INSTRUCTIONS_NEEDS := nginx=nginx valgrind=valgrind
 PEER_NEEDS := nginx=nginx haproxy=haproxy wrk=wrk redis-server=redis-server redis-benchmark=redis-tools

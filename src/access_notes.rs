@@ -106,16 +106,8 @@ impl fmt::Display for Escaped<'_> {
         for character in self.0.chars() {
             match character {
                 '\\' => f.write_str("\\\\")?,
-                // These characters are spaces, invisible characters, directional marks, and line and paragraph
-                // separators.
-                ' '
-                | '\u{a0}'
-                | '\u{61c}'
-                | '\u{200b}'..='\u{200f}'
-                | '\u{2028}'..='\u{202e}'
-                | '\u{2060}'..='\u{206f}'
-                | '\u{feff}' => write!(f, "{}", character.escape_unicode())?,
-                character if character.is_control() => {
+                // A space separates the fields of a line.
+                character if character == ' ' || is_unprintable(character) => {
                     write!(f, "{}", character.escape_unicode())?;
                 }
                 character => f.write_char(character)?,
@@ -123,6 +115,21 @@ impl fmt::Display for Escaped<'_> {
         }
         Ok(())
     }
+}
+
+/// Returns whether a character ends a line, is invisible, or changes how a terminal shows the text after it: control
+/// characters, directional marks, and line and paragraph separators.
+pub(crate) fn is_unprintable(character: char) -> bool {
+    character.is_control()
+        || matches!(
+            character,
+            '\u{a0}'
+                | '\u{61c}'
+                | '\u{200b}'..='\u{200f}'
+                | '\u{2028}'..='\u{202e}'
+                | '\u{2060}'..='\u{206f}'
+                | '\u{feff}'
+        )
 }
 
 #[cfg(test)]

@@ -171,7 +171,7 @@ fn is_credential(name: &HeaderName) -> bool {
 /// Returns whether the name of a header or cookie contains a credential word: `token`, `api-key`, `apikey`, `auth`,
 /// `session` or `secret`, in upper or lower case. The search takes one pass, because it runs for every header of a
 /// request with an idempotency key.
-fn has_credential_word(name: &[u8]) -> bool {
+pub(crate) fn has_credential_word(name: &[u8]) -> bool {
     let mut rest = name;
     while let [first, after @ ..] = rest {
         let follows = |word: &[u8]| {

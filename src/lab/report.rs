@@ -1,8 +1,22 @@
 //! Reports on a client, for people and for programs.
+//!
+//! A [`Document`](document::Document) is the redacted form of a [`Report`]. The terminal, JSON, JUnit, Markdown and HTML
+//! renderers read only the document, so none of them can output a credential by mistake. HAR includes headers, which the
+//! document does not have, so `har` redacts the report itself.
+
+pub(crate) mod baseline;
+pub(crate) mod document;
+pub(crate) mod har;
+pub(crate) mod html;
+pub(crate) mod junit;
+pub(crate) mod markdown;
+mod redact;
+pub(crate) mod terminal;
+mod text;
 
 use std::time::{Duration, SystemTime};
 
-use super::verdict::Judgement;
+use super::verdict::{Judgement, Verdict};
 use crate::scenario::observation::Observed;
 
 /// Result of a lab command: one or more scenarios, run in sequence.
@@ -29,6 +43,8 @@ pub(crate) struct ScenarioResult {
     pub(crate) summary: String,
     /// Steps of the scenario as text.
     pub(crate) steps: Vec<String>,
+    /// URL of the gateway without a path, as the client received it.
+    pub(crate) url: String,
     /// Time from the start to the end of the command.
     pub(crate) duration: Duration,
     /// Requests that the gateway observed.
@@ -40,3 +56,35 @@ pub(crate) struct ScenarioResult {
     /// Why the scenario could not be judged; `None` if it was judged.
     pub(crate) failure: Option<String>,
 }
+
+impl Report {
+    /// Returns the verdict on the whole run. A failed rule decides, then a scenario that could not be judged.
+    pub(crate) fn verdict(&self) -> Verdict {
+        let has = |verdict| self.scenarios.iter().any(|run| run.verdict() == verdict);
+        if has(Verdict::Fail) {
+            Verdict::Fail
+        } else if self.scenarios.iter().any(|run| run.failure.is_some()) {
+            Verdict::NotEnoughData
+        } else if has(Verdict::Warn) {
+            Verdict::Warn
+        } else if has(Verdict::Pass) {
+            Verdict::Pass
+        } else {
+            Verdict::NotEnoughData
+        }
+    }
+}
+
+impl ScenarioResult {
+    /// Returns the verdict on the scenario. A rule that failed also counts if the scenario could not be judged
+    /// completely.
+    pub(crate) fn verdict(&self) -> Verdict {
+        match self.judgement.verdict() {
+            Verdict::Pass | Verdict::Warn if self.failure.is_some() => Verdict::NotEnoughData,
+            verdict => verdict,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+//! Comparison of a run with an earlier JSON report of the same client.
+//!
+//! A regression is a rule whose verdict is worse than before: a pass that became a warning or a failure, or a warning
+//! that became a failure. "Not enough data" is never a regression, because a different number of requests causes it.
+//! The comparison reads only the fields that it needs, so it accepts reports of other releases with the same schema.
+
+use std::fmt;
+
+use serde::Deserialize;
+use serde_json::error::Category;
+use thiserror::Error;
+
+use super::document::{Document, SCHEMA};
+use super::text::{printable, verdict_name};
+use crate::lab::verdict::Verdict;
+
+/// Differences between a baseline and a run.
+#[derive(Debug)]
+pub(crate) struct Comparison {
+    /// Rules whose verdict is worse than in the baseline, in the order of the run.
+    pub(crate) regressions: Vec<Regression>,
+    /// Names of scenarios of the baseline that the run does not include.
+    pub(crate) missing: Vec<String>,
+}
+
+/// Rule whose verdict is worse than in the baseline.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Regression {
+    scenario: String,
+    rule: &'static str,
+    old: Verdict,
+    new: Verdict,
+    /// What the client does now.
+    summary: String,
+}
+
+impl fmt::Display for Regression {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            scenario,
+            rule,
+            summary,
+            ..
+        } = self;
+        let (old, new) = (verdict_name(self.old), verdict_name(self.new));
+        write!(
+            formatter,
+            "{scenario}: {rule} was {old} and is {new}: {summary}"
+        )
+    }
+}
+
+/// Why a baseline cannot be used.
+#[derive(Debug, Error)]
+pub(crate) enum BaselineError {
+    /// The file ends before the document does.
+    #[error("the baseline is truncated; run the lab with `--json` to write a new one")]
+    Truncated,
+    /// The file is not a JSON document of the expected structure.
+    #[error("the baseline is not a JSON report of `tidegate lab --json`: {0}")]
+    Malformed(#[source] serde_json::Error),
+    /// The schema of the document is not supported.
+    #[error(
+        "the baseline has the schema '{0}', but this version of tidegate reads '{SCHEMA}'; run the lab with `--json` \
+         to write a new one"
+    )]
+    Schema(String),
+}
+
+#[derive(Deserialize)]
+struct BaselineSchema {
+    schema: String,
+}
+
+#[derive(Deserialize)]
+struct Baseline {
+    scenarios: Vec<BaselineScenario>,
+}
+
+#[derive(Deserialize)]
+struct BaselineScenario {
+    name: String,
+    rules: Vec<BaselineRule>,
+}
+
+#[derive(Deserialize)]
+struct BaselineRule {
+    id: String,
+    verdict: Verdict,
+}
+
+/// Compares a run with a baseline, which is the text of an earlier JSON report.
+pub(crate) fn compare(old: &str, new: &Document) -> Result<Comparison, BaselineError> {
+    // The schema is read first, because a document of another schema can have another structure.
+    let BaselineSchema { schema } = parse(old)?;
+    if schema != SCHEMA {
+        return Err(BaselineError::Schema(printable(&schema)));
+    }
+    let Baseline { scenarios } = parse(old)?;
+    let mut comparison = Comparison {
+        regressions: Vec::new(),
+        missing: Vec::new(),
+    };
+    for old in scenarios {
+        let Some(new) = new.scenarios.iter().find(|new| new.name == old.name) else {
+            comparison.missing.push(printable(&old.name));
+            continue;
+        };
+        for rule in &new.rules {
+            let before = old.rules.iter().find(|before| before.id == rule.id);
+            let Some(before) = before.map(|before| before.verdict) else {
+                continue;
+            };
+            if is_worse(before, rule.verdict) {
+                comparison.regressions.push(Regression {
+                    scenario: new.name.clone(),
+                    rule: rule.id,
+                    old: before,
+                    new: rule.verdict,
+                    summary: rule.summary.clone(),
+                });
+            }
+        }
+    }
+    Ok(comparison)
+}
+
+fn parse<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, BaselineError> {
+    serde_json::from_str(text).map_err(|error| match error.classify() {
+        Category::Eof if !text.trim().is_empty() => BaselineError::Truncated,
+        _ => BaselineError::Malformed(error),
+    })
+}
+
+fn is_worse(old: Verdict, new: Verdict) -> bool {
+    matches!(
+        (old, new),
+        (Verdict::Pass, Verdict::Warn | Verdict::Fail) | (Verdict::Warn, Verdict::Fail)
+    )
+}

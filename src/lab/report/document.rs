@@ -1,0 +1,325 @@
+//! The document of a report: its content as data, redacted and in units for programs.
+//!
+//! The document is the JSON report and the input of the other renderers. Field names are stable within a schema version.
+//! A new version can add fields. All texts are printable lines ([`printable`]), and all times are milliseconds with a
+//! resolution of 1 µs.
+
+use std::collections::HashSet;
+use std::fmt::Write as _;
+use std::time::{Duration, SystemTime};
+
+use serde::Serialize;
+
+use super::redact::Redaction;
+use super::text::printable;
+use super::{Report, ScenarioResult};
+use crate::lab::operation::Operation;
+use crate::lab::verdict::{RuleVerdict, Verdict};
+use crate::retry::RetryAfter;
+use crate::scenario::observation::{
+    Attempt, Observed, ObservedBody, ObservedResponse, ResponseEnd,
+};
+
+/// Name of the schema. A change that a reader of an older document cannot handle gets a new name and version.
+pub(super) const SCHEMA: &str = "tidegate-lab/1";
+
+/// A report as data.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Document {
+    pub(super) schema: &'static str,
+    pub(super) schema_version: u32,
+    pub(super) client: String,
+    /// Version of the client.
+    pub(super) version: Option<String>,
+    /// Start of the first scenario, as an RFC 3339 time in UTC.
+    pub(super) started: String,
+    pub(super) verdict: Verdict,
+    /// Whether credentials and bodies were removed.
+    pub(super) redacted: bool,
+    pub(super) scenarios: Vec<DocumentScenario>,
+}
+
+/// A scenario of a document.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct DocumentScenario {
+    pub(super) name: String,
+    pub(super) summary: String,
+    pub(super) steps: Vec<String>,
+    pub(super) duration_ms: f64,
+    pub(super) verdict: Verdict,
+    pub(super) notes: Vec<String>,
+    /// Why the scenario could not be judged.
+    pub(super) failure: Option<String>,
+    /// Number of different clients.
+    pub(super) clients: u64,
+    /// Number of requests, including those that were not recorded.
+    pub(super) requests: u64,
+    /// Number of requests that were not recorded, because the record was full.
+    pub(super) unrecorded: u64,
+    /// Number of recorded requests that belong to no operation.
+    pub(super) unattributed: u64,
+    /// A retry is early if it arrives more than this time before the stated time.
+    pub(super) tolerance_ms: f64,
+    pub(super) rules: Vec<DocumentRule>,
+    pub(super) operations: Vec<DocumentOperation>,
+}
+
+/// Verdict of a rule.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct DocumentRule {
+    pub(super) id: &'static str,
+    pub(super) title: &'static str,
+    pub(super) verdict: Verdict,
+    pub(super) summary: String,
+    pub(super) evidence: Vec<DocumentEvidence>,
+}
+
+/// Observation that supports a verdict.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct DocumentEvidence {
+    /// Number of the request in the scenario, from 1.
+    pub(super) request: Option<u64>,
+    pub(super) text: String,
+}
+
+/// A first request and its retries.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct DocumentOperation {
+    pub(super) client: String,
+    /// Idempotency key of the first request.
+    pub(super) key: Option<String>,
+    pub(super) method: String,
+    pub(super) target: String,
+    pub(super) attempts: Vec<DocumentAttempt>,
+}
+
+/// One request of an operation, and its response.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct DocumentAttempt {
+    /// Number of the request in the scenario, from 1.
+    pub(super) request: u64,
+    /// Time of the request since the start of the record.
+    pub(super) arrived_ms: f64,
+    /// Status of the response. `None` if the client received none.
+    pub(super) status: Option<u16>,
+    /// How the response ended. `None` if there was no response.
+    pub(super) end: Option<&'static str>,
+    /// Step of the scenario that determined the response.
+    pub(super) step: Option<String>,
+    /// Time from the request to the start of the response.
+    pub(super) response_ms: Option<f64>,
+    /// Time from the request to the end of the response.
+    pub(super) ended_ms: Option<f64>,
+    /// Time from the end of the previous response of the operation to this request. If there was no response, the time
+    /// since the previous request.
+    pub(super) gap_ms: Option<f64>,
+    /// Time that the response asks the client to wait.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) stated_wait_ms: Option<f64>,
+    /// Number of the connection. Requests with the same number used the same connection.
+    pub(super) connection: u64,
+    pub(super) body: DocumentBody,
+}
+
+/// Body of a request.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct DocumentBody {
+    /// Number of bytes.
+    pub(super) length: u64,
+    /// First 64 bits of the hash, as hexadecimal digits.
+    pub(super) hash: String,
+    /// Content, if the report includes secrets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) content: Option<String>,
+}
+
+impl Document {
+    /// Converts a report to a document. The document contains credentials and bodies only if the report includes them.
+    pub(crate) fn of(report: &Report) -> Self {
+        let redaction = Redaction::of(report);
+        let runs = report.scenarios.iter();
+        Self {
+            schema: SCHEMA,
+            schema_version: 1,
+            client: printable(&report.client),
+            version: report.client_version.as_deref().map(printable),
+            started: humantime::format_rfc3339_millis(report.started).to_string(),
+            verdict: report.verdict(),
+            redacted: !report.include_secrets,
+            scenarios: runs.map(|run| scenario(run, &redaction)).collect(),
+        }
+    }
+
+    /// Returns the document as JSON.
+    pub(crate) fn to_json(&self) -> String {
+        let json = serde_json::to_string_pretty(self);
+        json.expect("the document has only string keys and finite numbers") + "\n"
+    }
+
+    /// Returns name and version of the client.
+    pub(super) fn client_name(&self) -> String {
+        match &self.version {
+            Some(version) => format!("{} {version}", self.client),
+            None => self.client.clone(),
+        }
+    }
+}
+
+impl DocumentScenario {
+    /// Returns the number of rules with a verdict.
+    pub(super) fn count(&self, verdict: Verdict) -> u64 {
+        let rules = self.rules.iter();
+        rules.filter(|rule| rule.verdict == verdict).count() as u64
+    }
+}
+
+fn scenario(run: &ScenarioResult, redaction: &Redaction) -> DocumentScenario {
+    let Observed {
+        attempts,
+        unrecorded,
+        ..
+    } = &run.observed;
+    let clients: HashSet<_> = attempts.iter().map(|attempt| attempt.client).collect();
+    let text = |text: &String| printable(&redaction.text(text));
+    let operations = run.judgement.operations.iter();
+    DocumentScenario {
+        name: printable(&run.name),
+        summary: text(&run.summary),
+        steps: run
+            .steps
+            .iter()
+            .map(|step| printable(&redaction.step(step)))
+            .collect(),
+        duration_ms: ms(run.duration),
+        verdict: run.verdict(),
+        notes: run.notes.iter().map(text).collect(),
+        failure: run.failure.as_ref().map(text),
+        clients: clients.len() as u64,
+        requests: attempts.len() as u64 + unrecorded,
+        unrecorded: *unrecorded,
+        unattributed: run.judgement.unattributed.len() as u64,
+        tolerance_ms: ms(run.judgement.tolerance),
+        rules: run
+            .judgement
+            .rules
+            .iter()
+            .map(|rule| rule_verdict(rule, redaction))
+            .collect(),
+        operations: operations
+            .filter_map(|operation| document_operation(operation, &run.observed, redaction))
+            .collect(),
+    }
+}
+
+fn rule_verdict(rule: &RuleVerdict, redaction: &Redaction) -> DocumentRule {
+    let evidence = rule.evidence.iter().map(|evidence| DocumentEvidence {
+        request: evidence.attempt.map(request_number),
+        text: printable(&redaction.text(&evidence.text)),
+    });
+    DocumentRule {
+        id: rule.rule.id(),
+        title: rule.rule.title(),
+        verdict: rule.verdict,
+        summary: printable(&redaction.text(&rule.summary)),
+        evidence: evidence.collect(),
+    }
+}
+
+/// Converts an operation. Returns `None` if it has no attempts.
+fn document_operation(
+    operation: &Operation,
+    observed: &Observed,
+    redaction: &Redaction,
+) -> Option<DocumentOperation> {
+    let first = &observed.attempts[*operation.attempts.first()?];
+    let mut previous = None;
+    let attempts = operation.attempts.iter().map(|index| {
+        let attempt = &observed.attempts[*index];
+        let mut converted = document_attempt(attempt, observed.started, redaction);
+        converted.request = request_number(*index);
+        converted.gap_ms = previous.replace(attempt).map(|previous: &Attempt| {
+            let ended = previous.response.as_ref();
+            let ended = ended.map_or(previous.arrived, |response| response.ended);
+            ms(attempt.arrived.saturating_sub(ended))
+        });
+        converted
+    });
+    let attempts = attempts.collect();
+    Some(DocumentOperation {
+        client: operation.client.to_string(),
+        key: first.key.as_deref().map(printable),
+        method: printable(first.method.as_str()),
+        target: printable(&redaction.url(&first.target)),
+        attempts,
+    })
+}
+
+fn document_attempt(
+    attempt: &Attempt,
+    started: SystemTime,
+    redaction: &Redaction,
+) -> DocumentAttempt {
+    let response = attempt.response.as_ref();
+    let since = |time: Duration| ms(time.saturating_sub(attempt.arrived));
+    DocumentAttempt {
+        request: 0,
+        arrived_ms: ms(attempt.arrived),
+        status: response.and_then(|response| Some(response.status?.as_u16())),
+        end: response.map(|response| match response.end {
+            ResponseEnd::Complete => "complete",
+            ResponseEnd::Aborted => "aborted",
+            ResponseEnd::ClientClosed => "client-closed",
+        }),
+        step: attempt
+            .step
+            .as_deref()
+            .map(|step| printable(&redaction.step(step))),
+        response_ms: response.map(|response| since(response.started)),
+        ended_ms: response.map(|response| since(response.ended)),
+        gap_ms: None,
+        stated_wait_ms: response.and_then(|response| stated_wait(response, started).map(ms)),
+        connection: attempt.connection,
+        body: body(&attempt.body, redaction),
+    }
+}
+
+fn body(body: &ObservedBody, redaction: &Redaction) -> DocumentBody {
+    let content = body.content.as_deref();
+    let content = content.filter(|_| redaction.includes_secrets());
+    DocumentBody {
+        length: body.length,
+        hash: short_hash(body),
+        content: content.map(|content| printable(&String::from_utf8_lossy(content))),
+    }
+}
+
+/// Returns the first 64 bits of the hash of a body, which is enough to compare the bodies of a report.
+pub(super) fn short_hash(body: &ObservedBody) -> String {
+    body.hash[..8].iter().fold(String::new(), |mut hex, byte| {
+        write!(hex, "{byte:02x}").expect("writing to a string never fails");
+        hex
+    })
+}
+
+/// Returns the shortest time that the valid hints of a response ask the client to wait. Returns `None` if there is no
+/// valid hint, or if the response states a date in the past.
+fn stated_wait(response: &ObservedResponse, record_started: SystemTime) -> Option<Duration> {
+    let retry_after = RetryAfter::of(&response.headers)
+        .map(|retry_after| retry_after.wait(record_started + response.started));
+    let in_ms = ["retry-after-ms", "x-amz-retry-after"].map(|name| {
+        let value = response.headers.get(name)?.to_str().ok()?;
+        Some(Duration::from_millis(value.trim().parse().ok()?))
+    });
+    let hints = [retry_after].into_iter().chain(in_ms).flatten();
+    hints.min().filter(|wait| !wait.is_zero())
+}
+
+/// Returns the number of the attempt with this index in the record.
+fn request_number(index: usize) -> u64 {
+    index as u64 + 1
+}
+
+/// Converts a duration to milliseconds. The result has at most three decimals, so that JSON has no rounding noise.
+pub(super) fn ms(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1_000_000.0).round() / 1_000.0
+}

@@ -1,0 +1,89 @@
+"""Reads the reports of the retry lab in a directory with third-party readers, and prints what they find as JSON."""
+
+import json
+import sys
+from pathlib import Path
+
+import junitparser
+from haralyzer import HarParser
+from markdown_it import MarkdownIt
+
+directory = Path(sys.argv[1])
+
+
+def junit():
+    suites = junitparser.JUnitXml.fromfile(str(directory / "report.xml"))
+    return [
+        {
+            "name": suite.name,
+            "tests": suite.tests,
+            "failures": suite.failures,
+            "errors": suite.errors,
+            "skipped": suite.skipped,
+            "cases": [
+                {
+                    "name": case.name,
+                    "class": case.classname,
+                    "results": [
+                        {"type": type(result).__name__, "message": result.message, "text": result.text}
+                        for result in case.result
+                    ],
+                    "output": case.system_out,
+                }
+                for case in suite
+            ],
+        }
+        for suite in suites
+    ]
+
+
+def har():
+    parser = HarParser(json.loads((directory / "report.har").read_text()))
+    return [
+        {
+            "title": page.title,
+            "entries": [
+                {
+                    "started": entry.startTime.isoformat(),
+                    "time": entry.time,
+                    "method": entry.request.method,
+                    "url": entry.request.url,
+                    "status": entry.response.status,
+                    "retry_after": [
+                        header["value"] for header in entry.response.headers if header["name"] == "retry-after"
+                    ],
+                    "query": entry.request.queryString,
+                }
+                for entry in page.entries
+            ],
+        }
+        for page in parser.pages
+    ]
+
+
+def markdown():
+    text = (directory / "report.md").read_text()
+    parser = MarkdownIt("commonmark").enable("table")
+    tables, row = [], None
+    tokens = parser.parse(text)
+    for token in tokens:
+        if token.type == "table_open":
+            tables.append([])
+        elif token.type == "tr_open":
+            row = []
+            tables[-1].append(row)
+        elif token.type == "inline" and row is not None:
+            # The text that a reader sees, without the HTML comments that separate `@` and `#` from what follows.
+            row.append("".join(child.content for child in token.children if child.type != "html_inline"))
+        elif token.type == "tr_close":
+            row = None
+    inline = [child.type for token in tokens for child in token.children or []]
+    return {
+        "tables": tables,
+        "headings": [tokens[at + 1].content for at, token in enumerate(tokens) if token.type == "heading_open"],
+        "inline": sorted(set(inline)),
+        "blocks": [token.content for token in tokens if token.type == "html_block"],
+    }
+
+
+print(json.dumps({"junit": junit(), "har": har(), "markdown": markdown()}))
