@@ -43,6 +43,7 @@
 mod connection;
 mod drain;
 mod listen;
+mod refusal;
 mod tls;
 mod worker;
 
@@ -60,6 +61,7 @@ use crate::upstream::health::HealthChecks;
 
 pub use crate::upstream::connect::ConnectorError;
 pub use listen::ListenError;
+pub(crate) use refusal::Refusal;
 pub use tls::TlsError;
 
 /// A running gateway. Dropping this value does not stop the gateway.
@@ -68,6 +70,7 @@ pub struct Gateway {
     addresses: Vec<SocketAddr>,
     workers: Vec<JoinHandle<()>>,
     stop: Stop,
+    refusal: Refusal,
     shared: Shared,
 }
 
@@ -111,6 +114,7 @@ impl Gateway {
         // All workers are prepared before the first worker starts. If preparing fails, no worker has accepted a
         // connection yet.
         let stop = Stop::default();
+        let refusal = Refusal::new();
         let prepared = sockets
             .per_worker
             .into_iter()
@@ -123,6 +127,7 @@ impl Gateway {
                     sockets,
                     tls: tls.clone(),
                     stop: stop.clone(),
+                    refusal: refusal.clone(),
                     checks: if number == 0 {
                         health_checks(&shared)?
                     } else {
@@ -154,6 +159,7 @@ impl Gateway {
             addresses: sockets.addresses,
             workers,
             stop,
+            refusal,
             shared,
         })
     }
@@ -167,6 +173,11 @@ impl Gateway {
     /// Returns a handle with which any thread can stop the gateway.
     pub fn stopper(&self) -> Stop {
         self.stop.clone()
+    }
+
+    /// Returns a handle with which any task can make the listeners refuse connections for a time.
+    pub(crate) fn refusal(&self) -> Refusal {
+        self.refusal.clone()
     }
 
     /// Returns the state that all workers share, such as the stores and the configuration.

@@ -11,7 +11,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
 
 /// Maximum number of connections that the kernel queues per listening socket until the worker accepts them.
-const BACKLOG: i32 = 4_096;
+pub(super) const BACKLOG: i32 = 4_096;
 
 /// Error: a listener cannot be bound to its address.
 #[derive(Debug, Error)]
@@ -37,19 +37,18 @@ pub(super) fn bind(listen: &[SocketAddr], workers: usize) -> Result<Sockets, Lis
     let mut per_worker: Vec<Vec<_>> = (0..workers).map(|_| Vec::new()).collect();
     for &address in listen {
         let failed = |source| ListenError { address, source };
-        if address.port() != 0 {
-            drop(socket(address, false).map_err(failed)?);
-        }
-        let first = socket(address, true).map_err(failed)?;
+        // If the port is 0, the first socket only chooses a port. A socket that was bound to port 0 would get another
+        // port when it listens again after a pause (`Refusal`).
+        let is_chosen = address.port() == 0;
+        let first = socket(address, is_chosen).map_err(failed)?;
         let bound = first.local_addr().map_err(failed)?;
-        let mut sockets = vec![first];
-        while sockets.len() < workers {
-            sockets.push(socket(bound, true).map_err(failed)?);
+        if !is_chosen {
+            drop(first);
+        }
+        for own in &mut per_worker {
+            own.push(socket(bound, true).map_err(failed)?);
         }
         addresses.push(bound);
-        for (own, socket) in per_worker.iter_mut().zip(sockets) {
-            own.push(socket);
-        }
     }
     Ok(Sockets {
         addresses,

@@ -1,10 +1,11 @@
-//! Test that a gateway starts with each configuration file in `tests/configs/valid` and `config`.
+//! Tests of the gateway as a whole: it starts with each shipped configuration file, and its listeners can be paused.
 
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use super::Gateway;
 use crate::clock::Clock;
@@ -76,4 +77,63 @@ fn every_valid_configuration_starts_a_gateway() {
         gateway.stopper().halt();
         gateway.join().unwrap();
     }
+}
+
+/// Starts a gateway with two workers on a free port. All requests get 404.
+fn gateway_without_routes() -> Gateway {
+    let text = "[server]\nlisten = \"127.0.0.1:0\"\nworkers = 2\nshutdown_grace = \"1s\"\n\
+                [upstream.api]\nservers = [\"http://127.0.0.1:9\"]\n[[route]]\nname = \"api\"\npath = \"/api\"\n";
+    let environment = Environment::default();
+    let loaded = config::parse("test.toml", text, &environment, &Overrides::default());
+    let policy = loaded.unwrap_or_else(|errors| panic!("{errors}")).policy;
+    Gateway::start(Shared::new(Arc::new(policy), Clock::real())).unwrap()
+}
+
+/// Sends a request on an open connection, and returns the head of its response.
+fn head_on(mut client: &TcpStream) -> String {
+    client
+        .write_all(b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n")
+        .unwrap();
+    let lines = BufReader::new(client).lines().map(Result::unwrap);
+    lines.take_while(|line| !line.is_empty()).collect()
+}
+
+#[tokio::test]
+async fn a_refusal_refuses_connections_for_its_time_and_keeps_open_ones() {
+    let gateway = gateway_without_routes();
+    let address = gateway.addresses()[0];
+    let open = TcpStream::connect(address).unwrap();
+    assert!(head_on(&open).starts_with("HTTP/1.1 404"));
+    // The second refusal starts during the first one and extends it.
+    let mut began = Instant::now();
+    for duration in [Duration::from_millis(500), Duration::from_secs(1)] {
+        began = Instant::now();
+        gateway.refusal().refuse_for(duration).await;
+        assert!(began.elapsed() < duration, "the listeners stop at once");
+        let refused = TcpStream::connect(address).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+    }
+    assert!(head_on(&open).starts_with("HTTP/1.1 404"));
+    while TcpStream::connect(address).is_err() {
+        assert!(began.elapsed() < Duration::from_secs(20));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(began.elapsed() >= Duration::from_secs(1));
+    // Both workers accept again: the kernel distributes connections by their ports.
+    for _ in 0..16 {
+        let client = TcpStream::connect(address).unwrap();
+        assert!(head_on(&client).starts_with("HTTP/1.1 404"));
+    }
+    gateway.stopper().halt();
+    gateway.join().unwrap();
+}
+
+#[tokio::test]
+async fn a_drain_ends_a_refusal() {
+    let gateway = gateway_without_routes();
+    gateway.refusal().refuse_for(Duration::from_hours(1)).await;
+    gateway.stopper().drain();
+    let joined = tokio::task::spawn_blocking(|| gateway.join());
+    let joined = tokio::time::timeout(Duration::from_secs(20), joined).await;
+    joined.expect("the drain ends").unwrap().unwrap();
 }

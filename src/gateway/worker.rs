@@ -15,6 +15,7 @@ use tokio_util::task::TaskTracker;
 use super::Stop;
 use super::connection::{self, WorkerContext};
 use super::drain::DrainSignal;
+use super::refusal::Refusal;
 use crate::context::ConnectionPermit;
 use crate::http1::FlushBatch;
 use crate::pipeline::Pipeline;
@@ -37,6 +38,7 @@ pub(super) struct Worker {
     pub(super) sockets: Vec<TcpListener>,
     pub(super) tls: Option<TlsAcceptor>,
     pub(super) stop: Stop,
+    pub(super) refusal: Refusal,
     /// Health checks that this worker runs for all workers.
     pub(super) checks: Vec<HealthChecks>,
     /// Addresses of servers that this worker resolves repeatedly for all workers.
@@ -95,7 +97,13 @@ impl Worker {
             tokio::spawn(addresses.refresh());
         }
         for socket in self.sockets {
-            tasks.spawn(accept(socket, Arc::clone(&context), Arc::clone(&permits)));
+            let permits = Arc::clone(&permits);
+            tasks.spawn(accept(
+                socket,
+                Arc::clone(&context),
+                permits,
+                self.refusal.clone(),
+            ));
         }
         drop(context);
         self.stop.drain.cancelled().await;
@@ -129,8 +137,13 @@ async fn keep_timer_armed() {
 
 /// Accepts and serves connections until the drain starts. Then serves the connections that wait in the kernel's accept
 /// queue, and closes the listener.
-async fn accept(socket: TcpListener, context: Arc<WorkerContext>, permits: Arc<Semaphore>) {
-    let listener = match tokio::net::TcpListener::from_std(socket) {
+async fn accept(
+    socket: TcpListener,
+    context: Arc<WorkerContext>,
+    permits: Arc<Semaphore>,
+    refusal: Refusal,
+) {
+    let mut listener = match tokio::net::TcpListener::from_std(socket) {
         Ok(listener) => listener,
         Err(error) => {
             tracing::error!(
@@ -140,19 +153,32 @@ async fn accept(socket: TcpListener, context: Arc<WorkerContext>, permits: Arc<S
             return;
         }
     };
+    let mut refusal = refusal.watch();
     loop {
         // The permit is acquired before the accept, so connections above the maximum wait in the kernel's accept queue.
         // They cost the gateway nothing there.
-        let permit = tokio::select! {
-            permit = Arc::clone(&permits).acquire_owned() => permit.expect("the semaphore is never closed"),
-            () = context.drain.watch() => break,
+        let next = async {
+            let permit = Arc::clone(&permits).acquire_owned().await;
+            let permit = permit.expect("the semaphore is never closed");
+            listener.accept().await.map(|accepted| (accepted, permit))
         };
         let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+            accepted = next => accepted,
             () = context.drain.watch() => break,
+            () = refusal.requested() => {
+                match refusal.refuse(listener, &context.drain).await {
+                    Ok(Some(resumed)) => (listener, refusal) = resumed,
+                    Ok(None) => return,
+                    Err(error) => {
+                        tracing::error!(%error, "cannot pause listener, worker accepts no connections on this listener");
+                        return;
+                    }
+                }
+                continue;
+            }
         };
         match accepted {
-            Ok((stream, peer)) => spawn(stream, peer, &context, Some(permit)),
+            Ok(((stream, peer), permit)) => spawn(stream, peer, &context, Some(permit)),
             Err(error) => {
                 tracing::warn!(
                     %error,
