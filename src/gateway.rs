@@ -55,6 +55,7 @@ use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::refusal::RefusalWatch;
 use crate::pipeline::{Pipeline, Shared};
 use crate::upstream::addresses::Addresses;
 use crate::upstream::health::HealthChecks;
@@ -70,7 +71,6 @@ pub struct Gateway {
     addresses: Vec<SocketAddr>,
     workers: Vec<JoinHandle<()>>,
     stop: Stop,
-    refusal: Refusal,
     shared: Shared,
 }
 
@@ -109,12 +109,29 @@ impl Gateway {
     /// Binds the listeners and starts the workers. Returns when all worker threads are started.
     pub fn start(shared: Shared) -> Result<Self, StartError> {
         let settings = &shared.policy.server;
-        let tls = settings.tls.as_ref().map(tls::acceptor).transpose()?;
         let sockets = listen::bind(&settings.listen, settings.workers)?;
+        Self::start_on(sockets, RefusalWatch::never(), shared)
+    }
+
+    /// Starts a gateway whose listeners can refuse connections for a time.
+    pub(crate) fn start_with_refusal(shared: Shared) -> Result<(Self, Refusal), StartError> {
+        let settings = &shared.policy.server;
+        let sockets = listen::bind(&settings.listen, settings.workers)?;
+        let refusal = Refusal::new(&sockets).map_err(StartError::Worker)?;
+        let gateway = Self::start_on(sockets, refusal.watch(), shared)?;
+        Ok((gateway, refusal))
+    }
+
+    fn start_on(
+        sockets: listen::Sockets,
+        refusal: RefusalWatch,
+        shared: Shared,
+    ) -> Result<Self, StartError> {
+        let settings = &shared.policy.server;
+        let tls = settings.tls.as_ref().map(tls::acceptor).transpose()?;
         // All workers are prepared before the first worker starts. If preparing fails, no worker has accepted a
         // connection yet.
         let stop = Stop::default();
-        let refusal = Refusal::new();
         let prepared = sockets
             .per_worker
             .into_iter()
@@ -159,7 +176,6 @@ impl Gateway {
             addresses: sockets.addresses,
             workers,
             stop,
-            refusal,
             shared,
         })
     }
@@ -173,11 +189,6 @@ impl Gateway {
     /// Returns a handle with which any thread can stop the gateway.
     pub fn stopper(&self) -> Stop {
         self.stop.clone()
-    }
-
-    /// Returns a handle with which any task can make the listeners refuse connections for a time.
-    pub(crate) fn refusal(&self) -> Refusal {
-        self.refusal.clone()
     }
 
     /// Returns the state that all workers share, such as the stores and the configuration.

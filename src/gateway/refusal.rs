@@ -3,8 +3,13 @@
 //! A listener stops with `shutdown(SHUT_RD)`: the kernel responds to new connections with a TCP reset, so clients get
 //! `ECONNREFUSED`, and the port stays bound. `listen` starts it again. HAProxy pauses its listeners in the same way.
 //! Closing the socket would be simpler, but another process could then bind the port.
+//!
+//! A [`Refusal`] has its own handles of the sockets, so that it takes effect before its caller continues. An ordinary
+//! gateway has none: the handles would keep the port bound during a drain.
 
+use std::io;
 use std::net::{Shutdown, TcpListener};
+use std::sync::Arc;
 use std::time::Duration;
 
 use socket2::SockRef;
@@ -12,84 +17,77 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::drain::DrainSignal;
-use super::listen::BACKLOG;
+use super::listen::{BACKLOG, Sockets};
 
-/// Handle that makes all listeners of a gateway refuse connections. It is cheap to clone.
+/// Makes all listeners of a gateway refuse connections. It is cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Refusal {
     /// Time until which the listeners refuse connections.
     until: watch::Sender<Instant>,
-    /// Number of sockets that listen.
-    listening: watch::Sender<usize>,
+    sockets: Arc<[TcpListener]>,
 }
 
-/// Part of a [`Refusal`] for one listener.
-#[derive(Debug)]
-pub(super) struct RefusalWatch {
-    until: watch::Receiver<Instant>,
-    listening: Listening,
-}
-
-/// Counts one socket that listens, until it is dropped.
-#[derive(Debug)]
-struct Listening(watch::Sender<usize>);
+/// Part of a [`Refusal`] for the worker of a listener.
+#[derive(Clone, Debug)]
+pub(super) struct RefusalWatch(watch::Receiver<Instant>);
 
 impl Refusal {
-    pub(super) fn new() -> Self {
-        Self {
+    pub(super) fn new(sockets: &Sockets) -> io::Result<Self> {
+        let sockets = sockets.per_worker.iter().flatten();
+        Ok(Self {
             until: watch::Sender::new(Instant::now()),
-            listening: watch::Sender::new(0),
-        }
+            sockets: sockets
+                .map(TcpListener::try_clone)
+                .collect::<io::Result<_>>()?,
+        })
     }
 
-    /// Makes the listeners refuse connections for `duration`, and returns when all have stopped listening. The kernel
-    /// resets connections that wait in an accept queue. Accepted connections stay open.
-    pub(crate) async fn refuse_for(&self, duration: Duration) {
+    /// Makes the listeners refuse connections for `duration` from now on. The kernel resets connections that wait in an
+    /// accept queue. Accepted connections stay open.
+    pub(crate) fn refuse_for(&self, duration: Duration) {
+        for socket in &*self.sockets {
+            if let Err(error) = stop_listening(socket) {
+                tracing::error!(%error, "cannot stop listener, it still accepts connections");
+            }
+        }
+        // The workers are notified last, so that no worker stops a socket at the same time (`stop_listening`).
         let end = Instant::now() + duration;
         self.until.send_modify(|until| *until = end.max(*until));
-        let mut listening = self.listening.subscribe();
-        let stopped = listening.wait_for(|number| *number == 0).await;
-        stopped.expect("`self` holds the sender");
     }
 
-    /// Returns the part for a socket that listens.
     pub(super) fn watch(&self) -> RefusalWatch {
-        RefusalWatch {
-            until: self.until.subscribe(),
-            listening: Listening::start(self.listening.clone()),
-        }
+        RefusalWatch(self.until.subscribe())
     }
 }
 
 impl RefusalWatch {
+    /// Returns the watch of a listener that always accepts connections.
+    pub(super) fn never() -> Self {
+        Self(watch::channel(Instant::now()).1)
+    }
+
     /// Waits until the listener must refuse connections.
     pub(super) async fn requested(&mut self) {
-        if self.until.changed().await.is_err() {
-            // All handles are dropped, so no request can follow.
+        if self.0.changed().await.is_err() {
+            // The `Refusal` and its clones are dropped, so no request can follow.
             std::future::pending().await
         }
     }
 
-    /// Refuses connections until the requested time. Returns `None` if the drain starts before. Fails if a system call
-    /// fails.
+    /// Refuses connections until the requested time, and then returns the listener. Returns `None` if the drain starts.
     ///
     /// The socket leaves the event loop during this time. The runtime stores that its reading side was shut down, and
     /// never clears this state.
     pub(super) async fn refuse(
-        self,
+        &mut self,
         listener: tokio::net::TcpListener,
         drain: &DrainSignal,
-    ) -> std::io::Result<Option<(tokio::net::TcpListener, Self)>> {
-        let Self {
-            mut until,
-            listening,
-        } = self;
-        let listener: TcpListener = listener.into_std()?;
-        SockRef::from(&listener).shutdown(Shutdown::Read)?;
-        let count = listening.0.clone();
-        drop(listening);
+    ) -> io::Result<Option<tokio::net::TcpListener>> {
+        let listener = listener.into_std()?;
+        // A second refusal can start just before the end of the first one, so that the socket listens at this point.
+        stop_listening(&listener)?;
         loop {
-            let end = *until.borrow_and_update();
+            let end = *self.0.borrow_and_update();
             if Instant::now() >= end {
                 break;
             }
@@ -99,26 +97,15 @@ impl RefusalWatch {
             }
         }
         SockRef::from(&listener).listen(BACKLOG)?;
-        let resumed = Self {
-            until,
-            listening: Listening::start(count),
-        };
-        Ok(Some((
-            tokio::net::TcpListener::from_std(listener)?,
-            resumed,
-        )))
+        tokio::net::TcpListener::from_std(listener).map(Some)
     }
 }
 
-impl Listening {
-    fn start(count: watch::Sender<usize>) -> Self {
-        count.send_modify(|number| *number += 1);
-        Self(count)
+/// Makes a socket refuse connections. A socket that does not listen is left alone: a second shutdown would stay in
+/// effect after `listen`, and the connections that it accepts would not be readable.
+pub(super) fn stop_listening(socket: &TcpListener) -> io::Result<()> {
+    if rustix::net::sockopt::socket_acceptconn(socket)? {
+        SockRef::from(socket).shutdown(Shutdown::Read)?;
     }
-}
-
-impl Drop for Listening {
-    fn drop(&mut self) {
-        self.0.send_modify(|number| *number -= 1);
-    }
+    Ok(())
 }

@@ -2,12 +2,12 @@
 
 use std::fs;
 use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::Gateway;
+use super::{Gateway, Refusal};
 use crate::clock::Clock;
 use crate::config::{self, Environment, Overrides, Policy};
 use crate::pipeline::Shared;
@@ -79,14 +79,14 @@ fn every_valid_configuration_starts_a_gateway() {
     }
 }
 
-/// Starts a gateway with two workers on a free port. All requests get 404.
-fn gateway_without_routes() -> Gateway {
+/// Starts a gateway with two workers on a free port. Requests get 404.
+fn gateway_with_refusal() -> (Gateway, Refusal) {
     let text = "[server]\nlisten = \"127.0.0.1:0\"\nworkers = 2\nshutdown_grace = \"1s\"\n\
                 [upstream.api]\nservers = [\"http://127.0.0.1:9\"]\n[[route]]\nname = \"api\"\npath = \"/api\"\n";
     let environment = Environment::default();
     let loaded = config::parse("test.toml", text, &environment, &Overrides::default());
     let policy = loaded.unwrap_or_else(|errors| panic!("{errors}")).policy;
-    Gateway::start(Shared::new(Arc::new(policy), Clock::real())).unwrap()
+    Gateway::start_with_refusal(Shared::new(Arc::new(policy), Clock::real())).unwrap()
 }
 
 /// Sends a request on an open connection, and returns the head of its response.
@@ -100,7 +100,7 @@ fn head_on(mut client: &TcpStream) -> String {
 
 #[tokio::test]
 async fn a_refusal_refuses_connections_for_its_time_and_keeps_open_ones() {
-    let gateway = gateway_without_routes();
+    let (gateway, refusal) = gateway_with_refusal();
     let address = gateway.addresses()[0];
     let open = TcpStream::connect(address).unwrap();
     assert!(head_on(&open).starts_with("HTTP/1.1 404"));
@@ -108,10 +108,8 @@ async fn a_refusal_refuses_connections_for_its_time_and_keeps_open_ones() {
     let mut began = Instant::now();
     for duration in [Duration::from_millis(500), Duration::from_secs(1)] {
         began = Instant::now();
-        gateway.refusal().refuse_for(duration).await;
-        assert!(began.elapsed() < duration, "the listeners stop at once");
-        let refused = TcpStream::connect(address).unwrap_err();
-        assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+        refusal.refuse_for(duration);
+        refuses(address, &refusal);
     }
     assert!(head_on(&open).starts_with("HTTP/1.1 404"));
     while TcpStream::connect(address).is_err() {
@@ -129,11 +127,25 @@ async fn a_refusal_refuses_connections_for_its_time_and_keeps_open_ones() {
 }
 
 #[tokio::test]
-async fn a_drain_ends_a_refusal() {
-    let gateway = gateway_without_routes();
-    gateway.refusal().refuse_for(Duration::from_hours(1)).await;
+async fn a_drain_ends_a_refusal_and_listening() {
+    let (gateway, refusal) = gateway_with_refusal();
+    let address = gateway.addresses()[0];
+    refusal.refuse_for(Duration::from_hours(1));
     gateway.stopper().drain();
     let joined = tokio::task::spawn_blocking(|| gateway.join());
     let joined = tokio::time::timeout(Duration::from_secs(20), joined).await;
     joined.expect("the drain ends").unwrap().unwrap();
+    // The refusal still has handles of the sockets.
+    refuses(address, &refusal);
+
+    let (gateway, refusal) = gateway_with_refusal();
+    let address = gateway.addresses()[0];
+    gateway.stopper().drain();
+    gateway.join().unwrap();
+    refuses(address, &refusal);
+}
+
+fn refuses(address: SocketAddr, _: &Refusal) {
+    let refused = TcpStream::connect(address).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
 }

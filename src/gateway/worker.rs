@@ -15,7 +15,7 @@ use tokio_util::task::TaskTracker;
 use super::Stop;
 use super::connection::{self, WorkerContext};
 use super::drain::DrainSignal;
-use super::refusal::Refusal;
+use super::refusal::{RefusalWatch, stop_listening};
 use crate::context::ConnectionPermit;
 use crate::http1::FlushBatch;
 use crate::pipeline::Pipeline;
@@ -38,7 +38,7 @@ pub(super) struct Worker {
     pub(super) sockets: Vec<TcpListener>,
     pub(super) tls: Option<TlsAcceptor>,
     pub(super) stop: Stop,
-    pub(super) refusal: Refusal,
+    pub(super) refusal: RefusalWatch,
     /// Health checks that this worker runs for all workers.
     pub(super) checks: Vec<HealthChecks>,
     /// Addresses of servers that this worker resolves repeatedly for all workers.
@@ -97,13 +97,8 @@ impl Worker {
             tokio::spawn(addresses.refresh());
         }
         for socket in self.sockets {
-            let permits = Arc::clone(&permits);
-            tasks.spawn(accept(
-                socket,
-                Arc::clone(&context),
-                permits,
-                self.refusal.clone(),
-            ));
+            let (context, permits) = (Arc::clone(&context), Arc::clone(&permits));
+            tasks.spawn(accept(socket, context, permits, self.refusal.clone()));
         }
         drop(context);
         self.stop.drain.cancelled().await;
@@ -141,7 +136,7 @@ async fn accept(
     socket: TcpListener,
     context: Arc<WorkerContext>,
     permits: Arc<Semaphore>,
-    refusal: Refusal,
+    mut refusal: RefusalWatch,
 ) {
     let mut listener = match tokio::net::TcpListener::from_std(socket) {
         Ok(listener) => listener,
@@ -153,7 +148,6 @@ async fn accept(
             return;
         }
     };
-    let mut refusal = refusal.watch();
     loop {
         // The permit is acquired before the accept, so connections above the maximum wait in the kernel's accept queue.
         // They cost the gateway nothing there.
@@ -163,29 +157,31 @@ async fn accept(
             listener.accept().await.map(|accepted| (accepted, permit))
         };
         let accepted = tokio::select! {
-            accepted = next => accepted,
+            biased;
+            () = refusal.requested() => None,
             () = context.drain.watch() => break,
-            () = refusal.requested() => {
-                match refusal.refuse(listener, &context.drain).await {
-                    Ok(Some(resumed)) => (listener, refusal) = resumed,
-                    Ok(None) => return,
-                    Err(error) => {
-                        tracing::error!(%error, "cannot pause listener, worker accepts no connections on this listener");
-                        return;
-                    }
-                }
-                continue;
-            }
+            accepted = next => Some(accepted),
         };
         match accepted {
-            Ok(((stream, peer), permit)) => spawn(stream, peer, &context, Some(permit)),
-            Err(error) => {
-                tracing::warn!(
-                    %error,
-                    "cannot accept client connection, retrying; if too many files are open, raise RLIMIT_NOFILE"
-                );
+            Some(Ok(((stream, peer), permit))) => spawn(stream, peer, &context, Some(permit)),
+            Some(Err(error)) => {
+                // EINVAL means that the socket does not listen, because a refusal starts.
+                if error.kind() != io::ErrorKind::InvalidInput {
+                    tracing::warn!(
+                        %error,
+                        "cannot accept client connection, retrying; if too many files are open, raise RLIMIT_NOFILE"
+                    );
+                }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
+            None => match refusal.refuse(listener, &context.drain).await {
+                Ok(Some(resumed)) => listener = resumed,
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::error!(%error, "cannot listen again, worker accepts no connections on this listener");
+                    return;
+                }
+            },
         }
     }
     serve_queued(listener, &context);
@@ -205,6 +201,9 @@ fn serve_queued(listener: tokio::net::TcpListener, context: &Arc<WorkerContext>)
             spawn(stream, peer, context, None);
         }
     }
+    // A `Refusal` has another handle of the socket, so closing this handle is not enough. An error is ignored, because
+    // the socket of an ordinary gateway is closed in any case.
+    let _ = stop_listening(&listener);
 }
 
 /// Starts a task that serves a connection. `permit` is `None` for connections that do not count against the maximum.
