@@ -1,4 +1,4 @@
-//! Admin API: liveness and readiness probes, metrics, idempotency records and circuit breakers.
+//! Admin API: liveness and readiness probes, metrics, idempotency records, circuit breakers and runs of the lab.
 //!
 //! The admin listener runs on its own thread, so metric scrapes and client requests do not delay each other.
 
@@ -6,6 +6,7 @@ mod auth;
 mod connections;
 mod index;
 mod keys;
+mod lab;
 pub(crate) mod listener;
 mod problem;
 mod scrape;

@@ -23,6 +23,7 @@ use serde::Deserialize;
 
 use self::step::{Action, Extent, Step};
 
+pub(crate) use position::Position;
 pub(crate) use record::Recording;
 pub(crate) use state::{RunInfo, ScenarioState, ScenarioUse, Scenarios, is_test_id};
 

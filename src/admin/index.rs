@@ -10,7 +10,7 @@ use axum::http::header::{
 use axum::response::{IntoResponse, Response};
 
 /// Endpoints of the admin listener: path, description, and whether `GET` works without parameters in the path.
-const ENDPOINTS: [(&str, &str, bool); 8] = [
+const ENDPOINTS: [(&str, &str, bool); 10] = [
     ("/livez", "200 while the process runs", true),
     (
         "/readyz",
@@ -37,6 +37,16 @@ const ENDPOINTS: [(&str, &str, bool); 8] = [
     (
         "/upstreams/NAME/servers/HOST:PORT/open or /close",
         "POST opens or closes the circuit of a server",
+        false,
+    ),
+    (
+        "/admin/v1/lab/runs",
+        "Runs of scenarios; POST starts a run",
+        true,
+    ),
+    (
+        "/admin/v1/lab/runs/ID",
+        "Verdict on the client of a run; DELETE removes the run",
         false,
     ),
 ];

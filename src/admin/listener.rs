@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::auth::Auth;
 use super::problem::AdminProblem;
-use super::{index, keys, scrape as metrics, serve, upstreams};
+use super::{index, keys, lab, scrape as metrics, serve, upstreams};
 use crate::clock::Clock;
 use crate::config::AdminSettings;
 use crate::gateway::Stop;
@@ -30,6 +30,7 @@ use crate::intake::requested_host;
 use crate::metrics::AdminMetrics;
 use crate::pipeline::Shared;
 use crate::problem::Problem;
+use crate::scenario::Scenarios;
 use crate::store::{Health, RecordStore};
 use crate::upstream::UpstreamState;
 
@@ -58,6 +59,7 @@ pub(crate) struct AdminSources {
     /// Source of the secret with which the ids of idempotency records are computed from idempotency keys.
     pub hash_keys: HashKeySource,
     pub upstream_states: Arc<[Arc<UpstreamState>]>,
+    pub scenarios: Scenarios,
     pub clock: Clock,
 }
 
@@ -68,6 +70,7 @@ pub(super) struct AdminState {
     pub(super) records: RecordStore,
     pub(super) hash_keys: HashKeySource,
     pub(super) upstream_states: Arc<[Arc<UpstreamState>]>,
+    pub(super) scenarios: Scenarios,
     pub(super) clock: Clock,
     auth: Auth,
 }
@@ -83,6 +86,7 @@ impl AdminSources {
             records: shared.records.clone(),
             hash_keys: shared.hash_keys.clone(),
             upstream_states: Arc::clone(&shared.upstream_states),
+            scenarios: shared.scenarios.clone(),
             clock: shared.clock.clone(),
         }
     }
@@ -141,6 +145,7 @@ fn router(admin: Arc<AdminState>) -> Router {
         .route("/metrics", get(scrape))
         .merge(keys::routes())
         .merge(upstreams::routes())
+        .merge(lab::routes())
         .method_not_allowed_fallback(method_not_allowed)
         .layer(middleware::from_fn_with_state(
             Arc::clone(&admin),
@@ -266,6 +271,7 @@ impl AdminState {
             records: sources.records,
             hash_keys: sources.hash_keys,
             upstream_states: sources.upstream_states,
+            scenarios: sources.scenarios,
             clock: sources.clock,
             auth: Auth::new(settings),
         }

@@ -21,6 +21,7 @@ use crate::metrics::{
     STATUSES,
 };
 use crate::pipeline::Shared;
+use crate::scenario::Scenarios;
 use crate::store::{BucketStore, RecordStore};
 use crate::upstream::UpstreamState;
 use crate::upstream::tunnel::Tunnels;
@@ -34,6 +35,7 @@ pub(super) fn registry(shared: &Shared, admin: Arc<AdminMetrics>) -> Registry {
         records: shared.records.clone(),
         buffers: shared.buffers.clone(),
         tunnels: Arc::clone(&shared.tunnels),
+        scenarios: shared.scenarios.clone(),
         upstream_states: Arc::clone(&shared.upstream_states),
         clock: shared.clock.clone(),
         admin,
@@ -50,6 +52,7 @@ struct Scrape {
     records: RecordStore,
     buffers: Buffers,
     tunnels: Arc<Tunnels>,
+    scenarios: Scenarios,
     upstream_states: Arc<[Arc<UpstreamState>]>,
     clock: Clock,
     admin: Arc<AdminMetrics>,
@@ -64,7 +67,18 @@ impl Collector for Scrape {
         self.encode_keyed(&mut encoder)?;
         self.encode_records(&mut encoder)?;
         self.encode_store(&mut encoder)?;
+        let scenarios = self.scenarios.usage();
         for (name, help, count) in [
+            (
+                "scenario_requests_unrecorded",
+                "Requests of scenarios that are not in the record because it is full",
+                scenarios.unrecorded,
+            ),
+            (
+                "scenario_runs_removed",
+                "Runs of scenarios that were removed because there are too many",
+                scenarios.removed_runs,
+            ),
             (
                 "ambiguous_paths",
                 "Requests rejected because their path is ambiguous",
@@ -108,6 +122,16 @@ impl Collector for Scrape {
         let connections = workers().map(|worker| worker.connections.get()).sum();
         let lingering = workers().map(|worker| worker.http2.lingering.get()).sum();
         for (name, help, value) in [
+            (
+                "scenario_runs",
+                "Runs of scenarios in memory",
+                size(scenarios.runs),
+            ),
+            (
+                "scenario_record_bytes",
+                "Estimated size of the records of scenarios, in bytes",
+                size(scenarios.record_bytes),
+            ),
             ("buckets", "Tracked buckets", size(buckets.tracked())),
             (
                 "buckets_max",

@@ -10,7 +10,7 @@ use crate::clock::Moment;
 
 /// Position in the steps of a scenario. Each client, idempotency key or test has its own.
 #[derive(Clone, Debug)]
-pub(super) struct Position {
+pub(crate) struct Position {
     /// Index of the current step. At the end of the scenario, it is the number of steps.
     step: usize,
     /// Number of requests that the current step has applied to.
@@ -23,7 +23,7 @@ pub(super) struct Position {
 impl Position {
     /// Creates the position before the first step. `seed` determines the choices of `chance`. If the listener refuses
     /// connections from the start, because this is the first step, `refused_since` is the time at which it began.
-    pub(super) fn new(seed: u64, refused_since: Option<Moment>) -> Self {
+    pub(crate) fn new(seed: u64, refused_since: Option<Moment>) -> Self {
         Self {
             step: 0,
             used: refused_since.map_or(0, |_| 1),
@@ -34,7 +34,7 @@ impl Position {
 
     /// Returns the step that applies to a request at `now`, and advances. `None` means that the request passes, because
     /// the scenario has ended or because `chance` did not choose the step.
-    pub(super) fn next(&mut self, scenario: &Scenario, now: Moment) -> Option<Arc<Step>> {
+    pub(crate) fn next(&mut self, scenario: &Scenario, now: Moment) -> Option<Arc<Step>> {
         let step = self.current(scenario, now)?;
         self.used += 1;
         let is_chosen = step.chance >= 1.0 || self.random.f64() < step.chance;

@@ -115,6 +115,7 @@ fn body(step: &Step, content: Bytes, is_stream: bool) -> ResponseBody {
         slow_from,
         fault,
         wait: None,
+        is_due: false,
         hides_length: is_stream,
     });
     if step.action == Action::Reset {
@@ -146,12 +147,14 @@ struct ScriptedBody {
     fault: Option<(u64, BodyFault)>,
     /// Time of the next part or of the fault.
     wait: Option<Pin<Box<Sleep>>>,
+    /// Whether the time of the next part has passed.
+    is_due: bool,
     /// Whether the length is unknown to the client, as in a stream of events.
     hides_length: bool,
 }
 
 impl ScriptedBody {
-    /// Returns the number of bytes of the next part, and the time that it takes.
+    /// Returns the number of bytes of the next part, and the time before it is sent.
     fn next_part(&self) -> (usize, Duration) {
         let mut length = self.rest.len() as u64;
         if let Some((after, _)) = self.fault {
@@ -211,9 +214,13 @@ impl Body for ScriptedBody {
                 return Poll::Ready(None);
             }
             let (length, time) = self.next_part();
+            if !time.is_zero() && !std::mem::replace(&mut self.is_due, true) {
+                self.pause(time);
+                continue;
+            }
+            self.is_due = false;
             let part = self.rest.split_to(length);
             self.sent += part.len() as u64;
-            self.pause(time);
             return Poll::Ready(Some(Ok(Frame::data(part))));
         }
     }

@@ -279,10 +279,17 @@ impl ScenarioState {
     }
 
     /// Starts a run with this id. A run that already has this id ends, and its clients start with the first step.
-    pub(crate) fn start_run(&self, id: &str) {
+    pub(crate) fn start_run(&self, id: &str) -> RunInfo {
+        let id: Arc<str> = id.into();
         let mut runs = self.runs.lock();
-        runs.remove(id, &self.shared);
-        runs.get_or_start(&id.into(), self.elapsed(), &self.shared);
+        runs.remove(&id, &self.shared);
+        let run = runs.get_or_start(&id, self.elapsed(), &self.shared);
+        self.info(&id, run)
+    }
+
+    /// Whether there is a run with this id.
+    pub(crate) fn has_run(&self, id: &str) -> bool {
+        self.runs.lock().by_id.contains_key(id)
     }
 
     /// Removes the run with this id. Returns whether it existed.
@@ -296,15 +303,19 @@ impl ScenarioState {
         let mut infos: Vec<_> = runs
             .by_id
             .iter()
-            .map(|(id, run)| RunInfo {
-                scenario: Arc::clone(&self.scenario.name),
-                id: Arc::clone(id),
-                created: self.started + run.created,
-                requests: run.attempts.len() as u64 + run.unrecorded,
-            })
+            .map(|(id, run)| self.info(id, run))
             .collect();
         infos.sort_by(|a, b| (a.created, &a.id).cmp(&(b.created, &b.id)));
         infos
+    }
+
+    fn info(&self, id: &Arc<str>, run: &Run) -> RunInfo {
+        RunInfo {
+            scenario: Arc::clone(&self.scenario.name),
+            id: Arc::clone(id),
+            created: self.started + run.created,
+            requests: run.attempts.len() as u64 + run.unrecorded,
+        }
     }
 
     /// Returns the requests of one run, with times since its start. `None` if there is no run with this id.

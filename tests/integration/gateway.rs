@@ -34,6 +34,7 @@ mod request_heads;
 mod retries;
 mod retry_budget;
 mod retry_hints;
+mod scenarios;
 mod slow_uploads;
 mod throttle;
 mod timeouts;

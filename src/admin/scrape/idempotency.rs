@@ -160,6 +160,7 @@ mod tests {
     use crate::buffers::{BufferBounds, Buffers};
     use crate::clock::Clock;
     use crate::metrics::Metrics;
+    use crate::scenario::Scenarios;
     use crate::server_settings::TunnelSettings;
     use crate::store::StoreCapacity;
     use crate::store::memory::MemoryBuckets;
@@ -191,6 +192,7 @@ mod tests {
                 idle: Duration::from_mins(10),
                 per_client: 256,
             })),
+            scenarios: Scenarios::default(),
             upstream_states: Arc::default(),
             clock: Clock::real(),
             admin: Arc::default(),

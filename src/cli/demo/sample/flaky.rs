@@ -2,34 +2,32 @@
 //!
 //! Requests to `/flaky/429,429:10,200` get 429, then 429 with `Retry-After: 10`, then 200. Then the sequence restarts.
 //! Each combination of path and query has its own position in the sequence, so a new query such as `?run=7` starts at
-//! the first step. The script is in the path and not in a configuration, so that it is visible in each request.
+//! the first step. The script is in the path and not in a configuration, so that it is visible in each request. Its
+//! steps are steps of a scenario.
 
 use std::collections::HashMap;
 use std::num::ParseIntError;
-use std::str::FromStr;
 use std::sync::Arc;
+use std::time::SystemTime;
 
+use axum::body::Body;
 use axum::extract::{Path, State};
-use axum::http::{StatusCode, Uri, header};
+use axum::http::{HeaderValue, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use axum::{Json, Router};
 use parking_lot::Mutex;
 use serde_json::json;
 
+use crate::clock::Moment;
+use crate::scenario::step::{Action, RetryAfterText, Step};
+use crate::scenario::{AtEnd, CountBy, Position, Scenario, respond as scripted};
+
 /// Maximum number of stored positions. At this number, a new path or query makes all scripts restart.
 const MAX_SCRIPTS: usize = 10_000;
 
-/// Number of earlier requests to each path and query. This number is the position in the script.
-type ScriptPositions = Arc<Mutex<HashMap<String, usize>>>;
-
-/// One response of a script.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct ScriptStep {
-    status: StatusCode,
-    /// Value of `Retry-After`, in seconds. `None` means that the response has no `Retry-After`.
-    retry_after: Option<u32>,
-}
+/// Position of each path and query in its script, with the number of earlier requests.
+type ScriptPositions = Arc<Mutex<HashMap<String, (Position, u64)>>>;
 
 pub(super) fn router() -> Router<super::SharedLedger> {
     let positions = ScriptPositions::default();
@@ -43,31 +41,43 @@ async fn respond(
     Path(script): Path<String>,
     uri: Uri,
 ) -> Response {
-    let steps: Vec<ScriptStep> = match script.split(',').map(str::parse).collect() {
-        Ok(steps) => steps,
+    let scenario = match parse(&script) {
+        Ok(scenario) => scenario,
         Err(error) => return bad_request(&error),
     };
-    let position = next_position(&positions, uri.to_string());
-    let step = steps[position % steps.len()];
-    let body = Json(json!({ "turn": position + 1, "status": step.status.as_u16() }));
-    let mut response = (step.status, body).into_response();
-    if let Some(seconds) = step.retry_after {
-        response
-            .headers_mut()
-            .insert(header::RETRY_AFTER, seconds.into());
+    let (mut step, turn) = next_step(&positions, uri.to_string(), &scenario);
+    if let Action::Respond(status) = step.action {
+        let body = json!({ "turn": turn, "status": status.as_u16() });
+        step.body = Some(body.to_string().into());
     }
-    response
+    scripted::response(&step, SystemTime::now()).map(Body::new)
 }
 
-/// Returns the number of earlier requests to a path and query (`target`), and counts this request.
-fn next_position(positions: &ScriptPositions, target: String) -> usize {
+/// Returns the next step of the script of a path and query (`target`), and the number of its requests so far.
+fn next_step(positions: &ScriptPositions, target: String, scenario: &Scenario) -> (Step, u64) {
     let mut positions = positions.lock();
     if positions.len() >= MAX_SCRIPTS && !positions.contains_key(&target) {
         positions.clear();
     }
-    let position = positions.entry(target).or_default();
-    *position += 1;
-    *position - 1
+    let new = || (Position::new(scenario.seed, None), 0);
+    let (position, turn) = positions.entry(target).or_insert_with(new);
+    *turn += 1;
+    // The time is not used, because no step of a script has a duration.
+    let step = position.next(scenario, Moment::from_nanos(0));
+    let step = step.expect("a script restarts at its end and has no step with a chance");
+    (Step::clone(&step), *turn)
+}
+
+fn parse(script: &str) -> Result<Scenario, InvalidStep> {
+    let steps = script.split(',').map(|text| parse_step(text).map(Arc::new));
+    Ok(Scenario {
+        name: "flaky".into(),
+        summary: None,
+        steps: steps.collect::<Result<_, _>>()?,
+        at_end: AtEnd::Restart,
+        by: CountBy::Client,
+        seed: 0,
+    })
 }
 
 fn bad_request(error: &InvalidStep) -> Response {
@@ -83,30 +93,26 @@ fn bad_request(error: &InvalidStep) -> Response {
 )]
 struct InvalidStep(String);
 
-impl FromStr for ScriptStep {
-    type Err = InvalidStep;
-
-    fn from_str(step: &str) -> Result<Self, InvalidStep> {
-        let (status, seconds) = match step.split_once(':') {
-            Some((status, seconds)) => (status, Some(seconds)),
-            None => (step, None),
-        };
-        let invalid = || InvalidStep(step.to_owned());
-        let number = status.parse().ok();
-        let number = number.filter(|number| (200..600).contains(number));
-        let status = number.and_then(|number| StatusCode::from_u16(number).ok());
-        let retry_after: Result<Option<u32>, ParseIntError> = seconds.map(str::parse).transpose();
-        Ok(Self {
-            status: status.ok_or_else(invalid)?,
-            retry_after: retry_after.map_err(|_| invalid())?,
-        })
-    }
+fn parse_step(text: &str) -> Result<Step, InvalidStep> {
+    let (status, seconds) = match text.split_once(':') {
+        Some((status, seconds)) => (status, Some(seconds)),
+        None => (text, None),
+    };
+    let invalid = || InvalidStep(text.to_owned());
+    let number = status.parse().ok();
+    let number = number.filter(|number| (200..600).contains(number));
+    let status = number.and_then(|number| StatusCode::from_u16(number).ok());
+    let seconds: Result<Option<u32>, ParseIntError> = seconds.map(str::parse).transpose();
+    let seconds = seconds.map_err(|_| invalid())?;
+    Ok(Step {
+        retry_after: seconds.map(|seconds| RetryAfterText::Literal(HeaderValue::from(seconds))),
+        ..Step::respond(status.ok_or_else(invalid)?)
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use axum::body::Body;
-    use axum::http::Request;
+    use axum::http::{Request, header};
     use tower::ServiceExt as _;
 
     use super::*;
@@ -154,11 +160,13 @@ mod tests {
     #[test]
     fn all_positions_are_cleared_at_the_maximum() {
         let positions = ScriptPositions::default();
+        let scenario = parse("503,200").unwrap();
+        let turn = |target: String| next_step(&positions, target, &scenario).1;
         for number in 0..MAX_SCRIPTS {
-            next_position(&positions, number.to_string());
+            turn(number.to_string());
         }
-        assert_eq!(next_position(&positions, "0".to_owned()), 1);
-        assert_eq!(next_position(&positions, "another".to_owned()), 0);
+        assert_eq!(turn("0".to_owned()), 2);
+        assert_eq!(turn("another".to_owned()), 1);
         assert_eq!(positions.lock().len(), 1);
     }
 }

@@ -1,0 +1,217 @@
+//! `/admin/v1/lab/runs`: starts and lists runs of scenarios, and returns the verdict on a run.
+//!
+//! The id of a run is the id of a test if the scenario has `by = "test"`, and otherwise the address of a client. A run
+//! starts with the first request of its test or client, or when it is created here.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use axum::extract::{Path, RawQuery, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::{Json, Router};
+use serde::{Deserialize, Serialize};
+
+use super::listener::AdminState;
+use super::problem::AdminProblem;
+use crate::lab::report::document::Document;
+use crate::lab::report::{Report, ScenarioResult};
+use crate::lab::rules::judge;
+use crate::request_id::RequestId;
+use crate::scenario::{CountBy, RunInfo, ScenarioState, is_test_id};
+
+/// Maximum number of runs in one response.
+const MAX_SHOWN: usize = 1_000;
+
+pub(super) fn routes() -> Router<Arc<AdminState>> {
+    Router::new()
+        .route("/admin/v1/lab/runs", get(list).post(create))
+        .route("/admin/v1/lab/runs/{id}", get(show).delete(remove))
+}
+
+/// Body of a request that creates a run.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NewRun {
+    scenario: String,
+    id: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct RunsView {
+    runs: Vec<RunView>,
+    /// Number of runs that the list does not contain.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    left_out: Option<usize>,
+}
+
+#[derive(Debug, Serialize)]
+struct RunView {
+    scenario: String,
+    id: String,
+    /// RFC 3339 time in UTC.
+    created: String,
+    requests: u64,
+    /// Path prefix of requests that belong to the run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path_prefix: Option<String>,
+    /// Header of requests that belong to the run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    header: Option<String>,
+}
+
+async fn list(State(admin): State<Arc<AdminState>>) -> Json<RunsView> {
+    let states = admin.scenarios.iter();
+    let mut runs: Vec<_> = states
+        .flat_map(|state| {
+            let runs = state.runs().into_iter();
+            runs.map(|run| RunView::of(state, &run))
+        })
+        .collect();
+    let left_out = runs.len().saturating_sub(MAX_SHOWN);
+    runs.truncate(MAX_SHOWN);
+    Json(RunsView {
+        runs,
+        left_out: (left_out > 0).then_some(left_out),
+    })
+}
+
+async fn create(
+    State(admin): State<Arc<AdminState>>,
+    body: axum::body::Bytes,
+) -> Result<Response, AdminProblem> {
+    // The content type is not checked, because `curl -d` sends the type of a form.
+    let new: NewRun = serde_json::from_slice(&body).map_err(|error| {
+        AdminProblem::bad_request(format!(
+            "The body is not a valid run: {error}. Send {{\"scenario\": \"NAME\", \"id\": \"ID\"}}."
+        ))
+    })?;
+    let Some(state) = admin.scenarios.get(&new.scenario) else {
+        let names: Vec<&str> = admin
+            .scenarios
+            .iter()
+            .map(|it| &*it.scenario.name)
+            .collect();
+        let names = names.join(", ");
+        let detail = format!("The configuration has no such scenario. Configured: {names}");
+        return Err(AdminProblem::plain(StatusCode::NOT_FOUND, detail));
+    };
+    let id = run_id(state, new.id)?;
+    let run = RunView::of(state, &state.start_run(&id));
+    Ok((StatusCode::CREATED, Json(run)).into_response())
+}
+
+/// Checks the id of a new run. Generates one if the request names none and the scenario counts by test.
+fn run_id(state: &ScenarioState, id: Option<String>) -> Result<String, AdminProblem> {
+    let by_test = state.scenario.by == CountBy::Test;
+    match id {
+        None if by_test => Ok(RequestId::of(&HeaderMap::new()).to_string()),
+        Some(id) if by_test && is_test_id(&id) => Ok(id),
+        Some(id) if !by_test && id.parse::<IpAddr>().is_ok() => Ok(id),
+        _ if by_test => Err(AdminProblem::bad_request(
+            "The id is not valid. Use 1 to 64 letters, digits, dots, dashes, underscores or tildes.",
+        )),
+        _ => Err(AdminProblem::bad_request(
+            "This scenario counts requests by client, so the id of a run is the IP address of a client. To choose ids, \
+             set `by = \"test\"` in the scenario.",
+        )),
+    }
+}
+
+async fn show(
+    State(admin): State<Arc<AdminState>>,
+    Path(id): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Result<Response, AdminProblem> {
+    let state = find(&admin, &id, query.as_deref())?;
+    let Some(observed) = state.observed_run(&id) else {
+        return Err(not_found());
+    };
+    let scenario = &state.scenario;
+    let report = Report {
+        client: id,
+        client_version: None,
+        started: observed.started,
+        scenarios: vec![ScenarioResult {
+            name: scenario.name.to_string(),
+            summary: scenario.summary.clone().unwrap_or_default(),
+            steps: scenario
+                .steps
+                .iter()
+                .map(|it| it.text.to_string())
+                .collect(),
+            url: String::new(),
+            duration: SystemTime::now()
+                .duration_since(observed.started)
+                .unwrap_or_default(),
+            // A request for the verdict implies that the client has ended.
+            judgement: judge(&observed, true),
+            observed,
+            notes: Vec::new(),
+            failure: None,
+        }],
+        include_secrets: false,
+    };
+    let json = HeaderValue::from_static("application/json");
+    Ok(([(CONTENT_TYPE, json)], Document::of(&report).to_json()).into_response())
+}
+
+async fn remove(
+    State(admin): State<Arc<AdminState>>,
+    Path(id): Path<String>,
+    RawQuery(query): RawQuery,
+) -> Result<StatusCode, AdminProblem> {
+    if find(&admin, &id, query.as_deref())?.remove_run(&id) {
+        Ok(StatusCode::NO_CONTENT)
+    } else {
+        Err(not_found())
+    }
+}
+
+/// Returns the scenario that has a run with this id. If several scenarios have one, `scenario=NAME` in the query must
+/// select it.
+fn find<'a>(
+    admin: &'a AdminState,
+    id: &str,
+    query: Option<&str>,
+) -> Result<&'a Arc<ScenarioState>, AdminProblem> {
+    let name = query.and_then(|query| {
+        let mut parameters = query.split('&');
+        parameters.find_map(|parameter| parameter.strip_prefix("scenario="))
+    });
+    let states = admin.scenarios.iter();
+    let mut found = states
+        .filter(|state| name.is_none_or(|name| *state.scenario.name == *name))
+        .filter(|state| state.has_run(id));
+    match (found.next(), found.next()) {
+        (Some(only), None) => Ok(only),
+        (None, _) => Err(not_found()),
+        (Some(_), Some(_)) => Err(AdminProblem::bad_request(
+            "Several scenarios have a run with this id. Add ?scenario=NAME to select one.",
+        )),
+    }
+}
+
+fn not_found() -> AdminProblem {
+    AdminProblem::plain(
+        StatusCode::NOT_FOUND,
+        "No run has this id. GET /admin/v1/lab/runs lists all runs.",
+    )
+}
+
+impl RunView {
+    fn of(state: &ScenarioState, run: &RunInfo) -> Self {
+        let by_test = state.scenario.by == CountBy::Test && is_test_id(&run.id);
+        Self {
+            scenario: run.scenario.to_string(),
+            id: run.id.to_string(),
+            created: humantime::format_rfc3339_millis(run.created).to_string(),
+            requests: run.requests,
+            path_prefix: by_test.then(|| format!("/t/{}/", run.id)),
+            header: by_test.then(|| format!("X-Tidegate-Test: {}", run.id)),
+        }
+    }
+}

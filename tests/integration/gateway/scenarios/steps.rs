@@ -1,0 +1,267 @@
+//! Tests of the steps of a scenario, over HTTP/1 and HTTP/2.
+
+use std::time::{Duration, Instant, SystemTime};
+
+use h2::Reason;
+
+use super::super::http2::Connection;
+use super::scripted;
+use crate::support::raw_http::{End, RawClient};
+use crate::support::{Gateway, Upstream};
+
+/// Sends `GET /` on a raw connection and reads until the connection ends.
+fn read_to_end(gateway: &Gateway) -> (Vec<u8>, End) {
+    let mut client = RawClient::connect(gateway.address());
+    client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    client.read_to_end()
+}
+
+/// Returns the part of a response after its head.
+fn body_of(response: &[u8]) -> &[u8] {
+    let head = response.windows(4).position(|part| part == b"\r\n\r\n");
+    &response[head.expect("a complete head") + 4..]
+}
+
+/// Sends a request over HTTP/2. Returns the reason for which its stream or connection ended, and whether the gateway
+/// sent GOAWAY.
+async fn h2_reason(gateway: &Gateway) -> (Option<Reason>, bool) {
+    let connection = Connection::open(gateway, 65_535).await;
+    let request = http::Request::get("http://a/").body(());
+    let request = request.expect("the request is valid");
+    let sent = connection.ready().await.send_request(request, true);
+    let (response, _) = sent.expect("the request is sent");
+    let error = response.await.expect_err("the scenario sends no response");
+    (error.reason(), error.is_go_away())
+}
+
+#[tokio::test]
+async fn requests_get_the_steps_in_order_and_then_pass() {
+    let gateway = scripted(
+        &[
+            "429 retry-after=7",
+            "503 times=2 header=\"X-A: b\" body=\"busy\"",
+        ],
+        "",
+    )
+    .start();
+    for client in [gateway.client().from("127.0.0.2"), gateway.client().h2()] {
+        let first = client.get("/").send().await;
+        assert_eq!((first.status, first.retry_after()), (429, 7));
+        assert_eq!(first.body.len(), 65_536);
+        for _ in 0..2 {
+            let second = client.get("/").send().await;
+            assert_eq!((second.status, &*second.text()), (503, "busy"));
+            assert_eq!(second.header("x-a"), "b");
+        }
+        let passed = client.get("/").send().await;
+        assert_eq!((passed.status, &*passed.text()), (200, "{}"));
+    }
+}
+
+#[tokio::test]
+async fn a_date_in_retry_after_is_never_earlier_than_the_stated_time() {
+    let gateway = scripted(&["503 retry-after=http-date:+3s"], "").start();
+    let before = SystemTime::now();
+    let response = gateway.client().get("/").send().await;
+    let date = httpdate::parse_http_date(&response.header("retry-after")).expect("a date");
+    let wait = date.duration_since(before).expect("a date in the future");
+    assert!(wait >= Duration::from_secs(3), "{wait:?}");
+    assert!(wait <= Duration::from_secs(6), "{wait:?}");
+}
+
+#[tokio::test]
+async fn a_passing_request_reaches_the_upstream_and_a_scripted_response_does_not() {
+    let upstream = Upstream::echo();
+    let gateway = Gateway::with(
+        "[upstream.api]\nservers = [\"{upstream}\"]\n[scenario.s]\nsteps = [\"503\", \"pass\"]\n\
+         [[route]]\nname = \"all\"\npath = \"/\"\nscenario = \"s\"\n",
+    )
+    .upstream(&upstream)
+    .start();
+    let client = gateway.client();
+    assert_eq!(client.post("/a").body("one").send().await.status, 503);
+    assert_eq!(upstream.count(), 0);
+    assert_eq!(client.post("/a").body("two").send().await.status, 200);
+    assert_eq!(upstream.last().body, "two");
+}
+
+#[tokio::test]
+async fn a_lost_response_is_executed_once_and_resets_the_connection() {
+    let upstream = Upstream::replying(201);
+    let gateway = Gateway::with(
+        "[upstream.api]\nservers = [\"{upstream}\"]\n[scenario.s]\nsteps = [\"executed-then-lost\"]\n\
+         [[route]]\nname = \"all\"\npath = \"/\"\nscenario = \"s\"\n",
+    )
+    .upstream(&upstream)
+    .start();
+    assert_eq!(read_to_end(&gateway), (Vec::new(), End::Reset));
+    assert_eq!(upstream.count(), 1);
+    assert_eq!(gateway.client().get("/").send().await.status, 201);
+}
+
+#[tokio::test]
+async fn a_reset_comes_before_the_response_or_within_its_body() {
+    let gateway = scripted(&["reset", "reset after=1KiB"], "").start();
+    assert_eq!(read_to_end(&gateway), (Vec::new(), End::Reset));
+    let (received, end) = read_to_end(&gateway);
+    assert_eq!((body_of(&received).len(), end), (1_024, End::Reset));
+    let gateway = scripted(&["reset"], "").start();
+    let expected = (Some(Reason::INTERNAL_ERROR), false);
+    assert_eq!(h2_reason(&gateway).await, expected);
+}
+
+#[tokio::test]
+async fn a_truncated_response_ends_with_a_close_before_its_declared_length() {
+    let gateway = scripted(&["truncate after=100"], "").start();
+    let (received, end) = read_to_end(&gateway);
+    assert_eq!((body_of(&received).len(), end), (100, End::Closed));
+    assert!(String::from_utf8_lossy(&received).contains("content-length: 65536"));
+}
+
+#[tokio::test]
+async fn a_stream_of_events_is_cut_without_the_end_of_its_chunks() {
+    let step = "truncate after=12 header=\"Content-Type: text/event-stream\" body=\"data: one\\n\\ndata: two\\n\\n\"";
+    let gateway = scripted(&[step], "").start();
+    let (received, _) = read_to_end(&gateway);
+    let text = String::from_utf8_lossy(&received).into_owned();
+    assert!(text.contains("transfer-encoding: chunked"), "{text}");
+    assert!(
+        text.contains("data: one") && !text.contains("two"),
+        "{text}"
+    );
+    assert!(!text.ends_with("0\r\n\r\n"), "{text}");
+}
+
+#[tokio::test]
+async fn delays_stalls_and_rates_take_their_time() {
+    let steps = ["delay 300ms + 200", "stall 300ms after=1KiB", "slow 256KiB"];
+    let gateway = scripted(&steps, "").start();
+    for step in steps {
+        let start = Instant::now();
+        let response = gateway.client().get("/").send().await;
+        assert_eq!((response.status, response.body.len()), (200, 65_536));
+        // The slow body has 64 KiB, which take 250 ms.
+        let took = start.elapsed();
+        assert!(took >= Duration::from_millis(240), "{step}: {took:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_refused_stream_and_goaway_are_reset_on_http_1() {
+    let gateway = scripted(&["refused-stream", "goaway"], "").start();
+    for _ in 0..2 {
+        assert_eq!(read_to_end(&gateway), (Vec::new(), End::Reset));
+    }
+}
+
+#[tokio::test]
+async fn a_refused_stream_and_goaway_have_their_http_2_form() {
+    let gateway = scripted(&["refused-stream", "goaway"], "").start();
+    let refused = (Some(Reason::REFUSED_STREAM), false);
+    assert_eq!(h2_reason(&gateway).await, refused);
+    assert_eq!(h2_reason(&gateway).await, (Some(Reason::NO_ERROR), true));
+}
+
+#[tokio::test]
+async fn other_streams_of_the_connection_continue_after_a_refused_stream() {
+    let gateway = scripted(&["refused-stream", "200 body=\"ok\""], "").start();
+    let mut connection = gateway.client().h2().keep_alive().await;
+    let error = connection.try_send(gateway.client().h2().get("/")).await;
+    assert!(error.is_err());
+    let response = connection.send(gateway.client().h2().get("/")).await;
+    assert_eq!((response.status, &*response.text()), (200, "ok"));
+}
+
+#[tokio::test]
+async fn steps_count_by_client_key_or_test() {
+    let steps = ["503", "200"];
+    let by_client = scripted(&steps, "").start();
+    let statuses = async |requests: Vec<crate::support::ClientRequest>| {
+        let mut statuses = Vec::new();
+        for request in requests {
+            statuses.push(request.send().await.status);
+        }
+        statuses
+    };
+    let (one, other) = (by_client.client(), by_client.client().from("127.0.0.3"));
+    let requests = vec![one.get("/"), other.get("/"), one.get("/"), other.get("/")];
+    assert_eq!(statuses(requests).await, [503, 503, 200, 200]);
+
+    let by_key = scripted(&steps, "by = \"key\"").start();
+    let post = |key: &str| by_key.client().post("/").key(key);
+    let requests = vec![
+        post("a"),
+        post("b"),
+        post("\"a\""),
+        by_key.client().post("/"),
+    ];
+    assert_eq!(statuses(requests).await, [503, 503, 200, 503]);
+
+    let by_test = scripted(&steps, "by = \"test\"").start();
+    let client = by_test.client();
+    let requests = vec![
+        client.get("/t/one/x"),
+        client.get("/x").header("X-Tidegate-Test", "two"),
+        client.get("/x").header("X-Tidegate-Test", "one"),
+        client.get("/t/two/x"),
+        client.get("/x"),
+    ];
+    assert_eq!(statuses(requests).await, [503, 503, 200, 200, 503]);
+}
+
+#[tokio::test]
+async fn the_test_prefix_is_removed_only_for_a_scenario_that_counts_by_test() {
+    let upstream = Upstream::replying(200);
+    let gateway = Gateway::with(
+        "[upstream.api]\nservers = [\"{upstream}\"]\n\
+         [scenario.s]\nsteps = [\"pass\"]\nby = \"test\"\nat_end = \"repeat\"\n\
+         [[route]]\nname = \"tested\"\npath = \"/v1/\"\nscenario = \"s\"\n\
+         [[route]]\nname = \"rest\"\npath = \"/\"\n",
+    )
+    .upstream(&upstream)
+    .start();
+    let targets = [
+        ("/t/a/v1/x?y=1", "/v1/x?y=1"),
+        ("/t/a/v2/x", "/t/a/v2/x"),
+        ("/t/a b/v1/x", "/t/a%20b/v1/x"),
+        ("/t/", "/t/"),
+    ];
+    for (sent, received) in targets {
+        let client = gateway.client();
+        let sent = sent.replace(' ', "%20");
+        assert_eq!(client.get(&sent).send().await.status, 200, "{sent}");
+        assert_eq!(upstream.last().target, received);
+    }
+}
+
+#[tokio::test]
+async fn a_rate_limit_rejects_before_a_step_is_used() {
+    let gateway = Gateway::with(
+        "[limit.one]\nrate = \"1/h\"\nburst = 0\n[scenario.s]\nsteps = [\"503\", \"502\"]\n\
+         [[route]]\nname = \"all\"\npath = \"/\"\nscenario = \"s\"\nlimits = [\"one\"]\n",
+    )
+    .start();
+    let client = gateway.client();
+    assert_eq!(client.get("/").send().await.status, 503);
+    let rejected = client.get("/").send().await;
+    assert_eq!(rejected.status, 429);
+    assert!(rejected.has("retry-after"));
+}
+
+#[tokio::test]
+async fn scripted_failures_do_not_count_against_the_circuit_breaker() {
+    let upstream = Upstream::replying(200);
+    let gateway = Gateway::with(
+        "[upstream.api]\nservers = [\"{upstream}\"]\n[upstream.api.breaker]\nconsecutive_failures = 2\n\
+         [scenario.s]\nsteps = [\"503 times=5\", \"reset times=5\"]\n\
+         [[route]]\nname = \"tested\"\npath = \"/tested\"\nscenario = \"s\"\n[[route]]\nname = \"all\"\npath = \"/\"\n",
+    )
+    .upstream(&upstream)
+    .admin()
+    .start();
+    for _ in 0..10 {
+        let _failed = gateway.client().get("/tested").try_send().await;
+    }
+    assert_eq!(gateway.client().get("/").send().await.status, 200);
+    assert_eq!(gateway.circuit().await["state"], "closed");
+}
