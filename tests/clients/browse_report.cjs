@@ -110,6 +110,7 @@ function inspect() {
 async function look(tools, sessionId, name, width, scheme) {
   const send = (method, params) => tools.send(method, params, sessionId);
   await send("Emulation.setDeviceMetricsOverride", { width, height: 900, deviceScaleFactor: 1, mobile: false });
+  await send("Emulation.setScrollbarsHidden", { hidden: true });
   await send("Emulation.setEmulatedMedia", { features: [{ name: "prefers-color-scheme", value: scheme }] });
   const loaded = tools.event("Page.loadEventFired");
   await send("Page.navigate", { url: pathToFileURL(path.resolve(report)).href });

@@ -77,11 +77,12 @@ def markdown():
             row.append("".join(child.content for child in token.children if child.type != "html_inline"))
         elif token.type == "tr_close":
             row = None
-    inline = [child.type for token in tokens for child in token.children or []]
+    inline = [child for token in tokens for child in token.children or []]
     return {
         "tables": tables,
         "headings": [tokens[at + 1].content for at, token in enumerate(tokens) if token.type == "heading_open"],
-        "inline": sorted(set(inline)),
+        "inline": sorted({child.type for child in inline}),
+        "html": sorted({child.content for child in inline if child.type == "html_inline"}),
         "blocks": [token.content for token in tokens if token.type == "html_block"],
     }
 

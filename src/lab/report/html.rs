@@ -3,13 +3,15 @@
 //! The page needs no script and loads nothing, which its content security policy enforces. Colours follow the light or
 //! dark scheme of the reader. Every colour has a word, symbol or shape with the same meaning.
 
+mod axis;
+mod lane;
 mod timeline;
 
 use std::fmt::{self, Write as _};
 
 use super::document::{Document, DocumentRule, DocumentScenario};
 use super::terminal::{observed, tally};
-use super::text::{duration, escape_markup, verdict_name, verdict_symbol};
+use super::text::{escape_markup, verdict_name, verdict_symbol};
 use crate::lab::verdict::Verdict;
 use timeline::Timeline;
 
@@ -42,12 +44,15 @@ fn write(document: &Document, out: &mut String) -> fmt::Result {
     if document.scenarios.len() > 1 {
         write_overview(document, out)?;
     }
+    let mut scenarios = document.scenarios.iter();
+    let with_legend = scenarios.position(|scenario| !scenario.operations.is_empty());
     for (index, scenario) in document.scenarios.iter().enumerate() {
-        write_scenario(scenario, index + 1, out)?;
+        write_scenario(scenario, index + 1, with_legend == Some(index), out)?;
     }
-    let secrets = match document.redacted {
-        true => "Credentials are redacted. Bodies are shown as length and hash.",
-        false => "<strong>This report includes credentials and bodies.</strong>",
+    let secrets = if document.redacted {
+        "Credentials are redacted. Bodies are shown as length and hash."
+    } else {
+        "<strong>This report includes credentials and bodies.</strong>"
     };
     writeln!(
         out,
@@ -74,7 +79,13 @@ fn write_overview(document: &Document, out: &mut String) -> fmt::Result {
     Ok(())
 }
 
-fn write_scenario(scenario: &DocumentScenario, number: usize, out: &mut String) -> fmt::Result {
+/// Writes a scenario. `number` is its number in the report.
+fn write_scenario(
+    scenario: &DocumentScenario,
+    number: usize,
+    with_legend: bool,
+    out: &mut String,
+) -> fmt::Result {
     writeln!(
         out,
         "<section id=\"s{number}\">\n<h2>{} {}</h2>\n<p>{}</p>",
@@ -101,20 +112,36 @@ fn write_scenario(scenario: &DocumentScenario, number: usize, out: &mut String) 
         writeln!(out, "<p class=\"note\">{}</p>", escape_markup(note))?;
     }
     let timeline = Timeline::of(scenario, number);
+    write_rules(scenario, &timeline, out)?;
+    timeline.write(with_legend, out)?;
+    out.push_str("</section>\n");
+    Ok(())
+}
+
+/// Writes the table of the rules, worst verdict first. Rules without enough data come last.
+fn write_rules(
+    scenario: &DocumentScenario,
+    timeline: &Timeline<'_>,
+    out: &mut String,
+) -> fmt::Result {
+    if scenario.rules.is_empty() {
+        return Ok(());
+    }
     out.push_str(
         "<h3>Rules</h3>\n<table class=\"rules\">\n<thead><tr><th>Verdict</th><th>Rule</th><th>Result</th></tr></thead>\n\
          <tbody>\n",
     );
-    // Rules without enough data come last, because they say nothing about the client.
-    let has_data = |rule: &&DocumentRule| rule.verdict != Verdict::NotEnoughData;
-    let judged = scenario.rules.iter().filter(has_data);
-    let others = scenario.rules.iter().filter(|rule| !has_data(rule));
-    for rule in judged.chain(others) {
-        write_rule(rule, &timeline, out)?;
+    for verdict in [
+        Verdict::Fail,
+        Verdict::Warn,
+        Verdict::Pass,
+        Verdict::NotEnoughData,
+    ] {
+        for rule in scenario.rules.iter().filter(|it| it.verdict == verdict) {
+            write_rule(rule, timeline, out)?;
+        }
     }
     out.push_str("</tbody>\n</table>\n");
-    timeline.write(out)?;
-    out.push_str("</section>\n");
     Ok(())
 }
 

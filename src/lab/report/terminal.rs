@@ -1,5 +1,6 @@
 //! The report as text for a terminal: a table of the rules for each scenario.
 
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 use textwrap::core::display_width;
@@ -46,7 +47,7 @@ pub(crate) fn render(document: &Document, colour: bool, width: usize) -> String 
 
 impl Page {
     fn scenario(&mut self, scenario: &DocumentScenario) {
-        self.out.push('\n');
+        self.line("");
         let title = match scenario.summary.as_str() {
             "" => scenario.name.clone(),
             summary => format!("{}: {summary}", scenario.name),
@@ -60,13 +61,15 @@ impl Page {
         if let Some(failure) = &scenario.failure {
             self.field("Problem", failure);
         }
-        self.out.push('\n');
+        self.line("");
         let titles = scenario.rules.iter().map(|rule| display_width(rule.title));
         let column = VERDICT + titles.max().unwrap_or(0) + 2;
         for rule in &scenario.rules {
             self.rule(rule, column);
         }
-        self.out.push('\n');
+        if !scenario.rules.is_empty() {
+            self.line("");
+        }
         let verdict = self.paint(scenario.verdict, verdict_name(scenario.verdict));
         self.wrap(
             &format!("{}: {verdict} ({})", scenario.name, tally(scenario)),
@@ -185,25 +188,25 @@ pub(super) fn observed(scenario: &DocumentScenario) -> String {
 /// Returns the number of rules per verdict.
 pub(super) fn tally(scenario: &DocumentScenario) -> String {
     let counts = [
-        (Verdict::Fail, "failed"),
-        (Verdict::Warn, "warned"),
-        (Verdict::Pass, "passed"),
-        (Verdict::NotEnoughData, "without enough data"),
+        (Verdict::Fail, "fail"),
+        (Verdict::Warn, "warn"),
+        (Verdict::Pass, "pass"),
+        (Verdict::NotEnoughData, "without data"),
     ]
     .map(|(verdict, word)| (scenario.count(verdict), word));
     let counts = counts.into_iter().filter(|(number, _)| *number > 0);
     let counts: Vec<_> = counts
         .map(|(number, word)| format!("{number} {word}"))
         .collect();
-    match counts.is_empty() {
-        true => "no rules".to_owned(),
-        false => counts.join(", "),
+    if counts.is_empty() {
+        return "no rules".to_owned();
     }
+    counts.join(", ")
 }
 
 /// Breaks a text into lines of at most `width` columns. Long words, such as paths, are broken, too. There is always at
 /// least one line.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let lines = textwrap::wrap(text, width);
-    lines.into_iter().map(|line| line.into_owned()).collect()
+    lines.into_iter().map(Cow::into_owned).collect()
 }

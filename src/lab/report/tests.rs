@@ -6,7 +6,7 @@ mod secrets;
 
 use serde_json::Value;
 
-use self::fixture::{Exchange, report, scenario, verdict};
+use self::fixture::{SampleRequest, report, scenario, verdict};
 use super::baseline::{self, BaselineError};
 use super::document::Document;
 use super::*;
@@ -18,7 +18,7 @@ fn json(report: &Report) -> Value {
 
 /// Report with one scenario, whose only rule has this verdict.
 fn judged(name: &str, rule: Verdict) -> Report {
-    let mut run = scenario(name, &[Exchange::default()]);
+    let mut run = scenario(name, &[SampleRequest::default()]);
     run.judgement.rules = vec![verdict(Rule::Backoff, rule, "the delay is constant")];
     Report {
         scenarios: vec![run],
@@ -73,9 +73,9 @@ fn the_json_report_has_the_documented_fields() {
 #[test]
 fn the_stated_wait_is_the_shortest_valid_hint() {
     let stated = |headers: &[(&'static str, &'static str)]| {
-        let exchange = Exchange {
+        let exchange = SampleRequest {
             response_headers: headers.to_vec(),
-            ..Exchange::default()
+            ..SampleRequest::default()
         };
         let report = Report {
             scenarios: vec![scenario("hints", &[exchange])],
@@ -221,7 +221,7 @@ fn the_terminal_report_fits_in_80_columns() {
         "  fail  waits for the stated time",
         "        · 429 at 0.105 s states 2 s in Retry-After",
         "not enough data: 3 operations",
-        "rate-limited: fail (1 failed, 1 warned, 1 passed, 1 without enough data)",
+        "rate-limited: fail (1 fail, 1 warn, 1 pass, 1 without data)",
         "Overview",
         "Total: fail (3 scenarios)",
     ] {
@@ -265,10 +265,10 @@ fn no_format_passes_on_control_characters_of_a_request() {
 #[test]
 fn the_page_draws_at_most_50_operations_and_says_how_many_there_are() {
     let exchanges: Vec<_> = (0..130)
-        .map(|number| Exchange {
+        .map(|number| SampleRequest {
             key: Some(format!("k{number}")),
             arrived_ms: number * 10,
-            ..Exchange::default()
+            ..SampleRequest::default()
         })
         .collect();
     let mut run = scenario("many", &exchanges);

@@ -16,7 +16,7 @@ use crate::scenario::observation::{
 
 /// One request of a fixture. Requests with the same client and key are one operation.
 #[derive(Clone, Debug)]
-pub(super) struct Exchange {
+pub(super) struct SampleRequest {
     pub(super) client: u8,
     pub(super) key: Option<String>,
     pub(super) target: String,
@@ -30,7 +30,7 @@ pub(super) struct Exchange {
     pub(super) step: &'static str,
 }
 
-impl Default for Exchange {
+impl Default for SampleRequest {
     fn default() -> Self {
         Self {
             client: 1,
@@ -99,33 +99,33 @@ pub(super) fn report() -> Report {
     }
 }
 
-fn rate_limited() -> Vec<Exchange> {
-    let limited = Exchange {
+fn rate_limited() -> Vec<SampleRequest> {
+    let limited = SampleRequest {
         status: Some(429),
         arrived_ms: 100,
         response_headers: vec![("retry-after", "2"), ("content-type", "text/plain")],
         step: "429 retry-after=2",
-        ..Exchange::default()
+        ..SampleRequest::default()
     };
-    let at = |arrived_ms: u64, exchange: &Exchange| Exchange {
+    let at = |arrived_ms: u64, exchange: &SampleRequest| SampleRequest {
         arrived_ms,
         ..exchange.clone()
     };
-    let keyed = |key: &str, client: u8, exchange: Exchange| Exchange {
+    let keyed = |key: &str, client: u8, exchange: SampleRequest| SampleRequest {
         client,
         key: Some(key.to_owned()),
         ..exchange
     };
-    let ok = Exchange {
+    let ok = SampleRequest {
         status: Some(200),
         step: "200",
-        ..Exchange::default()
+        ..SampleRequest::default()
     };
-    let unavailable = Exchange::default();
-    let rejected = Exchange {
+    let unavailable = SampleRequest::default();
+    let rejected = SampleRequest {
         status: Some(422),
         step: "422",
-        ..Exchange::default()
+        ..SampleRequest::default()
     };
     vec![
         at(100, &limited),
@@ -140,38 +140,38 @@ fn rate_limited() -> Vec<Exchange> {
     ]
 }
 
-fn lost() -> Vec<Exchange> {
-    let first = Exchange {
+fn lost() -> Vec<SampleRequest> {
+    let first = SampleRequest {
         key: None,
         target: "/v1/search?q=<script>alert(1)</script>|x&page=2".to_owned(),
         status: None,
         end: Some(ResponseEnd::Aborted),
         response_headers: Vec::new(),
         step: "executed-then-lost",
-        ..Exchange::default()
+        ..SampleRequest::default()
     };
-    let cut = Exchange {
+    let cut = SampleRequest {
         arrived_ms: 700,
         status: Some(200),
         step: "truncate after=10KiB",
         ..first.clone()
     };
-    let closed = Exchange {
+    let closed = SampleRequest {
         arrived_ms: 2_000,
         end: Some(ResponseEnd::ClientClosed),
         step: "stall 10s",
         ..first.clone()
     };
-    let unfinished = Exchange {
+    let unfinished = SampleRequest {
         arrived_ms: 4_500,
         end: None,
         ..first.clone()
     };
-    let long = Exchange {
+    let long = SampleRequest {
         key: Some("k".repeat(120)),
         target: format!("/v1/{}", "very-long-segment/".repeat(15)),
         arrived_ms: 20,
-        ..Exchange::default()
+        ..SampleRequest::default()
     };
     vec![first, cut, closed, unfinished, long]
 }
@@ -190,7 +190,7 @@ pub(super) fn verdict(rule: Rule, verdict: Verdict, summary: &str) -> RuleVerdic
 }
 
 /// Returns a scenario with these requests.
-pub(super) fn scenario(name: &str, exchanges: &[Exchange]) -> ScenarioResult {
+pub(super) fn scenario(name: &str, exchanges: &[SampleRequest]) -> ScenarioResult {
     let mut operations: Vec<(Option<String>, Operation)> = Vec::new();
     for (index, exchange) in exchanges.iter().enumerate() {
         let client = client(exchange.client);
@@ -235,7 +235,7 @@ pub(super) fn scenario(name: &str, exchanges: &[Exchange]) -> ScenarioResult {
     }
 }
 
-fn attempt(exchange: &Exchange, connection: u64) -> Attempt {
+fn attempt(exchange: &SampleRequest, connection: u64) -> Attempt {
     let arrived = Duration::from_millis(exchange.arrived_ms);
     Attempt {
         client: client(exchange.client),

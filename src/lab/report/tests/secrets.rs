@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 
-use super::fixture::{Exchange, report, scenario, verdict};
+use super::fixture::{SampleRequest, report, scenario, verdict};
 use crate::lab::report::document::Document;
 use crate::lab::report::{Report, har, html, junit, markdown, terminal};
 use crate::lab::verdict::{Rule, Verdict};
@@ -15,7 +15,7 @@ const BASIC: &str = "dXNlcjpjYW5hcnktNDcxMS1zZWNyZXQ=";
 
 /// Returns a report with the canary in every place that can hold a credential or a body.
 fn with_canaries(include_secrets: bool) -> Report {
-    let exchange = Exchange {
+    let exchange = SampleRequest {
         target: format!(
             "/v1/a?access_token={CANARY}&key={CANARY}&Signature={CANARY}&api%5Fkey={CANARY}&page=2#token={CANARY}"
         ),
@@ -41,7 +41,7 @@ fn with_canaries(include_secrets: bool) -> Report {
             ("x-auth-token", "canary-4711-secret"),
         ],
         step: "200 header=\"Set-Cookie: id=canary-4711-secret\" body=\"canary-4711-secret\"",
-        ..Exchange::default()
+        ..SampleRequest::default()
     };
     let mut run = scenario("canaries", &[exchange]);
     run.url = format!("http://user:{CANARY}@127.0.0.1:8080");
