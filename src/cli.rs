@@ -3,6 +3,7 @@
 mod check;
 mod demo;
 mod explain;
+mod lab;
 mod schema;
 mod serve;
 
@@ -29,6 +30,8 @@ enum Command {
     Check(check::Args),
     /// Show the route, client, rate limits and outcome of a request without sending it
     Explain(explain::Args),
+    /// Run a client command against scripted failures and judge how it retries
+    Lab(Box<lab::Args>),
     /// Print the JSON Schema of the configuration
     Schema(schema::Args),
 }
@@ -40,6 +43,7 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Serve(args) => serve::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Explain(args) => explain::run(&args),
+        Command::Lab(args) => Ok(lab::run(&args)),
         Command::Schema(args) => schema::run(&args),
     }
 }

@@ -32,7 +32,7 @@ mod scalar;
 mod schema;
 mod secrets;
 mod source;
-mod suggest;
+pub(crate) mod suggest;
 mod tree;
 mod validate;
 mod variables;

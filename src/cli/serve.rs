@@ -148,7 +148,7 @@ pub(super) enum OnHangup {
     Shutdown,
 }
 
-struct Signals {
+pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
     hangup: Signal,
@@ -156,7 +156,7 @@ struct Signals {
 }
 
 impl Signals {
-    fn new(on_hangup: OnHangup) -> std::io::Result<Self> {
+    pub(super) fn new(on_hangup: OnHangup) -> std::io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
@@ -165,8 +165,8 @@ impl Signals {
         })
     }
 
-    /// Waits for the next signal that shuts the gateway down.
-    async fn next(&mut self) {
+    /// Waits for the next signal that ends the command.
+    pub(super) async fn next(&mut self) {
         loop {
             tokio::select! {
                 _ = self.terminate.recv() => return,
@@ -211,14 +211,14 @@ async fn handle_signals(signals: &mut Signals, stop: &Stop) {
 }
 
 /// Installs the cryptography provider of rustls (ring) for this process.
-fn install_tls_provider() {
+pub(super) fn install_tls_provider() {
     // The error is ignored: it means that a provider is already installed, which is sufficient.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
 /// Raises the soft limit on open files (`RLIMIT_NOFILE`) to the hard limit. Otherwise the gateway could not open
 /// `max_connections` connections, because each uses a file descriptor and the usual soft limit is 1024.
-fn raise_file_limit() {
+pub(super) fn raise_file_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;

@@ -13,7 +13,7 @@ pub(super) fn closest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> O
 }
 
 /// Returns the remedy for a misspelt word: the most similar known word, and all known words.
-pub(super) fn remedy<'a>(word: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
+pub(crate) fn remedy<'a>(word: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
     let all: Vec<_> = known.clone().map(|name| format!("`{name}`")).collect();
     let all = match all.as_slice() {
         [] => return "the configuration defines no such name".into(),

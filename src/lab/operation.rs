@@ -77,6 +77,11 @@ impl<'a> Content<'a> {
     }
 }
 
+/// Returns the number of operations in attempts, which are in the order of their arrival.
+pub(crate) fn count(attempts: &[Attempt]) -> usize {
+    group(attempts).operations.len()
+}
+
 /// Groups attempts, which are in the order of their arrival, into operations.
 pub(super) fn group(attempts: &[Attempt]) -> Grouping {
     let mut builder = Builder {

@@ -1,0 +1,369 @@
+//! `tidegate lab`: runs a client command against scenarios and judges how it retries.
+
+mod child;
+mod output;
+mod progress;
+mod session;
+mod tls;
+
+use std::ffi::OsString;
+use std::io::{stderr, stdout};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context as _, bail};
+
+use self::output::{Format, Output};
+use self::session::Session;
+use self::tls::Certificates;
+use super::serve::{OnHangup, Signals, install_tls_provider, raise_file_limit};
+use crate::config::lab::ScenarioFile;
+use crate::config::{ConfigErrors, Environment, suggest};
+use crate::lab::report::baseline::{self, Comparison};
+use crate::lab::report::document::Document;
+use crate::lab::report::{Report, terminal};
+use crate::lab::verdict::Verdict;
+use crate::log::{self, LogFormat, LogLevel, LogSettings};
+use crate::scenario::Scenario;
+
+/// Exit code if a rule failed, or if a verdict is worse than in the baseline.
+const FAILED: u8 = 1;
+
+/// Exit code if the client could not be judged.
+const NOT_JUDGED: u8 = 2;
+
+/// Width of a report that is not written to a terminal, in columns.
+const DEFAULT_WIDTH: usize = 100;
+
+const EXAMPLES: &str = "\
+Examples:
+  tidegate lab --scenario retry-after -- curl --retry 3 {url}/
+  tidegate lab --scenario three-rejections -- sh -c 'curl --retry 5 \"$TIDEGATE_URL/orders\"'
+  tidegate lab --suite standard --junit lab.xml --html lab.html -- python3 client.py
+  tidegate lab --config scenarios.toml --scenario flaky --json - -- node client.js
+  tidegate lab --tls --scenario outage -- sh -c 'curl --cacert \"$TIDEGATE_CA_FILE\" --retry 9 {url}/'
+  tidegate lab list
+
+Exit codes: 0 if no rule failed, 1 if a rule failed or a verdict is worse than in the baseline, 2 if the client could
+not be judged.";
+
+/// Run a client command against scripted failures and judge how it retries.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    action: Option<Action>,
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Action {
+    /// List the scenarios, one per line
+    List {
+        /// File with further scenarios
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+struct RunArgs {
+    /// File with further scenarios. Only its sections [scenario.NAME], and [limit.NAME] with the name of a scenario, are
+    /// used
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Scenario to run; can be repeated
+    #[arg(
+        long,
+        value_name = "NAME",
+        required_unless_present = "suite",
+        conflicts_with = "suite"
+    )]
+    scenario: Vec<String>,
+    /// Suite of scenarios to run in sequence
+    #[arg(long, value_name = "NAME", value_enum)]
+    suite: Option<Suite>,
+    /// URL of the server that receives the requests that a scenario passes. Without it, they get 200
+    #[arg(long, value_name = "URL")]
+    upstream: Option<String>,
+    /// Name of the client in reports. Default: the name of the command
+    #[arg(long)]
+    name: Option<String>,
+    /// Version of the client in reports
+    #[arg(long, value_name = "VERSION")]
+    client_version: Option<String>,
+    /// Earlier report of --json. The exit code is 1 if a verdict is worse than in this report
+    #[arg(long, value_name = "FILE")]
+    baseline: Option<PathBuf>,
+    /// Time limit of the command in each scenario, such as 90s. Default: 60s and the waits of the scenario
+    #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
+    timeout: Option<Duration>,
+    /// Use https with a generated certificate. The path of the CA certificate is in TIDEGATE_CA_FILE
+    #[arg(long)]
+    tls: bool,
+    /// Write the report as JSON to a file, or to standard output if FILE is -
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Write the report as JUnit XML, for CI systems
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+    /// Write the report as Markdown, for pull requests
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    /// Write all requests and responses as an HTTP archive
+    #[arg(long, value_name = "FILE")]
+    har: Option<PathBuf>,
+    /// Write the report as a web page in one file
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Include credentials and bodies in reports
+    #[arg(long)]
+    include_secrets: bool,
+    /// Command of the client. {url} in an argument is replaced by the URL of the gateway, which is also in TIDEGATE_URL
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+/// Suite of scenarios.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+enum Suite {
+    /// All scenarios that are part of the program
+    Standard,
+}
+
+/// A scenario and the file that defines it.
+type Selected<'a> = (ScenarioFile<'a>, Arc<Scenario>);
+
+/// Lists scenarios, or runs the command and prints the report to standard output. Prints errors to standard error, and
+/// returns [`NOT_JUDGED`] for them.
+pub(super) fn run(args: &Args) -> ExitCode {
+    let result = match &args.action {
+        Some(Action::List { config }) => list(config.as_deref()),
+        None => args.run.run(),
+    };
+    result.unwrap_or_else(|error| {
+        match error.downcast_ref::<ConfigErrors>() {
+            Some(errors) => eprintln!("{}", errors.render(has_colour(&stderr()))),
+            None => eprintln!("error: {error:#}"),
+        }
+        ExitCode::from(NOT_JUDGED)
+    })
+}
+
+fn list(config: Option<&Path>) -> anyhow::Result<ExitCode> {
+    let text = read_config(config)?;
+    let scenarios = all_scenarios(&files(config, text.as_deref()))?;
+    let names = scenarios.iter().map(|(_, scenario)| scenario.name.len());
+    let width = names.max().unwrap_or(0);
+    let lines = scenarios.iter().map(|(_, scenario)| {
+        let summary = scenario.summary.as_deref().unwrap_or_default();
+        let line = format!("{:width$}  {summary}", scenario.name);
+        format!("{}\n", line.trim_end())
+    });
+    output::print(&lines.collect::<String>())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+impl RunArgs {
+    fn run(&self) -> anyhow::Result<ExitCode> {
+        let text = read_config(self.config.as_deref())?;
+        let files = files(self.config.as_deref(), text.as_deref());
+        let scenarios = self.select(all_scenarios(&files)?)?;
+        let mut outputs = self.open_outputs()?;
+        let baseline = self.baseline.as_deref().map(read_baseline).transpose()?;
+        install_tls_provider();
+        raise_file_limit();
+        let _log = log::start(LogSettings {
+            format: LogFormat::Text,
+            level: LogLevel::Warn,
+            access: false,
+        });
+        let report = self.run_scenarios(scenarios)?;
+        let document = Document::of(&report);
+        let table = terminal::render(&document, has_colour(&stdout()), terminal_width());
+        if outputs.iter().any(Output::is_stdout) {
+            eprint!("{table}");
+        } else {
+            output::print(&table)?;
+        }
+        for output in &mut outputs {
+            output.write(&report, &document)?;
+        }
+        let comparison = baseline.map(|old| baseline::compare(&old, &document));
+        let code = exit_code(&report, comparison.transpose()?.as_ref());
+        Ok(ExitCode::from(code))
+    }
+
+    /// Returns the scenarios to run, in order.
+    fn select<'a>(&self, known: Vec<Selected<'a>>) -> anyhow::Result<Vec<Selected<'a>>> {
+        if self.suite.is_some() {
+            let shipped = ScenarioFile::shipped();
+            let is_shipped = |(file, _): &Selected<'_>| file.name == shipped.name;
+            return Ok(known.into_iter().filter(is_shipped).collect());
+        }
+        let mut selected: Vec<Selected<'a>> = Vec::new();
+        for name in &self.scenario {
+            if selected.iter().any(|(_, it)| *it.name == **name) {
+                bail!("the scenario `{name}` is selected twice");
+            }
+            let Some(found) = known.iter().find(|(_, it)| *it.name == **name) else {
+                let names = known.iter().map(|(_, it)| &*it.name);
+                bail!(
+                    "unknown scenario `{name}`: {}",
+                    suggest::remedy(name, names)
+                );
+            };
+            selected.push(found.clone());
+        }
+        Ok(selected)
+    }
+
+    fn open_outputs(&self) -> anyhow::Result<Vec<Output>> {
+        let paths = [
+            (Format::Json, &self.json),
+            (Format::Junit, &self.junit),
+            (Format::Markdown, &self.markdown),
+            (Format::Har, &self.har),
+            (Format::Html, &self.html),
+        ];
+        let given = paths
+            .into_iter()
+            .filter_map(|(format, path)| Some((format, path.as_deref()?)));
+        let outputs: Vec<_> = given
+            .map(|(format, path)| Output::open(format, path))
+            .collect::<anyhow::Result<_>>()?;
+        if outputs.iter().filter(|output| output.is_stdout()).count() > 1 {
+            bail!("only one report can be written to standard output (`-`)");
+        }
+        Ok(outputs)
+    }
+
+    fn run_scenarios(&self, scenarios: Vec<Selected<'_>>) -> anyhow::Result<Report> {
+        let certificates = self.tls.then(Certificates::generate).transpose()?;
+        let env = Environment::of_process();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let started = SystemTime::now();
+        let results = runtime.block_on(async {
+            let mut signals = Signals::new(OnHangup::Shutdown)?;
+            let mut results = Vec::with_capacity(scenarios.len());
+            for (file, scenario) in scenarios {
+                let session = Session {
+                    file,
+                    scenario,
+                    command: &self.command,
+                    upstream: self.upstream.as_deref(),
+                    timeout: self.timeout,
+                    certificates: certificates.as_ref(),
+                    include_secrets: self.include_secrets,
+                };
+                results.push(session.run(&env, &mut signals).await?);
+            }
+            anyhow::Ok(results)
+        })?;
+        Ok(Report {
+            client: self.name.clone().unwrap_or_else(|| self.program_name()),
+            client_version: self.client_version.clone(),
+            started,
+            scenarios: results,
+            include_secrets: self.include_secrets,
+        })
+    }
+
+    /// Returns the file name of the command's program.
+    fn program_name(&self) -> String {
+        let program = self.command.first().map(Path::new);
+        let name = program.and_then(Path::file_name).unwrap_or_default();
+        name.to_string_lossy().into_owned()
+    }
+}
+
+/// Determines the exit code, and writes its reason to standard error unless it is 0.
+fn exit_code(report: &Report, comparison: Option<&Comparison>) -> u8 {
+    for scenario in &report.scenarios {
+        if let Some(failure) = &scenario.failure {
+            eprintln!("error: scenario {}: {failure}", scenario.name);
+        }
+    }
+    let no_regressions = Vec::new();
+    let regressions = comparison.map_or(&no_regressions, |it| &it.regressions);
+    for regression in regressions {
+        eprintln!("error: worse than the baseline: {regression}");
+    }
+    for name in comparison.iter().flat_map(|it| &it.missing) {
+        eprintln!("warning: the scenario {name} of the baseline did not run");
+    }
+    match report.verdict() {
+        Verdict::Fail => FAILED,
+        _ if !regressions.is_empty() => FAILED,
+        Verdict::NotEnoughData => {
+            eprintln!(
+                "error: the client could not be judged, because no rule had enough data or a scenario failed to run"
+            );
+            NOT_JUDGED
+        }
+        Verdict::Pass | Verdict::Warn => 0,
+    }
+}
+
+fn read_config(path: Option<&Path>) -> anyhow::Result<Option<String>> {
+    let read = |path: &Path| {
+        let text = std::fs::read_to_string(path);
+        text.with_context(|| format!("cannot read {}", path.display()))
+    };
+    path.map(read).transpose()
+}
+
+/// Returns the files with scenarios. The name of a scenario refers to the first file that contains it.
+fn files<'a>(config: Option<&'a Path>, text: Option<&'a str>) -> Vec<ScenarioFile<'a>> {
+    let name = config.and_then(Path::to_str).unwrap_or("--config");
+    let own = text.map(|text| ScenarioFile { name, text });
+    own.into_iter().chain([ScenarioFile::shipped()]).collect()
+}
+
+fn all_scenarios<'a>(files: &[ScenarioFile<'a>]) -> anyhow::Result<Vec<Selected<'a>>> {
+    let env = Environment::of_process();
+    let mut all: Vec<Selected<'a>> = Vec::new();
+    for file in files {
+        for scenario in file.scenarios(&env)? {
+            all.push((*file, scenario));
+        }
+    }
+    Ok(all)
+}
+
+/// Reads a baseline and checks that it can be compared with a report.
+fn read_baseline(path: &Path) -> anyhow::Result<String> {
+    let failed = || format!("cannot use the baseline {}", path.display());
+    let text = std::fs::read_to_string(path).with_context(failed)?;
+    let empty = Report {
+        client: String::new(),
+        client_version: None,
+        started: SystemTime::UNIX_EPOCH,
+        scenarios: Vec::new(),
+        include_secrets: false,
+    };
+    baseline::compare(&text, &Document::of(&empty)).with_context(failed)?;
+    Ok(text)
+}
+
+fn positive_duration(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(Duration::ZERO) => Err("the time limit must be longer than 0".into()),
+        Ok(duration) => Ok(duration),
+        Err(error) => Err(format!("{error}; write a duration such as 90s or 5m")),
+    }
+}
+
+fn has_colour(output: &impl std::io::IsTerminal) -> bool {
+    output.is_terminal() && std::env::var_os("NO_COLOR").is_none()
+}
+
+fn terminal_width() -> usize {
+    let size = rustix::termios::tcgetwinsize(stdout());
+    size.map_or(DEFAULT_WIDTH, |size| usize::from(size.ws_col))
+}

@@ -1,0 +1,275 @@
+//! One scenario of a lab run: its gateway on a free port, and the command that sends requests to it.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use rustix::process::WaitStatus;
+use tokio::time::{Instant, interval};
+
+use super::child::{ClientCommand, ClientProcess};
+use super::progress::{Progress, readable};
+use super::tls::Certificates;
+use crate::cli::serve::Signals;
+use crate::clock::Clock;
+use crate::config::Environment;
+use crate::config::lab::{LabOptions, ScenarioFile};
+use crate::gateway::Gateway;
+use crate::lab::report::ScenarioResult;
+use crate::lab::{operation, rules};
+use crate::pipeline::Shared;
+use crate::scenario::observation::Observed;
+use crate::scenario::{Scenario, ScenarioState};
+
+/// Time limit of a command in addition to the waits of its scenario.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Interval between two checks of the command.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// Number of checks of the command between two updates of the progress.
+const POLLS_PER_UPDATE: u32 = 10;
+
+/// A command has settled if it has ended and no request was in flight for this time.
+const QUIET: Duration = Duration::from_millis(100);
+
+/// How long the lab waits at most for a command that has ended to settle.
+const MAX_SETTLE: Duration = Duration::from_secs(2);
+
+/// Maximum number of requests whose operations the progress counts, because counting takes time.
+const MAX_COUNTED: u64 = 5_000;
+
+/// A scenario, and what is needed to run it.
+pub(super) struct Session<'a> {
+    pub(super) file: ScenarioFile<'a>,
+    pub(super) scenario: Arc<Scenario>,
+    pub(super) command: &'a [OsString],
+    pub(super) upstream: Option<&'a str>,
+    pub(super) timeout: Option<Duration>,
+    pub(super) certificates: Option<&'a Certificates>,
+    pub(super) include_secrets: bool,
+}
+
+/// Gateway of a session. It is stopped when this value is dropped.
+struct LabGateway {
+    /// `None` after the gateway was stopped.
+    gateway: Option<Gateway>,
+    state: Arc<ScenarioState>,
+    url: String,
+}
+
+/// How the command ended.
+enum CommandEnd {
+    Exited(WaitStatus),
+    TimedOut,
+    Interrupted,
+}
+
+impl Session<'_> {
+    /// Returns the time limit of the command.
+    pub(super) fn limit(&self) -> Duration {
+        let waits = self.scenario.longest_wait();
+        self.timeout
+            .unwrap_or_else(|| DEFAULT_TIMEOUT.saturating_add(waits))
+    }
+
+    /// Runs the command in the scenario and judges it. An error means that the whole run cannot continue.
+    pub(super) async fn run(
+        &self,
+        env: &Environment,
+        signals: &mut Signals,
+    ) -> anyhow::Result<ScenarioResult> {
+        let gateway = self.start_gateway(env)?;
+        let progress = Progress::start(&self.scenario.name, self.limit());
+        let ca_file: Option<PathBuf> = self.certificates.map(Certificates::ca_file);
+        let command = ClientCommand {
+            words: self.command,
+            url: &gateway.url,
+            ca_file: ca_file.as_deref(),
+        };
+        let mut client = command
+            .start(&progress)
+            .inspect_err(|_| progress.finish())?;
+        let began = Instant::now();
+        let end = self.watch(&gateway, &mut client, signals, &progress).await;
+        let duration = began.elapsed();
+        let terminated = client.end(signals).await;
+        progress.finish();
+        let terminated = terminated?;
+        if matches!(end, CommandEnd::Interrupted) {
+            anyhow::bail!("interrupted by a signal; the command was terminated");
+        }
+        let url = gateway.url.clone();
+        let observed = gateway.stop().await?;
+        Ok(self.result(&end, terminated, url, duration, observed))
+    }
+
+    fn start_gateway(&self, env: &Environment) -> anyhow::Result<LabGateway> {
+        let files = self
+            .certificates
+            .map(|files| (files.cert_file(), files.key_file()));
+        let options = LabOptions {
+            upstream: self.upstream,
+            tls: files.as_ref().map(|(cert, key)| (&**cert, &**key)),
+        };
+        let loaded = self.file.policy(&self.scenario.name, options, env)?;
+        let shared = Shared::open(Arc::new(loaded.policy), Clock::real())?;
+        if self.include_secrets {
+            shared.scenarios.include_bodies();
+        }
+        let state = shared.scenarios.get(&self.scenario.name).map(Arc::clone);
+        let state = state.context("the scenario is not part of the gateway")?;
+        let (gateway, refusal) = Gateway::start_with_refusal(shared)
+            .map_err(|error| anyhow::Error::msg(error.to_string()))?;
+        state.set_refusal(move |time| refusal.refuse_for(time));
+        let scheme = if files.is_some() { "https" } else { "http" };
+        Ok(LabGateway {
+            url: format!("{scheme}://{}", gateway.addresses()[0]),
+            gateway: Some(gateway),
+            state,
+        })
+    }
+
+    /// Waits until the command has ended and no request is in flight, and shows the progress.
+    async fn watch(
+        &self,
+        gateway: &LabGateway,
+        client: &mut ClientProcess,
+        signals: &mut Signals,
+        progress: &Progress,
+    ) -> CommandEnd {
+        let limit = self.limit();
+        let deadline = Instant::now() + limit;
+        let mut polls = interval(POLL_INTERVAL);
+        let mut quiet_since = Instant::now();
+        let mut exited_at = None;
+        for number in 1_u32.. {
+            tokio::select! {
+                () = signals.next() => return CommandEnd::Interrupted,
+                _ = polls.tick() => {}
+            }
+            if progress.is_shown() && number.is_multiple_of(POLLS_PER_UPDATE) {
+                progress.update(progress_text(&gateway.state, limit));
+            }
+            let now = Instant::now();
+            if gateway.state.in_flight() > 0 {
+                quiet_since = now;
+            }
+            if let Some(status) = client.status() {
+                let exited_at = *exited_at.get_or_insert(now);
+                let is_quiet = now - quiet_since.max(exited_at) >= QUIET;
+                if is_quiet || now - exited_at >= MAX_SETTLE {
+                    return CommandEnd::Exited(status);
+                }
+            } else if now >= deadline {
+                break;
+            }
+        }
+        CommandEnd::TimedOut
+    }
+
+    fn result(
+        &self,
+        end: &CommandEnd,
+        terminated: usize,
+        url: String,
+        duration: Duration,
+        observed: Observed,
+    ) -> ScenarioResult {
+        let mut notes = Vec::new();
+        let mut failure = None;
+        let has_exited = matches!(end, CommandEnd::Exited(_));
+        match end {
+            CommandEnd::Exited(status) => {
+                notes.extend(exit_note(*status));
+                if terminated > 0 {
+                    notes.push(format!(
+                        "the command left {terminated} running process(es), which were terminated"
+                    ));
+                }
+            }
+            CommandEnd::TimedOut | CommandEnd::Interrupted => {
+                let limit = readable(self.limit());
+                failure = Some(format!(
+                    "the command did not end within {limit} and was terminated (--timeout sets the limit)"
+                ));
+            }
+        }
+        if observed.attempts.is_empty() {
+            let sent_none = format!(
+                "the command sent no request to {url}; it gets this URL in the environment variable TIDEGATE_URL and \
+                 instead of {{url}} in its arguments"
+            );
+            failure = Some(match failure {
+                Some(timeout) => format!("{timeout}, and {sent_none}"),
+                None => sent_none,
+            });
+        }
+        ScenarioResult {
+            name: self.scenario.name.to_string(),
+            summary: self.scenario.summary.clone().unwrap_or_default(),
+            steps: self
+                .scenario
+                .steps
+                .iter()
+                .map(|step| step.text.to_string())
+                .collect(),
+            url,
+            duration,
+            judgement: rules::judge(&observed, has_exited && terminated == 0),
+            observed,
+            notes,
+            failure,
+        }
+    }
+}
+
+impl LabGateway {
+    /// Stops the gateway and returns the requests that it observed. All clients have ended, so the gateway only has to
+    /// notice that their connections are closed.
+    async fn stop(mut self) -> anyhow::Result<Observed> {
+        let deadline = Instant::now() + MAX_SETTLE;
+        while self.state.in_flight() > 0 && Instant::now() < deadline {
+            tokio::time::sleep(POLL_INTERVAL).await;
+        }
+        self.halt()?;
+        Ok(self.state.observed())
+    }
+
+    fn halt(&mut self) -> anyhow::Result<()> {
+        if let Some(gateway) = self.gateway.take() {
+            gateway.stopper().halt();
+            gateway.join()?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for LabGateway {
+    fn drop(&mut self) {
+        // An error is ignored: another error is already being reported.
+        let _ = self.halt();
+    }
+}
+
+fn progress_text(state: &ScenarioState, limit: Duration) -> String {
+    let requests: u64 = state.runs().iter().map(|run| run.requests).sum();
+    let limit = readable(limit);
+    if requests > MAX_COUNTED {
+        return format!("at most {limit}, {requests} requests");
+    }
+    let operations = operation::count(&state.observed().attempts);
+    format!("at most {limit}, {requests} requests, {operations} operations")
+}
+
+/// Returns the note on a command that did not exit with status 0.
+fn exit_note(status: WaitStatus) -> Option<String> {
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(0), _) => None,
+        (Some(code), _) => Some(format!("the command exited with status {code}")),
+        (None, Some(signal)) => Some(format!("the command was ended by signal {signal}")),
+        (None, None) => Some("the command ended in an unknown way".into()),
+    }
+}
