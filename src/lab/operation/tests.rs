@@ -1,1 +1,164 @@
+use std::net::{IpAddr, Ipv4Addr};
 
+use http::{HeaderMap, HeaderValue, StatusCode, Version};
+
+use super::*;
+use crate::scenario::observation::ObservedResponse;
+
+fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// Returns a GET request with a response of this status, or without response. The response starts `after` milliseconds
+/// after the arrival.
+fn get(arrived: u64, status: Option<u16>, after: u64) -> Attempt {
+    let response = status.map(|status| ObservedResponse {
+        status: Some(StatusCode::from_u16(status).unwrap()),
+        headers: HeaderMap::new(),
+        started: millis(arrived + after),
+        ended: millis(arrived + after),
+        sent: 0,
+        end: ResponseEnd::Complete,
+    });
+    Attempt {
+        client: ClientId::of(IpAddr::V4(Ipv4Addr::LOCALHOST), 64),
+        connection: 1,
+        version: Version::HTTP_11,
+        method: Method::GET,
+        target: "/".into(),
+        headers: HeaderMap::new(),
+        key: None,
+        body: ObservedBody::default(),
+        arrived: millis(arrived),
+        step: None,
+        response,
+    }
+}
+
+fn keyed(key: &str, attempt: Attempt) -> Attempt {
+    Attempt {
+        key: Some(key.into()),
+        ..attempt
+    }
+}
+
+/// Groups attempts. Returns the indices of each operation, and those that are not attributed.
+fn grouped(attempts: &[Attempt]) -> (Vec<Vec<usize>>, Vec<usize>) {
+    let grouping = group(attempts);
+    let operations = grouping.operations.into_iter();
+    (
+        operations.map(|operation| operation.attempts).collect(),
+        grouping.unattributed,
+    )
+}
+
+#[test]
+fn an_identical_request_after_a_failure_is_a_retry_and_after_a_success_a_new_operation() {
+    let attempts = [
+        get(0, Some(503), 1),
+        get(1_000, Some(200), 1),
+        get(2_000, Some(200), 1),
+    ];
+    assert_eq!(grouped(&attempts), (vec![vec![0, 1], vec![2]], vec![]));
+}
+
+#[test]
+fn requests_with_other_methods_targets_bodies_or_tests_are_other_operations() {
+    let first = get(0, Some(503), 1);
+    let body = ObservedBody {
+        length: 1,
+        ..ObservedBody::default()
+    };
+    let mut test = get(1_000, Some(200), 1);
+    test.headers.insert(TEST, HeaderValue::from_static("2"));
+    let others = [
+        Attempt {
+            method: Method::PUT,
+            ..get(1_000, Some(200), 1)
+        },
+        Attempt {
+            target: "/other".into(),
+            ..get(1_000, Some(200), 1)
+        },
+        Attempt {
+            body,
+            ..get(1_000, Some(200), 1)
+        },
+        test,
+    ];
+    for other in others {
+        let operations = grouped(&[first.clone(), other]).0;
+        assert_eq!(operations, [vec![0], vec![1]]);
+    }
+}
+
+#[test]
+fn requests_with_the_same_key_are_one_operation_until_it_succeeds() {
+    let attempts = [
+        keyed("a", get(0, Some(503), 1)),
+        keyed("b", get(10, Some(503), 1)),
+        keyed("a", get(1_000, Some(400), 1)),
+        keyed("a", get(2_000, Some(200), 1)),
+        keyed("a", get(3_000, Some(200), 1)),
+        get(4_000, Some(200), 1),
+    ];
+    let expected = vec![vec![0, 2, 3], vec![1], vec![4], vec![5]];
+    assert_eq!(grouped(&attempts), (expected, vec![]));
+}
+
+#[test]
+fn a_request_with_the_key_of_an_attempt_in_flight_belongs_to_its_operation() {
+    let attempts = [
+        keyed("a", get(0, Some(200), 5_000)),
+        keyed("a", get(1_000, Some(200), 1)),
+    ];
+    assert_eq!(grouped(&attempts).0, [vec![0, 1]]);
+}
+
+#[test]
+fn a_request_while_an_identical_one_is_in_flight_is_a_new_operation() {
+    let attempts = [
+        get(0, Some(503), 500),
+        get(100, Some(503), 100),
+        get(300, Some(200), 1),
+    ];
+    assert_eq!(grouped(&attempts), (vec![vec![0], vec![1, 2]], vec![]));
+}
+
+#[test]
+fn a_request_after_the_client_stopped_waiting_is_a_retry() {
+    let mut closed = get(0, Some(200), 9_000);
+    closed.response.as_mut().unwrap().end = ResponseEnd::ClientClosed;
+    for first in [get(0, None, 0), closed] {
+        let attempts = [first.clone(), get(1_000, Some(200), 1)];
+        assert_eq!(grouped(&attempts).0, [vec![0, 1]]);
+        let concurrent = [first, get(19, Some(200), 1)];
+        assert_eq!(grouped(&concurrent).0, [vec![0], vec![1]]);
+    }
+}
+
+#[test]
+fn retries_of_concurrent_identical_requests_are_unattributed_with_their_operations() {
+    let other = Attempt {
+        target: "/other".into(),
+        ..get(0, Some(503), 10)
+    };
+    let attempts = [
+        get(0, Some(503), 10),
+        get(1, Some(503), 10),
+        other,
+        get(1_000, Some(200), 1),
+        get(1_001, Some(200), 1),
+    ];
+    assert_eq!(grouped(&attempts), (vec![vec![2]], vec![0, 1, 3, 4]));
+}
+
+#[test]
+fn concurrent_requests_that_succeed_are_attributed() {
+    let attempts = [
+        get(0, Some(200), 10),
+        get(1, Some(503), 10),
+        get(1_000, Some(200), 1),
+    ];
+    assert_eq!(grouped(&attempts), (vec![vec![0], vec![1, 2]], vec![]));
+}

@@ -1,0 +1,192 @@
+use super::super::simulated::{Defect, Simulation, Step, policy};
+use super::*;
+use crate::retry::{Jitter, Strategy};
+
+/// Returns the attempts of one operation with these delays in milliseconds.
+fn delays(delays: &[u64]) -> Vec<Attempt> {
+    let mut attempts = vec![get(0).got(503)];
+    let mut at = 0;
+    for delay in delays {
+        at += delay + 1;
+        attempts.push(get(at).got(503));
+    }
+    attempts
+}
+
+fn simulated(strategy: Strategy, jitter: Jitter, operations: u32, steps: &[Step]) -> Judgement {
+    let mut simulation = Simulation::new(1);
+    simulation.run(policy(strategy, jitter), Defect::None, steps, operations, 3);
+    judge(&simulation.observed(), true)
+}
+
+#[test]
+fn growing_delays_are_fitted() {
+    let judged = judged(Rule::Backoff, delays(&[1_000, 2_000, 4_000]));
+    assert_eq!(judged.verdict, Verdict::Pass);
+    assert_eq!(
+        judged.summary,
+        "Delay grows: base 1.000 s, factor 2.00 (1 operation)."
+    );
+    let capped = super::judged(Rule::Backoff, delays(&[1_000, 2_000, 4_000, 5_000, 5_000]));
+    assert_eq!(
+        capped.summary,
+        "Delay grows: base 1.000 s, factor 2.00, cap 5.000 s (1 operation)."
+    );
+    let urllib3 = super::judged(Rule::Backoff, delays(&[1, 2_000, 4_000, 8_000]));
+    assert_eq!(
+        urllib3.summary,
+        "Delay grows after an immediate first retry: base 2.000 s, factor 2.00 (1 operation)."
+    );
+}
+
+#[test]
+fn constant_and_immediate_retries_are_warnings() {
+    for (constant, text) in [
+        (
+            delays(&[1_000, 1_003]),
+            "Delay does not grow: 1.002 s (1 operation).",
+        ),
+        (
+            delays(&[1, 2, 1]),
+            "Retries immediately, after 2 ms (1 operation).",
+        ),
+    ] {
+        let judged = judged(Rule::Backoff, constant);
+        assert_eq!(
+            (judged.verdict, judged.summary.as_str()),
+            (Verdict::Warn, text)
+        );
+    }
+    for jitter in [Jitter::None, Jitter::Percent(0.25)] {
+        let judgement = simulated(Strategy::Constant, jitter, 40, &[Step::Status(503)]);
+        assert_eq!(
+            rule_of(&judgement, Rule::Backoff).verdict,
+            Verdict::Warn,
+            "{jitter:?}"
+        );
+    }
+}
+
+#[test]
+fn few_or_noisy_delays_do_not_show_the_backoff() {
+    for few in [vec![1_000], vec![1_000, 1_400], vec![3_000, 200, 1_000]] {
+        assert_eq!(
+            verdict(Rule::Backoff, delays(&few)),
+            Verdict::NotEnoughData,
+            "{few:?}"
+        );
+    }
+}
+
+#[test]
+fn the_backoff_of_random_delays_grows() {
+    for jitter in [
+        Jitter::Full,
+        Jitter::Equal,
+        Jitter::Decorrelated,
+        Jitter::Percent(0.5),
+    ] {
+        let judgement = simulated(Strategy::Exponential, jitter, 50, &[Step::Status(503)]);
+        assert_eq!(
+            rule_of(&judgement, Rule::Backoff).verdict,
+            Verdict::Pass,
+            "{jitter:?}"
+        );
+    }
+    let linear = simulated(Strategy::Linear, Jitter::None, 5, &[Step::Status(503)]);
+    assert_eq!(rule_of(&linear, Rule::Backoff).verdict, Verdict::Pass);
+}
+
+#[test]
+fn delays_after_a_stated_time_say_nothing_about_the_backoff() {
+    for value in ["1", "-1", "soon"] {
+        let attempts = delays(&[1_000, 1_000, 1_000]);
+        let attempts = attempts
+            .into_iter()
+            .map(|attempt| attempt.header("retry-after", value));
+        assert_eq!(
+            verdict(Rule::Backoff, attempts),
+            Verdict::NotEnoughData,
+            "{value}"
+        );
+    }
+}
+
+#[test]
+fn the_time_that_a_client_waits_for_a_response_is_no_delay() {
+    let attempts = [get(0), get(1_000), get(2_000), get(3_000).got(200)];
+    assert_eq!(verdict(Rule::Backoff, attempts), Verdict::NotEnoughData);
+}
+
+#[test]
+fn one_operation_can_show_that_there_is_no_jitter() {
+    for formula in [
+        vec![1_000, 2_003, 4_001],
+        vec![1_000, 1_001, 1_002],
+        vec![1, 500, 1_002, 2_000],
+    ] {
+        assert_eq!(
+            verdict(Rule::Jitter, delays(&formula)),
+            Verdict::Warn,
+            "{formula:?}"
+        );
+    }
+    for unclear in [vec![1_000, 2_003], vec![1_000, 2_300, 3_900]] {
+        assert_eq!(
+            verdict(Rule::Jitter, delays(&unclear)),
+            Verdict::NotEnoughData,
+            "{unclear:?}"
+        );
+    }
+}
+
+#[test]
+fn the_kind_of_jitter_is_inconclusive_with_few_operations() {
+    let judgement = simulated(Strategy::Exponential, Jitter::Full, 7, &[Step::Status(503)]);
+    let judged = rule_of(&judgement, Rule::Jitter);
+    assert_eq!(judged.verdict, Verdict::Pass);
+    assert_eq!(
+        judged.summary,
+        "Jitter present, kind inconclusive: 7 operations, 20 needed."
+    );
+}
+
+#[test]
+fn jitter_beyond_the_stated_time_counts_if_all_retries_have_one() {
+    let exact = simulated(
+        Strategy::Exponential,
+        Jitter::Full,
+        10,
+        &[Step::Seconds(429, 2)],
+    );
+    let judged = rule_of(&exact, Rule::Jitter);
+    assert_eq!(judged.verdict, Verdict::Warn);
+    assert_eq!(
+        judged.summary,
+        "Delay has no jitter beyond the stated time (30 retries)."
+    );
+    let random = (0..10).flat_map(|number| {
+        let first = get(0).by(number).got(429).header("retry-after", "2");
+        [
+            first,
+            get(2_001 + 50 * u64::from(number)).by(number).got(200),
+        ]
+    });
+    let mut random: Vec<_> = random.collect();
+    random.sort_by_key(|attempt| attempt.arrived);
+    let judged = super::judged(Rule::Jitter, random);
+    assert_eq!(judged.verdict, Verdict::Pass);
+    assert_eq!(
+        judged.summary,
+        "Jitter present: adds up to 450 ms to the stated time (10 retries)."
+    );
+}
+
+#[test]
+fn the_three_stated_waits_of_one_operation_show_that_there_is_no_jitter() {
+    let attempts = delays(&[1_000, 1_003, 999]);
+    let attempts = attempts
+        .into_iter()
+        .map(|attempt| attempt.header("retry-after", "1"));
+    assert_eq!(verdict(Rule::Jitter, attempts), Verdict::Warn);
+}

@@ -1,0 +1,142 @@
+use super::*;
+
+#[test]
+fn a_retry_with_the_same_key_and_body_passes() {
+    let attempts = [
+        post(0, Some("k"), "a").got(503),
+        post(1_000, Some("k"), "a").got(200),
+    ];
+    assert_eq!(verdict(Rule::SameKey, attempts.clone()), Verdict::Pass);
+    assert_eq!(verdict(Rule::SameBody, attempts.clone()), Verdict::Pass);
+    assert_eq!(verdict(Rule::NewKey, attempts), Verdict::NotEnoughData);
+}
+
+#[test]
+fn a_retry_with_another_key_or_none_fails() {
+    for key in [Some("other"), None] {
+        let attempts = [
+            post(0, Some("k"), "a").got(503),
+            post(1_000, key, "a").got(200),
+        ];
+        assert_eq!(verdict(Rule::SameKey, attempts), Verdict::Fail, "{key:?}");
+    }
+    let lost = post(0, Some("k"), "a").ended(None, ResponseEnd::Aborted, 1);
+    let attempts = [lost, post(1_000, Some("other"), "a").got(200)];
+    assert_eq!(verdict(Rule::SameKey, attempts), Verdict::Fail);
+}
+
+#[test]
+fn a_client_that_gave_up_can_start_again_with_a_new_key() {
+    let attempts = [
+        post(0, Some("k"), "a").got(503),
+        post(1_000, Some("k"), "a").got(503),
+        post(3_000, Some("other"), "a").got(200),
+    ];
+    assert_eq!(verdict(Rule::SameKey, attempts), Verdict::Pass);
+}
+
+#[test]
+fn identical_operations_of_a_client_without_retries_do_not_change_keys() {
+    // The third operation follows a failure no later than the second follows a success.
+    let attempts = [
+        post(0, Some("1"), "a").got(200),
+        post(1_000, Some("2"), "a").got(503),
+        post(2_000, Some("3"), "a").got(200),
+    ];
+    assert_eq!(verdict(Rule::SameKey, attempts), Verdict::NotEnoughData);
+    let concurrent = [
+        post(0, Some("1"), "a").ended(Some(503), ResponseEnd::Complete, 500),
+        post(100, Some("2"), "a").got(200),
+    ];
+    assert_eq!(verdict(Rule::SameKey, concurrent), Verdict::NotEnoughData);
+    let of_others = [
+        post(0, Some("1"), "a").got(503),
+        post(1_000, Some("2"), "a").by(2).got(200),
+    ];
+    assert_eq!(verdict(Rule::SameKey, of_others), Verdict::NotEnoughData);
+}
+
+#[test]
+fn a_changed_key_is_found_between_identical_operations() {
+    let attempts = [
+        post(0, Some("1"), "a").got(200),
+        post(10, Some("2"), "a").got(503),
+        post(1_010, Some("3"), "a").got(200),
+        post(1_020, Some("4"), "a").got(200),
+    ];
+    assert_eq!(verdict(Rule::SameKey, attempts), Verdict::Fail);
+}
+
+#[test]
+fn another_body_or_target_under_one_key_fails() {
+    let first = || post(0, Some("k"), "a").got(503);
+    let changed = [first(), post(1_000, Some("k"), "ab").got(200)];
+    let judged = judged(Rule::SameBody, changed);
+    assert_eq!(judged.verdict, Verdict::Fail);
+    assert_eq!(
+        judged.evidence[0].text,
+        "503 at 1 ms, retried with another body (2 bytes instead of 1 bytes)"
+    );
+    let moved = Attempt {
+        target: "/other".into(),
+        ..post(1_000, Some("k"), "a").got(200)
+    };
+    assert_eq!(verdict(Rule::SameBody, [first(), moved]), Verdict::Fail);
+}
+
+#[test]
+fn a_body_that_the_gateway_did_not_read_to_its_end_is_not_compared() {
+    let rejected = post(0, Some("k"), "a").sent("content-length", "2").got(429);
+    let attempts = [
+        rejected,
+        post(1_000, Some("k"), "ab")
+            .sent("content-length", "2")
+            .got(200),
+    ];
+    assert_eq!(verdict(Rule::SameBody, attempts), Verdict::NotEnoughData);
+}
+
+#[test]
+fn a_key_must_not_be_used_again_after_success() {
+    let first = || post(0, Some("k"), "a").got(200);
+    let again = |key, text| [first(), post(1_000, Some(key), text).got(200)];
+    assert_eq!(verdict(Rule::NewKey, again("k", "b")), Verdict::Fail);
+    assert_eq!(verdict(Rule::NewKey, again("k", "a")), Verdict::Warn);
+    assert_eq!(verdict(Rule::NewKey, again("other", "a")), Verdict::Pass);
+    assert_eq!(
+        verdict(Rule::SameBody, again("k", "b")),
+        Verdict::NotEnoughData
+    );
+    let of_others = [first(), post(1_000, Some("k"), "b").by(2).got(200)];
+    assert_eq!(verdict(Rule::NewKey, of_others), Verdict::Pass);
+}
+
+#[test]
+fn a_post_or_patch_must_not_be_repeated_without_a_key() {
+    let first = || post(0, None, "a").got(503);
+    let repeated = [first(), post(1_000, None, "a").got(200)];
+    let judged = judged(Rule::UnsafeRetry, repeated);
+    assert_eq!(judged.verdict, Verdict::Fail);
+    assert_eq!(
+        judged.evidence[0].text,
+        "503 at 1 ms, POST /orders repeated after 999 ms without a key"
+    );
+    assert_eq!(verdict(Rule::UnsafeRetry, [first()]), Verdict::Pass);
+    assert_eq!(
+        verdict(Rule::UnsafeRetry, [get(0).got(503), get(1_000).got(200)]),
+        Verdict::NotEnoughData
+    );
+    let other = [first(), post(1_000, None, "b").got(200)];
+    assert_eq!(verdict(Rule::UnsafeRetry, other), Verdict::Pass);
+}
+
+#[test]
+fn a_post_after_a_timeout_of_the_client_is_a_repetition() {
+    let attempts = [post(0, None, "a"), post(1_000, None, "a").got(200)];
+    let judged = judged(Rule::UnsafeRetry, attempts);
+    assert_eq!(judged.verdict, Verdict::Fail);
+    assert_eq!(
+        judged.evidence[0].text,
+        "no complete response at 0 ms, POST /orders repeated after 1.000 s without a key"
+    );
+}

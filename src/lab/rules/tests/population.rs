@@ -1,0 +1,233 @@
+//! Populations of simulated clients: clients that follow a preset fail no rule, and broken clients fail the right one.
+
+use std::num::NonZeroU32;
+use std::time::Instant;
+
+use super::super::simulated::{Defect, Simulation, Step, four_attempts, policy};
+use super::*;
+use crate::retry::{Jitter, Preset, RetryPolicy, Strategy};
+
+const OPERATIONS: u32 = 10_000;
+const CLIENTS: u32 = 100;
+
+/// Scenarios without a stated time.
+const WITHOUT_RETRY_AFTER: [&[Step]; 7] = [
+    &[Step::Status(503)],
+    &[Step::Status(429), Step::Status(500), Step::Status(200)],
+    &[Step::Reset, Step::Status(200)],
+    &[Step::Reset],
+    &[Step::Status(400)],
+    &[Step::Status(422)],
+    &[Step::Status(502), Step::Status(409)],
+];
+
+/// Scenarios with stated times in both forms, short and long.
+const WITH_RETRY_AFTER: [&[Step]; 6] = [
+    &[Step::Seconds(429, 10), Step::Status(200)],
+    &[Step::Date(503, 9)],
+    &[Step::Seconds(429, 8), Step::Date(429, 7), Step::Status(200)],
+    &[Step::Status(503), Step::Seconds(503, 20), Step::Status(200)],
+    &[Step::Seconds(429, 130), Step::Status(200)],
+    &[Step::Date(429, 130), Step::Status(200)],
+];
+
+fn fails(judgement: &Judgement) -> Vec<&'static str> {
+    let fails = judgement
+        .rules
+        .iter()
+        .filter(|rule| rule.verdict == Verdict::Fail);
+    fails.map(|rule| rule.rule.id()).collect()
+}
+
+/// Judges simulated clients that follow a policy in these scenarios.
+fn population(policy: RetryPolicy, scenarios: &[&[Step]]) -> Judgement {
+    let mut simulation = Simulation::new(1);
+    let number = OPERATIONS / u32::try_from(scenarios.len()).unwrap() + 1;
+    for steps in scenarios {
+        simulation.run(policy, Defect::None, steps, number, CLIENTS);
+    }
+    let judgement = judge(&simulation.observed(), true);
+    assert!(judgement.operations.len() >= OPERATIONS as usize);
+    assert!(judgement.unattributed.is_empty());
+    judgement
+}
+
+#[test]
+fn clients_that_follow_a_preset_fail_no_rule_without_retry_after() {
+    for preset in Preset::ALL {
+        let judgement = population(preset.policy(), &WITHOUT_RETRY_AFTER);
+        assert_eq!(
+            fails(&judgement),
+            [""; 0],
+            "{preset}: {:?}",
+            judgement.rules
+        );
+        for rule in [
+            Rule::Retries,
+            Rule::Retryable,
+            Rule::FinalResponse,
+            Rule::Stops,
+            Rule::Backoff,
+            Rule::SameKey,
+            Rule::SameBody,
+            Rule::NewKey,
+            Rule::Amplification,
+            Rule::ConnectionReuse,
+        ] {
+            let judged = rule_of(&judgement, rule);
+            assert_eq!(
+                judged.verdict,
+                Verdict::Pass,
+                "{preset} {}: {}",
+                rule.id(),
+                judged.summary
+            );
+        }
+        let expected = if preset == Preset::Sender {
+            Verdict::Warn
+        } else {
+            Verdict::Pass
+        };
+        assert_eq!(
+            rule_of(&judgement, Rule::Jitter).verdict,
+            expected,
+            "{preset}"
+        );
+    }
+}
+
+#[test]
+fn clients_that_follow_a_preset_fail_no_rule_with_retry_after_unless_they_ignore_it() {
+    for preset in Preset::ALL {
+        let judgement = population(preset.policy(), &WITH_RETRY_AFTER);
+        if preset == Preset::Sender {
+            assert_eq!(fails(&judgement), ["retry-after", "long-retry-after"]);
+            continue;
+        }
+        assert_eq!(
+            fails(&judgement),
+            [""; 0],
+            "{preset}: {:?}",
+            judgement.rules
+        );
+        let judged = rule_of(&judgement, Rule::RetryAfter);
+        assert_eq!(judged.verdict, Verdict::Pass);
+        assert!(
+            judged
+                .summary
+                .ends_with("(form of the header: seconds, date)."),
+            "{}",
+            judged.summary
+        );
+        assert_eq!(
+            rule_of(&judgement, Rule::LongRetryAfter).verdict,
+            Verdict::Pass
+        );
+    }
+}
+
+/// Judges 200 operations of a broken client.
+fn broken(policy: RetryPolicy, defect: Defect, steps: &[Step]) -> Judgement {
+    let mut simulation = Simulation::new(2);
+    for number in 0..200 {
+        // The operations of a client do not overlap.
+        let start = Duration::from_mins(number / 5);
+        let address = client(u32::try_from(number % 5).unwrap());
+        simulation.operation(address, start, policy, defect, steps);
+    }
+    judge(&simulation.observed(), true)
+}
+
+#[test]
+fn each_broken_client_fails_exactly_the_rule_that_it_breaks() {
+    let standard = Preset::Standard.policy();
+    let recovering = [Step::Status(503), Step::Status(503), Step::Status(200)];
+    let dates = [Step::Date(429, 3), Step::Status(200)];
+    let seconds = [Step::Seconds(429, 3), Step::Status(200)];
+    let cases: [(Defect, &[Step], &str); 7] = [
+        (
+            Defect::RetriesBadRequest,
+            &[Step::Status(400), Step::Status(200)],
+            "retryable-only",
+        ),
+        (Defect::ChangesBody, &recovering, "same-body"),
+        (Defect::EarlyOnDates, &dates, "retry-after"),
+        (Defect::EarlyOnSeconds, &seconds, "retry-after"),
+        (Defect::OmitsKey, &recovering, "post-without-key"),
+        (Defect::ChangesKey, &recovering, "same-key"),
+        (Defect::ReusesKey, &recovering, "new-key"),
+    ];
+    for (defect, steps, rule) in cases {
+        let judgement = broken(standard, defect, steps);
+        assert_eq!(
+            fails(&judgement),
+            [rule],
+            "{defect:?}: {:?}",
+            judgement.rules
+        );
+        let sound = broken(standard, Defect::None, steps);
+        let expected: &[&str] = &[];
+        assert_eq!(fails(&sound), expected, "{defect:?}");
+    }
+}
+
+#[test]
+fn a_client_with_a_constant_interval_that_never_stops_fails() {
+    let endless = RetryPolicy {
+        attempts: NonZeroU32::new(50).unwrap(),
+        ..policy(Strategy::Constant, Jitter::None)
+    };
+    let judgement = broken(endless, Defect::None, &[Step::Status(503)]);
+    assert_eq!(fails(&judgement), ["stops"]);
+    let stops = rule_of(&judgement, Rule::Stops).summary;
+    assert_eq!(stops, "200 operations had more than 20 attempts, up to 50.");
+    for rule in [Rule::Backoff, Rule::Jitter, Rule::Amplification] {
+        assert_eq!(
+            rule_of(&judgement, rule).verdict,
+            Verdict::Warn,
+            "{}",
+            rule.id()
+        );
+    }
+}
+
+#[test]
+fn no_operation_mixes_clients() {
+    let steps = [Step::Status(503), Step::Reset, Step::Status(200)];
+    let mut simulation = Simulation::new(3);
+    for number in 0..10_000 {
+        let start = Duration::from_mins(number / 1_000);
+        let address = client(u32::try_from(number % 1_000).unwrap());
+        simulation.operation(
+            address,
+            start,
+            four_attempts(Preset::Standard),
+            Defect::None,
+            &steps,
+        );
+    }
+    let mut record = simulation.observed();
+    for attempt in &mut record.attempts {
+        // All clients send the same request, and half of the requests have the same key.
+        attempt.target = "/orders".into();
+        attempt.key = attempt.key.as_ref().map(|_| "the-key".into());
+        attempt.body = body("the order");
+    }
+    let start = Instant::now();
+    let judgement = judge(&record, true);
+    println!(
+        "{} attempts of 1,000 clients judged in {:?}",
+        record.attempts.len(),
+        start.elapsed()
+    );
+    assert_eq!(judgement.operations.len(), 10_000);
+    assert!(judgement.unattributed.is_empty());
+    for operation in &judgement.operations {
+        assert_eq!(operation.attempts.len(), 3);
+        let mut clients = operation
+            .attempts
+            .iter()
+            .map(|index| record.attempts[*index].client);
+        assert!(clients.all(|client| client == operation.client));
+    }
+}
