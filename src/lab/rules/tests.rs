@@ -137,9 +137,7 @@ fn evidence_is_limited_and_names_attempts() {
     assert_eq!(judged.evidence[0].attempt, Some(1));
     let attempts = (0..9).map(|number| post(number * 1_000, None, "a").got(503));
     assert_eq!(
-        self::judged(Rule::UnsafeRetry, attempts)
-            .evidence
-            .len(),
+        self::judged(Rule::UnsafeRetry, attempts).evidence.len(),
         MAX_EVIDENCE
     );
 }

@@ -45,6 +45,8 @@ pub(super) enum Kind {
 /// Distribution of the delays before one retry.
 struct Uniform {
     retry: usize,
+    /// Number of delays in the sample.
+    number: f64,
     least: f64,
     most: f64,
 }
@@ -63,7 +65,8 @@ pub(super) fn kind(delays: &Delays, least: usize) -> Kind {
         return Kind::Unknown("operations need two retries without a stated time");
     };
     let ratio = mean(uniforms.iter().map(Uniform::ratio));
-    if ratio < 0.08 {
+    let error = error(&uniforms);
+    if ratio < (3.0 * error).max(0.08) {
         return Kind::Full;
     }
     if last.centre() < 1.3 * first.centre() {
@@ -72,14 +75,24 @@ pub(super) fn kind(delays: &Delays, least: usize) -> Kind {
     if width_growth(&uniforms) < 0.5 {
         return Kind::Added(mean(uniforms.iter().map(Uniform::width)));
     }
-    if (ratio - 0.5).abs() < 0.02 {
+    if (ratio - 0.5).abs() < (1.4 * error).max(0.02) {
         return Kind::Equal;
     }
     scaled(&uniforms)
 }
 
-/// Whether a delay depends on the one before it, and the least delay does not grow.
+/// Whether a delay depends on the one before it, and the least delay does not grow with the others.
 fn is_decorrelated(delays: &Delays, samples: &[Sample]) -> bool {
+    let [first, later @ ..] = samples else {
+        return false;
+    };
+    let is_flat = |sample: &Sample| {
+        let growth = sample.median() / first.median();
+        sample.min() < first.min() * (1.0 + 0.4 * (growth - 1.0))
+    };
+    if !later.iter().any(is_flat) {
+        return false;
+    }
     let pairs = samples.iter().map(|sample| delays.pairs(sample.retry));
     let scores: Vec<_> = pairs
         .filter(|pairs| pairs.len() >= 10)
@@ -87,10 +100,8 @@ fn is_decorrelated(delays: &Delays, samples: &[Sample]) -> bool {
         .map(|pairs| rank_correlation_score(&pairs))
         .collect();
     let score = scores.iter().sum::<f64>() / scores.iter().map(|_| 1.0).sum::<f64>().sqrt();
-    let [first, .., last] = samples else {
-        return false;
-    };
-    score > 3.0 && last.min() < 1.6 * first.min()
+    // The least delay of full jitter does not grow either, but it is close to zero.
+    score > 3.0 || score > 0.0 && Uniform::of(first).ratio() > 0.2
 }
 
 /// Returns the rank correlation of pairs in standard deviations (Fisher transformation). Independent values give a
@@ -132,16 +143,22 @@ fn width_growth(uniforms: &[Uniform]) -> f64 {
     covariance / variance
 }
 
+/// Returns the standard error of the mean of the ends of distributions, relative to their width.
+fn error(uniforms: &[Uniform]) -> f64 {
+    let variance = mean(uniforms.iter().map(|uniform| uniform.number.powi(-2)));
+    (variance / uniforms.iter().map(|_| 1.0).sum::<f64>()).sqrt()
+}
+
 /// Decides between proportional and percent jitter.
 fn scaled(uniforms: &[Uniform]) -> Kind {
     let factor = factor(uniforms);
-    // Uniform distributions before the cap, divided by their growth, are all the first one.
+    // Distributions before the cap, divided by their growth, are equal to the first one.
     let firsts: Vec<_> = uniforms
         .iter()
         .map_while(|uniform| {
             let growth = factor.powi(i32::try_from(uniform.retry - uniforms[0].retry).ok()?);
             let is_before_cap =
-                (uniform.centre() / growth / uniforms[0].centre() - 1.0).abs() < 0.08;
+                (uniform.centre() / growth / uniforms[0].centre() - 1.0).abs() < 0.04;
             is_before_cap.then(|| (uniform.least / growth, uniform.most / growth))
         })
         .collect();
@@ -160,7 +177,14 @@ fn scaled(uniforms: &[Uniform]) -> Kind {
     if most > 2.0 * least {
         return percent;
     }
-    match roundness(least).cmp(&roundness(centre)) {
+    // The centre is the mean of two ends, so its error is smaller. Latency adds about 1.5 ms.
+    let error = 3.0 * error(&uniforms[..firsts.len()]) * (most - least);
+    let tolerances = [error / least, 0.7 * error / centre].map(|error| error.max(0.012));
+    let tolerances = [
+        tolerances[0] + 0.0015 / least,
+        tolerances[1] + 0.0015 / centre,
+    ];
+    match roundness(least, tolerances[0]).cmp(&roundness(centre, tolerances[1])) {
         std::cmp::Ordering::Less => proportional,
         std::cmp::Ordering::Greater => percent,
         std::cmp::Ordering::Equal => Kind::Scaled { least, most },
@@ -184,14 +208,15 @@ fn factor(uniforms: &[Uniform]) -> f64 {
     }
 }
 
-/// Returns how round a number of seconds is, within 1.5 %. Zero is the roundest: 1, 2 or 5 times a power of ten.
-fn roundness(number: f64) -> u32 {
+/// Returns how round a number of seconds is. Zero is the roundest: 1, 2 or 5 times a power of ten. `tolerance` is the
+/// relative error of the number.
+fn roundness(number: f64, tolerance: f64) -> u32 {
     const LEVELS: [&[f64]; 2] = [&[1.0, 2.0, 5.0, 10.0], &[1.5, 2.5, 3.0, 4.0, 6.0, 7.5, 8.0]];
     let mantissa = number / 10_f64.powf(number.log10().floor());
     let level = LEVELS.iter().zip(0..).find(|(level, _)| {
         level
             .iter()
-            .any(|round| (mantissa / round - 1.0).abs() < 0.015)
+            .any(|round| (mantissa / round - 1.0).abs() < tolerance)
     });
     level.map_or(2, |(_, number)| number)
 }
@@ -213,6 +238,7 @@ impl Uniform {
         let margin = (max - min) / (inside.len() as f64 - 1.0);
         Self {
             retry: sample.retry,
+            number: inside.len() as f64,
             least: (min - margin).max(0.0),
             most: max + margin,
         }
