@@ -16,7 +16,7 @@ use super::outcome::Outcome;
 use crate::client::ClientId;
 use crate::scenario::observation::{Attempt, ObservedBody, ResponseEnd};
 
-/// Least time after which a client stops to wait for a response. Identical requests within a shorter time are
+/// Least time after which a client stops waiting for a response. Identical requests within a shorter time are
 /// concurrent.
 const MIN_TIMEOUT: Duration = Duration::from_millis(20);
 
@@ -198,7 +198,7 @@ fn last_of(operation: &Operation) -> usize {
 
 /// Whether a request that arrives at `time` can be a retry of the attempt.
 ///
-/// The record does not show when a client stopped to wait. So an attempt without response can be retried after the
+/// The record does not show when a client stopped waiting. So an attempt without response can be retried after the
 /// shortest timeout, even if the gateway notices the end of the connection later.
 pub(super) fn can_be_retried(attempt: &Attempt, time: Duration) -> bool {
     match &attempt.response {

@@ -11,6 +11,7 @@ mod load;
 mod retrying;
 mod waiting;
 
+use std::fmt::Display;
 use std::time::{Duration, SystemTime};
 
 use super::operation::{Operation, group};
@@ -163,7 +164,7 @@ impl<'a> Retry<'a> {
     }
 
     /// Returns the time from the end of the failed attempt to the retry. `None` if the end is not known, because the
-    /// client stopped to wait.
+    /// client stopped waiting.
     fn delay(&self) -> Option<Duration> {
         let response = self.failed.response.as_ref()?;
         match self.next.arrived.checked_sub(response.ended) {
@@ -173,28 +174,26 @@ impl<'a> Retry<'a> {
         }
     }
 
-    /// Returns the time from the start of the response to the retry. Stated times count from the start.
-    fn gap(&self) -> Duration {
+    /// Returns the time at which the response started. If there was none before the retry, returns the time at which the
+    /// failed attempt arrived.
+    fn failed_at(&self) -> Duration {
         let started = self
             .failed
             .response
             .as_ref()
             .map(|response| response.started);
-        self.next
-            .arrived
-            .saturating_sub(started.unwrap_or(self.failed.arrived))
+        let started = started.filter(|started| *started <= self.next.arrived);
+        started.unwrap_or(self.failed.arrived)
     }
 
-    /// Returns the failed attempt and its outcome as text, such as "503 at 1.204 s".
+    /// Returns the time from the failure to the retry. Stated times count from the start of the response.
+    fn gap(&self) -> Duration {
+        self.next.arrived.saturating_sub(self.failed_at())
+    }
+
+    /// Returns the outcome of the failed attempt with its time, such as "503 at 1.204 s".
     fn failure(&self) -> String {
-        let ended = self
-            .failed
-            .response
-            .as_ref()
-            .map(|response| response.started);
-        let time = ended.filter(|ended| *ended <= self.next.arrived);
-        let time = time.unwrap_or(self.failed.arrived);
-        format!("{} at {}", self.outcome, readable(time))
+        format!("{} at {}", self.outcome, readable(self.failed_at()))
     }
 
     /// Returns the retry as evidence: the failed attempt, and `text`.
@@ -253,10 +252,10 @@ fn readable_range(durations: impl Iterator<Item = Duration> + Clone) -> String {
     let (Some(least), Some(most)) = (durations.clone().min(), durations.max()) else {
         return "none".into();
     };
-    range(readable(least), readable(most))
+    range(&readable(least), &readable(most))
 }
 
-fn range<T: PartialEq + std::fmt::Display>(least: T, most: T) -> String {
+fn range<T: PartialEq + Display>(least: &T, most: &T) -> String {
     if least == most {
         least.to_string()
     } else {

@@ -24,7 +24,7 @@ pub(super) fn backoff(record: &Record<'_>) -> Finding {
         return Finding::not_enough_data("No operation has two retries without a stated time.");
     };
     // Few operations have many retries, so the last medians are not reliable.
-    samples.retain(|sample| sample.len() * 10 >= first);
+    samples.retain(|sample| sample.len() * 10 >= first && (sample.len() > 1 || first == 1));
     let evidence: Vec<_> = samples.iter().map(describe).collect();
     let medians = samples.iter().map(Sample::median);
     if medians.clone().all(|median| median < IMMEDIATE) {
@@ -78,14 +78,15 @@ enum Growth {
 }
 
 fn growth(samples: &[Sample]) -> Growth {
-    let [first, .., last] = samples else {
+    if samples.len() < 2 {
         return Growth::Unclear;
-    };
+    }
     if samples.iter().any(|sample| sample.len() == 1) {
         return growth_of_one(samples);
     }
-    let growth = (largest(samples).median() / first.median()).ln();
-    let error = 2.0 * (relative_error(first) + relative_error(last));
+    let (first, largest) = (&samples[0], largest(samples));
+    let growth = (largest.median() / first.median()).ln();
+    let error = 2.0 * (relative_error(first) + relative_error(largest));
     if growth > error.max(0.2) {
         Growth::Grows
     } else if error < 0.35 {
@@ -125,7 +126,8 @@ fn fit(samples: &[Sample]) -> String {
         String::new()
     };
     growing.sort_by(f64::total_cmp);
-    let factor = (growing[(growing.len() - 1) / 2] + growing[growing.len() / 2]) / 2.0;
+    let [below, above] = [(growing.len() - 1) / 2, growing.len() / 2];
+    let factor = f64::midpoint(growing[below], growing[above]);
     format!("base {base}, factor {factor:.2}{cap}")
 }
 

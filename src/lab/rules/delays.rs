@@ -1,6 +1,6 @@
 //! Delays between attempts, in seconds, and statistics over them.
 
-use super::Record;
+use super::{Record, Retry};
 
 /// Delays of all operations.
 pub(super) struct Delays {
@@ -21,29 +21,32 @@ impl Delays {
     /// Returns the delays that the client chose itself: those after responses without a stated time. Operations with
     /// fewer than `least` delays are omitted.
     pub(super) fn chosen(record: &Record<'_>, least: usize) -> Self {
-        let mut operations: Vec<Vec<(usize, f64)>> = vec![Vec::new(); record.operations.len()];
-        for retry in &record.retries {
-            if retry.outcome.is_retryable()
-                && !retry.hints.has_header
-                && let Some(delay) = retry.delay()
-            {
-                operations[retry.operation].push((retry.number, delay.as_secs_f64()));
-            }
-        }
-        operations.retain(|delays| delays.len() >= least.max(1));
-        Self { operations }
+        let mut delays = Self::of(record, |retry| {
+            let delay = retry.delay().filter(|_| !retry.hints.has_header)?;
+            Some(delay.as_secs_f64())
+        });
+        delays.operations.retain(|delays| delays.len() >= least);
+        delays
     }
 
-    /// Returns the time by which retries exceed the stated time. It is negative for a retry before that time.
-    pub(super) fn beyond_stated(record: &Record<'_>) -> Self {
+    /// Returns a value for each retry of a response with a stated time. `value` computes it from the time to the retry
+    /// and the stated time, both in seconds.
+    pub(super) fn stated(record: &Record<'_>, value: impl Fn(f64, f64) -> f64) -> Self {
+        Self::of(record, |retry| {
+            let stated = retry.hints.shortest()?.wait.as_secs_f64();
+            Some(value(retry.gap().as_secs_f64(), stated))
+        })
+    }
+
+    fn of(record: &Record<'_>, value: impl Fn(&Retry<'_>) -> Option<f64>) -> Self {
         let mut operations: Vec<Vec<(usize, f64)>> = vec![Vec::new(); record.operations.len()];
-        for retry in &record.retries {
-            if retry.outcome.is_retryable()
-                && let Some(stated) = retry.hints.shortest()
-            {
-                let beyond = retry.gap().as_secs_f64() - stated.wait.as_secs_f64();
-                operations[retry.operation].push((retry.number, beyond));
-            }
+        for retry in record
+            .retries
+            .iter()
+            .filter(|retry| retry.outcome.is_retryable())
+        {
+            let value = value(retry).map(|value| (retry.number, value));
+            operations[retry.operation].extend(value);
         }
         operations.retain(|delays| !delays.is_empty());
         Self { operations }
@@ -121,10 +124,10 @@ impl Sample {
     }
 
     /// Returns the width of the distribution: twice the interquartile range, which is the width of a uniform
-    /// distribution. Single slow requests do not change it. The width of less than four delays is their range.
+    /// distribution. Single slow requests do not change it. The range of less than four delays is about half of the width.
     pub(super) fn width(&self) -> f64 {
         if self.len() < 4 {
-            return self.max() - self.min();
+            return 2.0 * (self.max() - self.min());
         }
         2.0 * (self.quantile(0.75) - self.quantile(0.25))
     }

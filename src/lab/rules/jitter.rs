@@ -34,11 +34,8 @@ pub(super) fn jitter(record: &Record<'_>) -> Finding {
     let samples = chosen.samples(1);
     let operations = samples.iter().map(Sample::len).max().unwrap_or_default();
     let operations_text = count(operations, "operation", "operations");
-    let noise = record.noise;
-    let finding = match presence(&chosen, noise) {
-        None if chosen.operations().any(|delays| is_formula(&delays))
-            && operations < MIN_OPERATIONS =>
-        {
+    let finding = match presence(&chosen, record.noise) {
+        None if has_formula(&chosen) => {
             Finding::warn(format!("Delay has no jitter ({operations_text})."))
         }
         None => Finding::not_enough_data(format!(
@@ -73,54 +70,65 @@ fn presence(delays: &Delays, noise: Duration) -> Option<bool> {
     Some(samples.iter().any(is_wide))
 }
 
-/// Whether the delays of one operation follow a formula without random numbers: each is the same multiple of the one
-/// before it. At least three delays are needed, and immediate retries are ignored.
-fn is_formula(delays: &[f64]) -> bool {
+/// Whether the delays of all operations that have enough delays follow a formula without random numbers.
+fn has_formula(delays: &Delays) -> bool {
+    let formulas: Vec<_> = delays
+        .operations()
+        .filter_map(|delays| is_formula(&delays))
+        .collect();
+    !formulas.is_empty() && formulas.iter().all(|is_formula| *is_formula)
+}
+
+/// Whether each delay of an operation is the same multiple of the one before it. `None` for less than three delays.
+/// Immediate retries are ignored.
+fn is_formula(delays: &[f64]) -> Option<bool> {
     let delayed: Vec<_> = delays
         .iter()
         .copied()
         .filter(|delay| *delay > MIN_WIDTH)
         .collect();
     let ratios: Vec<_> = delayed.windows(2).map(|pair| pair[1] / pair[0]).collect();
-    ratios.len() >= 2
-        && ratios
-            .iter()
-            .all(|ratio| (ratio / ratios[0] - 1.0).abs() < 0.02)
+    let is_steady = |ratio: &f64| (ratio / ratios[0] - 1.0).abs() < 0.02;
+    (ratios.len() >= 2).then(|| ratios.iter().all(is_steady))
 }
 
-/// Judges the time beyond the stated time. Without jitter it is the same in all retries.
+/// Judges retries after stated times. A client without jitter always exceeds the stated time by the same time. If it
+/// ignores the stated time, its delays are always the same.
 fn of_stated(record: &Record<'_>) -> Finding {
-    let delays = Delays::beyond_stated(record);
-    let all: Vec<_> = delays.operations().flatten().collect();
+    let beyond = Delays::stated(record, |gap, stated| gap - stated);
+    let gaps = Delays::stated(record, |gap, _| gap);
+    let all: Vec<_> = beyond.operations().flatten().collect();
     if all.is_empty() {
         return Finding::not_enough_data("No retry shows a delay.");
     }
+    let least = all.iter().copied().fold(f64::MAX, f64::min);
+    let most = all.iter().copied().fold(f64::MIN, f64::max);
+    let noise = record.noise;
+    let is_random = match presence(&beyond, noise) {
+        Some(is_random) => Some(is_random && presence(&gaps, noise) == Some(true)),
+        None if all.len() >= 3 && most - least <= noise.as_secs_f64().max(MIN_WIDTH) => Some(false),
+        None => None,
+    };
     let retries = count(all.len(), "retry", "retries");
-    let [least, most] = [
-        all.iter().copied().fold(f64::MAX, f64::min),
-        all.iter().copied().fold(f64::MIN, f64::max),
-    ];
-    let noise = record.noise.as_secs_f64().max(MIN_WIDTH);
-    let is_equal = all.len() >= 3 && most - least <= noise;
-    let has_waited = least >= -record.tolerance.as_secs_f64();
-    match presence(&delays, record.noise) {
-        Some(true) if has_waited => Finding::pass(format!(
-            "Jitter present: adds up to {} to the stated time ({retries}).",
-            readable(seconds(most))
-        )),
+    match is_random {
         Some(true) => Finding::pass(format!(
-            "Jitter present, kind inconclusive: all retries followed a stated time ({retries})."
+            "Jitter present: retries arrive {} to {} after the stated time ({retries}).",
+            signed(least),
+            signed(most)
         )),
         Some(false) => Finding::warn(format!(
-            "Delay has no jitter beyond the stated time ({retries})."
-        )),
-        None if is_equal => Finding::warn(format!(
-            "Delay has no jitter beyond the stated time ({retries})."
+            "Delay after a stated time has no jitter ({retries})."
         )),
         None => Finding::not_enough_data(format!(
             "{retries} do not show whether the delay is random."
         )),
     }
+}
+
+/// Formats seconds that can be negative.
+fn signed(time: f64) -> String {
+    let sign = if time < -0.0005 { "-" } else { "" };
+    format!("{sign}{}", readable(seconds(time.abs())))
 }
 
 #[cfg(test)]

@@ -70,13 +70,12 @@ pub(super) fn synchrony(record: &Record<'_>) -> Finding {
 
 /// Returns the first retry of each client in the largest group of clients that failed together.
 fn failed_together<'r, 'a>(record: &'r Record<'a>) -> Vec<&'r Retry<'a>> {
-    let failed_at = |retry: &Retry<'_>| retry.next.arrived.saturating_sub(retry.gap());
     let mut retries: Vec<_> = record.retries.iter().collect();
-    retries.sort_by_key(|retry| failed_at(retry));
+    retries.sort_by_key(|retry| retry.failed_at());
     let mut clients = HashSet::new();
     // Only the first failure of a client counts. Later failures are spread by the delays before them.
     retries.retain(|retry| clients.insert(retry.next.client));
-    let times: Vec<_> = retries.iter().map(|retry| failed_at(retry)).collect();
+    let times: Vec<_> = retries.iter().map(|retry| retry.failed_at()).collect();
     let window = longest_window(&times, TOGETHER);
     retries.drain(window).collect()
 }
@@ -158,8 +157,7 @@ fn is_open(retry: &Retry<'_>) -> bool {
         return false;
     };
     response.end == ResponseEnd::Complete
-        && response.ended <= retry.next.arrived
-        && retry.next.arrived - response.ended <= MAX_IDLE
+        && retry.delay().is_some_and(|delay| delay <= MAX_IDLE)
         && retry.failed.version >= Version::HTTP_11
         && !has_close(&response.headers)
         && !has_close(&retry.failed.headers)

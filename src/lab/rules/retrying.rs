@@ -10,7 +10,7 @@ use super::{Finding, Record, Retry, count, range, readable, readable_range};
 use crate::lab::operation::Operation;
 use crate::lab::outcome::{Outcome, is_marked_final};
 use crate::lab::verdict::Evidence;
-use crate::scenario::observation::Attempt;
+use crate::scenario::observation::{Attempt, ResponseEnd};
 
 /// Maximum number of attempts of an operation that still counts as bounded.
 const MAX_ATTEMPTS: usize = 20;
@@ -22,7 +22,8 @@ pub(super) fn retries(record: &Record<'_>) -> Finding {
         .operations
         .iter()
         .map(|operation| record.last(operation));
-    let failed = last.filter(|(_, attempt)| Outcome::of(attempt).is_retryable());
+    let failed =
+        last.filter(|(_, attempt)| Outcome::of(attempt).is_retryable() && !is_abandoned(attempt));
     // A client is right if it does not repeat a POST without a key.
     let (unsafe_to_retry, not_retried): (Vec<_>, Vec<_>) =
         failed.partition(|(_, attempt)| is_unsafe_without_key(attempt));
@@ -161,8 +162,8 @@ pub(super) fn stops(record: &Record<'_>) -> Finding {
     let summary = format!(
         "Gave up after {} attempts and {} ({}).",
         range(
-            attempts.clone().min().unwrap_or_default(),
-            attempts.max().unwrap_or_default()
+            &attempts.clone().min().unwrap_or_default(),
+            &attempts.max().unwrap_or_default()
         ),
         readable_range(times),
         count(gave_up.len(), "operation", "operations"),
@@ -173,6 +174,14 @@ pub(super) fn stops(record: &Record<'_>) -> Finding {
 /// Whether a request changes data and has no key, so that a server would execute its repetition again.
 pub(super) fn is_unsafe_without_key(attempt: &Attempt) -> bool {
     attempt.key.is_none() && [Method::POST, Method::PATCH].contains(&attempt.method)
+}
+
+/// Whether the client closed the connection during a successful response. It can have read all that it needs.
+fn is_abandoned(attempt: &Attempt) -> bool {
+    attempt.response.as_ref().is_some_and(|response| {
+        let is_success = response.status.is_some_and(|status| status.as_u16() < 400);
+        is_success && response.end == ResponseEnd::ClientClosed
+    })
 }
 
 fn is_conflict(status: StatusCode) -> bool {

@@ -10,8 +10,8 @@ use http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
 
 use crate::client::ClientId;
 use crate::retry::{
-    Backoff, Failure, Jitter, Next, Preset, RetryAfter, RetryAfterPolicy, RetryPolicy, RetryTable,
-    Strategy,
+    Backoff, Failure, Jitter, Next, Preset, RetryAfter, RetryAfterPolicy, RetryPolicy, RetryState,
+    RetryTable, Strategy,
 };
 use crate::scenario::observation::{
     Attempt, Observed, ObservedBody, ObservedResponse, ResponseEnd,
@@ -134,7 +134,7 @@ impl Simulation {
         &mut self,
         attempt: &Attempt,
         defect: Defect,
-        state: &mut crate::retry::RetryState,
+        state: &mut RetryState,
         start: Duration,
     ) -> Option<Duration> {
         let response = attempt.response.as_ref().unwrap();
@@ -154,7 +154,12 @@ impl Simulation {
             }
             _ => hint.wait(now),
         });
-        match state.failed(failure, hint, response.started - start, &mut self.random) {
+        match state.failed(
+            failure,
+            hint,
+            response.started.saturating_sub(start),
+            &mut self.random,
+        ) {
             Next::Retry(wait) => Some(wait.delay),
             Next::GiveUp(_) => None,
         }

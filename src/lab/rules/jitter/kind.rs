@@ -51,12 +51,10 @@ struct Uniform {
     most: f64,
 }
 
-/// Determines the kind of jitter from delays that have jitter. Retries with fewer than `least` delays are ignored.
-pub(super) fn kind(delays: &Delays, least: usize) -> Kind {
-    let samples = delays.samples(least);
-    if samples.len() < 2 {
-        return Kind::Unknown("operations need two retries without a stated time");
-    }
+/// Determines the kind of jitter from delays that have jitter. Retries with fewer than
+/// `least_number` delays are ignored.
+pub(super) fn kind(delays: &Delays, least_number: usize) -> Kind {
+    let samples = delays.samples(least_number);
     if is_decorrelated(delays, &samples) {
         return Kind::Decorrelated;
     }

@@ -1,6 +1,6 @@
 use super::super::simulated::{Defect, Simulation, Step, policy};
 use super::*;
-use crate::retry::{Jitter, Strategy};
+use crate::retry::{Jitter, Preset, Strategy};
 
 /// Returns the attempts of one operation with these delays in milliseconds.
 fn delays(delays: &[u64]) -> Vec<Attempt> {
@@ -163,7 +163,7 @@ fn jitter_beyond_the_stated_time_counts_if_all_retries_have_one() {
     assert_eq!(judged.verdict, Verdict::Warn);
     assert_eq!(
         judged.summary,
-        "Delay has no jitter beyond the stated time (30 retries)."
+        "Delay after a stated time has no jitter (30 retries)."
     );
     let random = (0..10).flat_map(|number| {
         let first = get(0).by(number).got(429).header("retry-after", "2");
@@ -178,7 +178,7 @@ fn jitter_beyond_the_stated_time_counts_if_all_retries_have_one() {
     assert_eq!(judged.verdict, Verdict::Pass);
     assert_eq!(
         judged.summary,
-        "Jitter present: adds up to 450 ms to the stated time (10 retries)."
+        "Jitter present: retries arrive 0 ms to 450 ms after the stated time (10 retries)."
     );
 }
 
@@ -189,4 +189,67 @@ fn the_three_stated_waits_of_one_operation_show_that_there_is_no_jitter() {
         .into_iter()
         .map(|attempt| attempt.header("retry-after", "1"));
     assert_eq!(verdict(Rule::Jitter, attempts), Verdict::Warn);
+}
+
+#[test]
+fn a_client_without_jitter_that_ignores_stated_times_has_no_jitter() {
+    let sender = Preset::Sender.policy();
+    for step in [Step::Seconds(429, 10), Step::Date(429, 10)] {
+        let mut simulation = Simulation::new(1);
+        simulation.run(sender, Defect::None, &[step], 20, 3);
+        let judgement = judge(&simulation.observed(), true);
+        assert_eq!(
+            rule_of(&judgement, Rule::Jitter).verdict,
+            Verdict::Warn,
+            "{step:?}"
+        );
+    }
+}
+
+#[test]
+fn the_kind_of_jitter_is_reported_with_its_parameters() {
+    for (jitter, text) in [
+        (Jitter::Percent(0.25), "percent, ±25 % of a delay from 1.0"),
+        (
+            Jitter::Proportional(0.2),
+            "proportional, +20 % of a delay from 1.0",
+        ),
+        (
+            Jitter::Added(millis(500)),
+            "added, up to 500 ms on each delay",
+        ),
+        (Jitter::Equal, "equal, from half of the delay to the delay"),
+        (Jitter::Full, "full, from zero to the delay"),
+        (
+            Jitter::Decorrelated,
+            "decorrelated, from the base to three times the previous delay",
+        ),
+    ] {
+        let judgement = simulated(Strategy::Exponential, jitter, 500, &[Step::Status(503)]);
+        let summary = rule_of(&judgement, Rule::Jitter).summary;
+        let expected = format!("Jitter present: {text}");
+        assert!(summary.starts_with(&expected), "{summary}");
+        assert!(summary.ends_with("(500 operations)."), "{summary}");
+    }
+}
+
+#[test]
+fn both_readings_of_an_undecidable_kind_are_reported() {
+    // The least delay is 2 s and the centre is 2.5 s: both are round.
+    let mut policy = policy(Strategy::Exponential, Jitter::Percent(0.2));
+    policy.backoff.base = millis(500);
+    let mut simulation = Simulation::new(1);
+    simulation.run(policy, Defect::None, &[Step::Status(503)], 500, 3);
+    let summary = rule_of(&judge(&simulation.observed(), true), Rule::Jitter).summary;
+    assert!(summary.contains("percent"), "{summary}");
+    let constant = simulated(
+        Strategy::Constant,
+        Jitter::Percent(0.2),
+        50,
+        &[Step::Status(503)],
+    );
+    assert_eq!(
+        rule_of(&constant, Rule::Jitter).summary,
+        "Jitter present, kind inconclusive: the delay does not grow (50 operations)."
+    );
 }
