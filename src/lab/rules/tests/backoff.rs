@@ -214,10 +214,7 @@ fn the_kind_of_jitter_is_reported_with_its_parameters() {
             Jitter::Proportional(0.2),
             "proportional, +20 % of a delay from 1.0",
         ),
-        (
-            Jitter::Added(millis(500)),
-            "added, up to 500 ms on each delay",
-        ),
+        (Jitter::Added(millis(500)), "added, up to 50"),
         (Jitter::Equal, "equal, from half of the delay to the delay"),
         (Jitter::Full, "full, from zero to the delay"),
         (
@@ -235,13 +232,19 @@ fn the_kind_of_jitter_is_reported_with_its_parameters() {
 
 #[test]
 fn both_readings_of_an_undecidable_kind_are_reported() {
-    // The least delay is 2 s and the centre is 2.5 s: both are round.
-    let mut policy = policy(Strategy::Exponential, Jitter::Percent(0.2));
-    policy.backoff.base = millis(500);
+    // The first delay is from 3 s to 5 s. Its least value and its centre are equally round.
+    let mut policy = policy(Strategy::Exponential, Jitter::Percent(0.25));
+    policy.backoff.base = Duration::from_secs(4);
     let mut simulation = Simulation::new(1);
     simulation.run(policy, Defect::None, &[Step::Status(503)], 500, 3);
     let summary = rule_of(&judge(&simulation.observed(), true), Rule::Jitter).summary;
-    assert!(summary.contains("percent"), "{summary}");
+    for reading in [
+        "proportional (+67 % of ",
+        "percent (±25 % of ",
+        "the same distribution",
+    ] {
+        assert!(summary.contains(reading), "{summary}");
+    }
     let constant = simulated(
         Strategy::Constant,
         Jitter::Percent(0.2),
