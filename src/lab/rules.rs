@@ -1,7 +1,7 @@
 //! Judges a record by the rules of the lab.
 //!
-//! Each rule is a function of the [`Record`] that returns a [`Finding`]. A rule that needs the absence of requests, such
-//! as "does not retry 400", passes only if the client has ended. Otherwise a retry can still follow.
+//! Each rule is a function of the [`Record`] that returns a [`Finding`]. A rule that needs the absence of requests,
+//! such as "does not retry 400", passes only if the client has ended. Otherwise a retry can still follow.
 
 mod backoff;
 mod delays;
@@ -174,8 +174,8 @@ impl<'a> Retry<'a> {
         }
     }
 
-    /// Returns the time at which the response started. If there was none before the retry, returns the time at which the
-    /// failed attempt arrived.
+    /// Returns the time at which the response started. If there was none before the retry, returns the time at which
+    /// the failed attempt arrived.
     fn failed_at(&self) -> Duration {
         let started = self
             .failed

@@ -124,7 +124,8 @@ impl Sample {
     }
 
     /// Returns the width of the distribution: twice the interquartile range, which is the width of a uniform
-    /// distribution. Single slow requests do not change it. The range of less than four delays is about half of the width.
+    /// distribution. Single slow requests do not change it. The range of less than four delays is about half of the
+    /// width.
     pub(super) fn width(&self) -> f64 {
         if self.len() < 4 {
             return 2.0 * (self.max() - self.min());

@@ -1,7 +1,7 @@
 //! Rule `jitter`: the delay between attempts is random.
 //!
-//! Jitter spreads the delays before the same retry of many operations. The spread shows whether there is jitter, and its
-//! shape shows the kind ([`kind`]). Some clients retry only after stated times. Their spread beyond the stated time
+//! Jitter spreads the delays before the same retry of many operations. The spread shows whether there is jitter, and
+//! its shape shows the kind ([`kind`]). Some clients retry only after stated times. Their spread beyond the stated time
 //! counts.
 
 mod kind;

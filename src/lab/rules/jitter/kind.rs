@@ -1,7 +1,7 @@
 //! Kind of jitter, from the delays of many operations.
 //!
-//! The delay before a retry is uniformly distributed, and the kinds differ in how its least and greatest value depend on
-//! the delay `w` without jitter:
+//! The delay before a retry is uniformly distributed, and the kinds differ in how its least and greatest value depend
+//! on the delay `w` without jitter:
 //!
 //! | kind | least | greatest |
 //! |---|---|---|
@@ -12,14 +12,17 @@
 //! | full | 0 | w |
 //! | decorrelated | base | 3 × previous delay |
 //!
-//! `w` is unknown. Proportional and percent jitter are therefore the same distributions, and so is equal jitter with p =
-//! 1. The kind with the rounder base is reported, because people choose round numbers.
+//! `w` is unknown, so proportional and percent jitter are the same distributions. The reported kind is the one with the
+//! rounder base, because people choose round numbers. Equal jitter is the same as proportional jitter with `p` = 1.
 
 use std::fmt;
 
 use super::super::backoff::seconds;
 use super::super::delays::{Delays, Sample};
 use super::super::readable;
+
+/// Least growth of the delay that shows how its distribution depends on the delay.
+const MIN_GROWTH: f64 = 1.3;
 
 /// Kind of jitter with its parameters. Delays are in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -51,8 +54,8 @@ struct Uniform {
     most: f64,
 }
 
-/// Determines the kind of jitter from delays that have jitter. Retries with fewer than
-/// `least_number` delays are ignored.
+/// Determines the kind of jitter from delays that have jitter. Retries with fewer than `least_number` delays are
+/// ignored.
 pub(super) fn kind(delays: &Delays, least_number: usize) -> Kind {
     let samples = delays.samples(least_number);
     if is_decorrelated(delays, &samples) {
@@ -67,7 +70,7 @@ pub(super) fn kind(delays: &Delays, least_number: usize) -> Kind {
     if ratio < (3.0 * error).max(0.08) {
         return Kind::Full;
     }
-    if last.centre() < 1.3 * first.centre() {
+    if last.centre() < MIN_GROWTH * first.centre() {
         return Kind::Unknown("the delay does not grow");
     }
     if width_growth(&uniforms) < 0.5 {
@@ -86,7 +89,7 @@ fn is_decorrelated(delays: &Delays, samples: &[Sample]) -> bool {
     };
     let is_flat = |sample: &Sample| {
         let growth = sample.median() / first.median();
-        sample.min() < first.min() * (1.0 + 0.4 * (growth - 1.0))
+        growth > MIN_GROWTH && sample.min() < first.min() * (1.0 + 0.4 * (growth - 1.0))
     };
     if !later.iter().any(is_flat) {
         return false;

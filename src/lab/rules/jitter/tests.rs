@@ -88,3 +88,17 @@ fn the_kinds_of_the_shipped_policies_are_told_apart_at_50_operations() {
     }
     assert!(wrong.is_empty(), "less than 95 % accuracy: {wrong:?}");
 }
+
+#[test]
+fn the_kind_is_unknown_if_the_delay_does_not_grow() {
+    for jitter in [
+        Jitter::Percent(0.25),
+        Jitter::Proportional(0.3),
+        Jitter::Equal,
+    ] {
+        for seed in 0..TRIALS {
+            let found = judged(policy(Strategy::Constant, jitter), OPERATIONS, seed);
+            assert_eq!(found, "unknown", "{jitter:?} {seed}");
+        }
+    }
+}
