@@ -7,7 +7,7 @@
 //! A client that gives up and later sends an identical request without a key looks like a client that retries. Both
 //! are one operation. A client can separate its operations with the header `X-Tidegate-Test`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use http::Method;
@@ -30,6 +30,13 @@ pub(crate) struct Operation {
     pub(crate) client: ClientId,
     /// Indices of the attempts in the record, in the order of their arrival.
     pub(crate) attempts: Vec<usize>,
+}
+
+impl Operation {
+    /// Returns the index of the last attempt in the record.
+    pub(crate) fn last(&self) -> usize {
+        *self.attempts.last().expect("an operation has an attempt")
+    }
 }
 
 /// Client and test that sent a request. Operations never extend over several senders.
@@ -87,6 +94,7 @@ pub(super) fn group(attempts: &[Attempt]) -> Grouping {
     let mut builder = Builder {
         attempts,
         operations: Vec::new(),
+        ambiguous: HashSet::new(),
         unattributed: Vec::new(),
     };
     let mut keyed = HashMap::new();
@@ -94,8 +102,8 @@ pub(super) fn group(attempts: &[Attempt]) -> Grouping {
     for (index, attempt) in attempts.iter().enumerate() {
         let sender = Sender::of(attempt);
         if let Some(key) = &attempt.key {
-            let last = keyed.entry((sender, key.as_str())).or_insert(usize::MAX);
-            *last = builder.add_keyed(index, *last);
+            let last = keyed.get(&(sender, key)).copied();
+            keyed.insert((sender, key), builder.add_keyed(index, last));
         } else {
             let failed = keyless.entry((sender, Content::of(attempt))).or_default();
             builder.add_keyless(index, failed);
@@ -107,75 +115,75 @@ pub(super) fn group(attempts: &[Attempt]) -> Grouping {
 /// Operations while they are built.
 struct Builder<'a> {
     attempts: &'a [Attempt],
-    /// Operations, each with whether it is ambiguous.
-    operations: Vec<(Operation, bool)>,
+    operations: Vec<Operation>,
+    /// Indices of the operations that can have further attempts among the unattributed ones.
+    ambiguous: HashSet<usize>,
     unattributed: Vec<usize>,
 }
 
-impl Builder<'_> {
+impl<'a> Builder<'a> {
     /// Adds an attempt with a key and returns its operation. `last` is the last operation with this key, if there is
     /// one.
-    fn add_keyed(&mut self, index: usize, last: usize) -> usize {
+    fn add_keyed(&mut self, index: usize, last: Option<usize>) -> usize {
         let arrived = self.attempts[index].arrived;
-        let has_failed = |operation: &(Operation, bool)| {
-            let attempt = &self.attempts[last_of(&operation.0)];
-            Outcome::at(attempt, arrived).is_failure()
-        };
-        if self.operations.get(last).is_some_and(has_failed) {
-            self.operations[last].0.attempts.push(index);
-            return last;
+        let has_failed =
+            |operation: &usize| Outcome::at(self.last_attempt(*operation), arrived).is_failure();
+        match last.filter(has_failed) {
+            Some(operation) => {
+                self.operations[operation].attempts.push(index);
+                operation
+            }
+            None => self.begin(index),
         }
-        self.begin(index)
     }
 
-    /// Adds an attempt without a key. `failed` are the operations of identical requests whose last attempt fails.
+    /// Adds an attempt without a key. `failed` contains the operations of identical requests whose last attempt fails.
     fn add_keyless(&mut self, index: usize, failed: &mut Vec<usize>) {
         let attempt = &self.attempts[index];
-        let mut open = failed.iter().copied().filter(|operation| {
-            let last = last_of(&self.operations[*operation].0);
-            can_be_retried(&self.attempts[last], attempt.arrived)
+        let mut open = (0..failed.len()).filter(|position| {
+            can_be_retried(self.last_attempt(failed[*position]), attempt.arrived)
         });
-        let operation = match (open.next(), open.next()) {
-            (None, _) => self.begin(index),
-            (Some(operation), None) => {
-                self.operations[operation].0.attempts.push(index);
-                operation
+        let has_failed = Outcome::of(attempt).is_failure();
+        match (open.next(), open.next()) {
+            (None, _) => {
+                let operation = self.begin(index);
+                failed.extend(has_failed.then_some(operation));
+            }
+            (Some(position), None) => {
+                self.operations[failed[position]].attempts.push(index);
+                if !has_failed {
+                    failed.swap_remove(position);
+                }
             }
             (Some(first), Some(second)) => {
                 self.unattributed.push(index);
-                if !(self.operations[first].1 && self.operations[second].1) {
-                    for operation in failed.iter() {
-                        self.operations[*operation].1 = true;
-                    }
+                // Without this check, many identical requests would cost quadratic time.
+                let is_known = [first, second]
+                    .iter()
+                    .all(|i| self.ambiguous.contains(&failed[*i]));
+                if !is_known {
+                    self.ambiguous.extend(failed.iter());
                 }
-                return;
             }
-        };
-        match (
-            Outcome::of(attempt),
-            failed.iter().position(|i| *i == operation),
-        ) {
-            (Outcome::Success, Some(position)) => {
-                failed.swap_remove(position);
-            }
-            (outcome, None) if outcome.is_failure() => failed.push(operation),
-            _ => {}
         }
     }
 
     fn begin(&mut self, index: usize) -> usize {
-        let operation = Operation {
+        self.operations.push(Operation {
             client: self.attempts[index].client,
             attempts: vec![index],
-        };
-        self.operations.push((operation, false));
+        });
         self.operations.len() - 1
+    }
+
+    fn last_attempt(&self, operation: usize) -> &'a Attempt {
+        &self.attempts[self.operations[operation].last()]
     }
 
     fn finish(mut self) -> Grouping {
         let mut operations = Vec::with_capacity(self.operations.len());
-        for (operation, is_ambiguous) in self.operations {
-            if is_ambiguous {
+        for (index, operation) in self.operations.into_iter().enumerate() {
+            if self.ambiguous.contains(&index) {
                 self.unattributed.extend(operation.attempts);
             } else {
                 operations.push(operation);
@@ -187,13 +195,6 @@ impl Builder<'_> {
             unattributed: self.unattributed,
         }
     }
-}
-
-fn last_of(operation: &Operation) -> usize {
-    *operation
-        .attempts
-        .last()
-        .expect("an operation has an attempt")
 }
 
 /// Whether a request that arrives at `time` can be a retry of the attempt.

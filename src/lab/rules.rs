@@ -131,10 +131,7 @@ impl<'a> Record<'a> {
 
     /// Returns the last attempt of an operation, with its index in the record.
     fn last(&self, operation: &Operation) -> (usize, &'a Attempt) {
-        let index = *operation
-            .attempts
-            .last()
-            .expect("an operation has an attempt");
+        let index = operation.last();
         (index, &self.attempts[index])
     }
 }

@@ -140,3 +140,13 @@ fn a_post_after_a_timeout_of_the_client_is_a_repetition() {
         "no complete response at 0 ms, POST /orders repeated after 1.000 s without a key"
     );
 }
+
+#[test]
+fn the_time_of_a_failure_is_the_arrival_if_the_client_stopped_waiting() {
+    let closed = post(100, None, "a").ended(Some(200), ResponseEnd::ClientClosed, 9_000);
+    let attempts = [closed, post(1_100, None, "a").got(200)];
+    assert_eq!(
+        judged(Rule::UnsafeRetry, attempts).evidence[0].text,
+        "no complete response at 100 ms, POST /orders repeated after 1.000 s without a key"
+    );
+}

@@ -231,3 +231,15 @@ fn no_operation_mixes_clients() {
         assert!(clients.all(|client| client == operation.client));
     }
 }
+
+#[test]
+fn retries_of_concurrent_identical_requests_are_not_enough_data() {
+    let first = (0..1_000)
+        .map(|number| post(number % 10, None, "a").ended(Some(503), ResponseEnd::Complete, 50));
+    let retries = (0..1_000).map(|number| post(1_000 + number % 10, None, "a").got(200));
+    let mut attempts: Vec<_> = first.chain(retries).collect();
+    attempts.sort_by_key(|attempt| attempt.arrived);
+    let judgement = judge(&observed(attempts), true);
+    assert_eq!(judgement.unattributed.len(), 2_000);
+    assert_eq!(judgement.verdict(), Verdict::NotEnoughData);
+}

@@ -147,3 +147,10 @@ fn the_summary_of_stops_has_the_attempts_and_the_total_time() {
         "Gave up after 2 to 3 attempts and 3.000 s to 4.000 s (2 operations)."
     );
 }
+
+#[test]
+fn a_client_need_not_read_a_successful_response_to_its_end() {
+    let closed = get(0).ended(Some(200), ResponseEnd::ClientClosed, 1);
+    assert_eq!(verdict(Rule::Retries, [closed]), Verdict::NotEnoughData);
+    assert_eq!(verdict(Rule::Retries, [get(0)]), Verdict::Warn);
+}
