@@ -25,7 +25,7 @@ use self::step::{Action, Extent, Step};
 
 pub(crate) use position::Position;
 pub(crate) use record::Recording;
-pub(crate) use state::{RunInfo, ScenarioState, ScenarioUse, Scenarios, is_test_id};
+pub(crate) use state::{RunInfo, ScenarioState, Scenarios, is_test_id};
 
 /// Header that names the test of a request, for scenarios with `by = "test"`.
 pub(crate) const X_TIDEGATE_TEST: http::HeaderName =
