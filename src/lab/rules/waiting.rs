@@ -62,7 +62,7 @@ impl Hints {
             }),
             Some(RetryAfter::At(date)) => {
                 let wait = date.duration_since(record_started + response.started);
-                stated.extend(wait.ok().filter(|wait| !wait.is_zero()).map(|wait| Stated {
+                stated.extend(wait.ok().map(|wait| Stated {
                     header: "Retry-After",
                     form: Form::Date,
                     wait,

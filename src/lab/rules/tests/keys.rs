@@ -150,3 +150,23 @@ fn the_time_of_a_failure_is_the_arrival_if_the_client_stopped_waiting() {
         "no complete response at 100 ms, POST /orders repeated after 1.000 s without a key"
     );
 }
+
+#[test]
+fn another_key_after_a_final_response_or_without_a_body_is_a_new_operation() {
+    let again = |text, status| {
+        let attempts = [
+            post(0, Some("1"), text).got(status),
+            post(1_000, Some("2"), text).got(200),
+        ];
+        verdict(Rule::SameKey, attempts)
+    };
+    assert_eq!(again("a", 503), Verdict::Fail);
+    assert_eq!(again("a", 400), Verdict::NotEnoughData);
+    assert_eq!(again("", 503), Verdict::NotEnoughData);
+}
+
+#[test]
+fn identical_operations_without_a_pause_do_not_change_keys() {
+    let attempts = [0, 5, 10].map(|at| post(at, Some(&at.to_string()), "a").got(503));
+    assert_eq!(verdict(Rule::SameKey, attempts), Verdict::NotEnoughData);
+}

@@ -107,6 +107,11 @@ fn a_final_409_or_422_must_not_be_retried() {
         after(get(0).got(409).header("retry-after", "1")),
         Verdict::NotEnoughData
     );
+    let contradictory = get(0).got(409).header("x-should-retry", "false");
+    assert_eq!(
+        after(contradictory.header("retry-after", "1")),
+        Verdict::Fail
+    );
     assert_eq!(after(get(0).got(409)), Verdict::Warn);
     assert_eq!(
         verdict(Rule::FinalResponse, [get(0).got(409)]),
