@@ -307,3 +307,35 @@ impl fmt::Display for Kind {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn single_slow_requests_do_not_change_the_ends_of_a_distribution() {
+        let mut sorted: Vec<_> = (0..50)
+            .map(|number| 0.75 + 0.01 * f64::from(number))
+            .collect();
+        sorted.extend([2.0, 4.0]);
+        let uniform = Uniform::of(&Sample { retry: 0, sorted });
+        assert!((uniform.least - 0.74).abs() < 0.001, "{}", uniform.least);
+        assert!((uniform.most - 1.25).abs() < 0.001, "{}", uniform.most);
+    }
+
+    #[test]
+    fn round_numbers_are_recognised_at_every_scale() {
+        for (number, expected) in [
+            (0.1, 0),
+            (1.0, 0),
+            (0.998, 0),
+            (20.0, 0),
+            (0.75, 1),
+            (3.0, 1),
+            (1.15, 2),
+            (6.25, 2),
+        ] {
+            assert_eq!(roundness(number, 0.012), expected, "{number}");
+        }
+    }
+}

@@ -76,6 +76,13 @@ fn few_or_noisy_delays_do_not_show_the_backoff() {
             "{few:?}"
         );
     }
+    let two = [(1, [1_000, 300]), (2, [200, 900])].map(|(number, times)| {
+        let attempts = delays(&times).into_iter();
+        attempts.map(move |attempt| attempt.by(number))
+    });
+    let mut two: Vec<_> = two.into_iter().flatten().collect();
+    two.sort_by_key(|attempt| attempt.arrived);
+    assert_eq!(verdict(Rule::Backoff, two), Verdict::NotEnoughData);
 }
 
 #[test]
@@ -255,4 +262,19 @@ fn both_readings_of_an_undecidable_kind_are_reported() {
         rule_of(&constant, Rule::Jitter).summary,
         "Jitter present, kind inconclusive: the delay does not grow (50 operations)."
     );
+}
+
+#[test]
+fn a_width_of_less_than_two_percent_of_the_delay_is_no_jitter() {
+    let of = |step: u64| {
+        let attempts = (0..8_u32).flat_map(|number| {
+            let next = get(30_001 + step * u64::from(number)).by(number).got(200);
+            [get(0).by(number).got(503), next]
+        });
+        let mut attempts: Vec<_> = attempts.collect();
+        attempts.sort_by_key(|attempt| attempt.arrived);
+        verdict(Rule::Jitter, attempts)
+    };
+    assert_eq!(of(50), Verdict::Warn);
+    assert_eq!(of(150), Verdict::Pass);
 }
