@@ -8,4 +8,6 @@ pub(crate) mod operation;
 mod outcome;
 pub(crate) mod report;
 pub(crate) mod rules;
+#[cfg(test)]
+mod simulated;
 pub(crate) mod verdict;

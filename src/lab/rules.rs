@@ -267,6 +267,4 @@ fn count(number: usize, singular: &str, plural: &str) -> String {
 }
 
 #[cfg(test)]
-mod simulated;
-#[cfg(test)]
 mod tests;

@@ -1,8 +1,7 @@
-use std::net::{IpAddr, Ipv4Addr};
-
-use http::{HeaderMap, HeaderValue, StatusCode, Version};
+use http::{HeaderMap, HeaderValue, StatusCode};
 
 use super::*;
+use crate::lab::simulated::{attempt, client};
 use crate::scenario::observation::ObservedResponse;
 
 fn millis(millis: u64) -> Duration {
@@ -21,17 +20,8 @@ fn get(arrived: u64, status: Option<u16>, after: u64) -> Attempt {
         end: ResponseEnd::Complete,
     });
     Attempt {
-        client: ClientId::of(IpAddr::V4(Ipv4Addr::LOCALHOST), 64),
-        connection: 1,
-        version: Version::HTTP_11,
-        method: Method::GET,
-        target: "/".into(),
-        headers: HeaderMap::new(),
-        key: None,
-        body: ObservedBody::default(),
-        arrived: millis(arrived),
-        step: None,
         response,
+        ..attempt(client(1), millis(arrived), Method::GET, "/")
     }
 }
 

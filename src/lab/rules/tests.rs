@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 
-use super::simulated::{attempt, body, client, observed};
 use super::*;
+use crate::lab::simulated::{attempt, body, client, observed};
 use crate::scenario::observation::{ObservedResponse, ResponseEnd};
 
 pub(super) fn millis(millis: u64) -> Duration {

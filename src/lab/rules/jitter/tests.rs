@@ -1,8 +1,8 @@
 use std::collections::BTreeMap;
 
-use super::super::simulated::{Defect, Simulation, Step, four_attempts, policy};
 use super::super::{Record, group};
 use super::*;
+use crate::lab::simulated::{Defect, Simulation, Step, four_attempts, policy};
 use crate::retry::{Jitter, Preset, RetryPolicy, Strategy};
 
 const TRIALS: u64 = 200;

@@ -1,5 +1,5 @@
-use super::super::simulated::{Defect, Simulation, Step, policy};
 use super::*;
+use crate::lab::simulated::{Defect, Simulation, Step, policy};
 use crate::retry::{Jitter, Preset, Strategy};
 
 /// Returns the attempts of one operation with these delays in milliseconds.

@@ -3,8 +3,8 @@
 use std::num::NonZeroU32;
 use std::time::Instant;
 
-use super::super::simulated::{Defect, Simulation, Step, four_attempts, policy};
 use super::*;
+use crate::lab::simulated::{Defect, Simulation, Step, four_attempts, policy};
 use crate::retry::{Jitter, Preset, RetryPolicy, Strategy};
 
 const OPERATIONS: u32 = 10_000;
