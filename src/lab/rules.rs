@@ -234,6 +234,12 @@ impl Finding {
     }
 }
 
+/// Returns the method and path of a request, for evidence. A query can contain credentials, so it is omitted.
+fn request_line(attempt: &Attempt) -> String {
+    let path = attempt.target.split('?').next().unwrap_or_default();
+    format!("{} {path}", attempt.method)
+}
+
 /// Formats a duration for people: `250 ms` below one second, otherwise `1.204 s`.
 fn readable(duration: Duration) -> String {
     let millis = (duration.as_secs_f64() * 1_000.0).round();

@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::header::CONTENT_LENGTH;
 
 use super::retrying::is_unsafe_without_key;
-use super::{Finding, Record, count, readable};
+use super::{Finding, Record, count, readable, request_line};
 use crate::lab::operation::{Content, Sender, can_be_retried};
 use crate::lab::outcome::Outcome;
 use crate::lab::verdict::Evidence;
@@ -26,22 +26,18 @@ impl Renewed<'_> {
     }
 
     fn evidence(&self) -> Evidence {
-        let key = |attempt: &Attempt| {
-            if attempt.key.is_some() {
-                "another key"
-            } else {
-                "no key"
-            }
+        let key = if self.later.key.is_some() {
+            "another key"
+        } else {
+            "no key"
         };
         Evidence {
             attempt: Some(self.index),
             text: format!(
-                "{} {}: {}, sent again {} later with {}",
-                self.later.method,
-                self.later.target,
+                "{}: {}, sent again {} later with {key}",
+                request_line(self.later),
                 self.outcome,
                 readable(self.gap()),
-                key(self.later),
             ),
         }
     }
@@ -222,11 +218,8 @@ pub(super) fn post_without_key(record: &Record<'_>) -> Finding {
             count(repeated.len(), "time", "times")
         );
         let evidence = repeated.iter().map(|retry| {
-            let Attempt { method, target, .. } = retry.next;
-            let gap = readable(retry.gap());
-            retry.evidence(format!(
-                "{method} {target} repeated after {gap} without a key"
-            ))
+            let (request, gap) = (request_line(retry.next), readable(retry.gap()));
+            retry.evidence(format!("{request} repeated after {gap} without a key"))
         });
         return Finding::fail(summary).with(evidence);
     }
@@ -258,14 +251,17 @@ fn is_complete(attempt: &Attempt) -> bool {
 
 /// Returns in what the later request differs from the earlier one.
 fn difference(earlier: &Attempt, later: &Attempt) -> String {
-    if (&earlier.method, &earlier.target) != (&later.method, &later.target) {
-        return format!(
-            "{} {} instead of {} {}",
-            later.method, later.target, earlier.method, earlier.target
-        );
+    let [before, after] = [earlier, later].map(request_line);
+    if before != after {
+        return format!("{after} instead of {before}");
     }
+    if earlier.target != later.target {
+        return "another query".into();
+    }
+    let bytes = |attempt: &Attempt| format!("{} B", attempt.body.length);
     format!(
-        "another body ({} bytes instead of {} bytes)",
-        later.body.length, earlier.body.length
+        "another body ({} instead of {})",
+        bytes(later),
+        bytes(earlier)
     )
 }

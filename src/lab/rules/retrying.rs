@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::header::{AUTHORIZATION, EXPECT, PROXY_AUTHORIZATION};
 use http::{Method, StatusCode};
 
-use super::{Finding, Record, Retry, count, range, readable, readable_range};
+use super::{Finding, Record, Retry, count, range, readable, readable_range, request_line};
 use crate::lab::operation::Operation;
 use crate::lab::outcome::{Outcome, is_marked_final};
 use crate::lab::verdict::Evidence;
@@ -55,9 +55,8 @@ pub(super) fn retries(record: &Record<'_>) -> Finding {
     let evidence = not_retried.iter().map(|(index, attempt)| Evidence {
         attempt: Some(*index),
         text: format!(
-            "{} {}: {} at {}, not retried",
-            attempt.method,
-            attempt.target,
+            "{}: {} at {}, not retried",
+            request_line(attempt),
             Outcome::of(attempt),
             readable(attempt.arrived),
         ),

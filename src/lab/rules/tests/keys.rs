@@ -75,7 +75,7 @@ fn another_body_or_target_under_one_key_fails() {
     assert_eq!(judged.verdict, Verdict::Fail);
     assert_eq!(
         judged.evidence[0].text,
-        "503 at 1 ms, retried with another body (2 bytes instead of 1 bytes)"
+        "503 at 1 ms, retried with another body (2 B instead of 1 B)"
     );
     let moved = Attempt {
         target: "/other".into(),
@@ -169,4 +169,42 @@ fn another_key_after_a_final_response_or_without_a_body_is_a_new_operation() {
 fn identical_operations_without_a_pause_do_not_change_keys() {
     let attempts = [0, 5, 10].map(|at| post(at, Some(&at.to_string()), "a").got(503));
     assert_eq!(verdict(Rule::SameKey, attempts), Verdict::NotEnoughData);
+}
+
+#[test]
+fn evidence_contains_neither_queries_nor_keys() {
+    let secret = |at, key: Option<&str>, target: &str, status| Attempt {
+        target: target.into(),
+        ..post(at, key, "a").got(status)
+    };
+    let attempts = [
+        secret(0, Some("secret-key"), "/a?token=secret", 503),
+        secret(1_000, Some("secret-key"), "/a?token=secret-2", 200),
+        secret(2_000, Some("secret-key"), "/b?token=secret", 200),
+        secret(3_000, None, "/c?token=secret", 503),
+        secret(4_000, None, "/c?token=secret", 503),
+        secret(5_000, Some("secret-key-2"), "/d?token=secret", 503),
+        secret(6_000, Some("secret-key-2"), "/d?token=secret", 503),
+    ];
+    let judgement = judge(&observed(attempts.into()), true);
+    let texts = judgement.rules.iter().flat_map(|rule| &rule.evidence);
+    let texts: Vec<_> = texts.map(|evidence| evidence.text.as_str()).collect();
+    assert!(
+        texts.iter().any(|text| text.contains("another query")),
+        "{texts:?}"
+    );
+    assert!(
+        texts
+            .iter()
+            .any(|text| text.contains("POST /b instead of POST /a")),
+        "{texts:?}"
+    );
+    assert!(
+        texts.iter().any(|text| text.contains("POST /c repeated")),
+        "{texts:?}"
+    );
+    assert!(
+        !texts.iter().any(|text| text.contains("secret")),
+        "{texts:?}"
+    );
 }

@@ -243,3 +243,25 @@ fn retries_of_concurrent_identical_requests_are_not_enough_data() {
     assert_eq!(judgement.unattributed.len(), 2_000);
     assert_eq!(judgement.verdict(), Verdict::NotEnoughData);
 }
+
+#[test]
+fn a_stampede_of_1_000_clients_is_a_warning_unless_jitter_spreads_it() {
+    let stampede = |preset: Preset| {
+        let mut simulation = Simulation::new(4);
+        for number in 0..1_000 {
+            let steps = [Step::Status(503), Step::Status(200)];
+            simulation.operation(
+                client(number),
+                Duration::ZERO,
+                preset.policy(),
+                Defect::None,
+                &steps,
+            );
+        }
+        rule_of(&judge(&simulation.observed(), true), Rule::Synchrony)
+    };
+    let together = stampede(Preset::Sender);
+    assert_eq!(together.verdict, Verdict::Warn, "{}", together.summary);
+    let spread = stampede(Preset::Standard);
+    assert_eq!(spread.verdict, Verdict::Pass, "{}", spread.summary);
+}
