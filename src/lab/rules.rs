@@ -19,6 +19,7 @@ use super::outcome::Outcome;
 use super::verdict::{Evidence, Judgement, MAX_EVIDENCE, Rule, RuleVerdict, Verdict};
 use crate::scenario::observation::{Attempt, Observed};
 use waiting::Hints;
+pub(super) use waiting::stated_wait;
 
 /// Least time by which a retry must precede the stated time to be early.
 const MIN_TOLERANCE: Duration = Duration::from_millis(50);

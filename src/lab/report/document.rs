@@ -14,11 +14,10 @@ use super::redact::Redaction;
 use super::text::printable;
 use super::{Report, ScenarioResult};
 use crate::lab::operation::Operation;
+use crate::lab::outcome::Outcome;
+use crate::lab::rules::stated_wait;
 use crate::lab::verdict::{RuleVerdict, Verdict};
-use crate::retry::RetryAfter;
-use crate::scenario::observation::{
-    Attempt, Observed, ObservedBody, ObservedResponse, ResponseEnd,
-};
+use crate::scenario::observation::{Attempt, Observed, ObservedBody, ResponseEnd};
 
 /// Name of the schema. A change that a reader of an older document cannot handle gets a new name and version.
 pub(super) const SCHEMA: &str = "tidegate-lab/1";
@@ -102,6 +101,8 @@ pub(super) struct DocumentAttempt {
     pub(super) arrived_ms: f64,
     /// Status of the response. `None` if the client received none.
     pub(super) status: Option<u16>,
+    /// Meaning of the response for the client: `success`, `retryable`, `final` or `lost`.
+    pub(super) outcome: &'static str,
     /// How the response ended. `None` if there was no response.
     pub(super) end: Option<&'static str>,
     /// Step of the scenario that determined the response.
@@ -265,6 +266,12 @@ fn document_attempt(
         request: 0,
         arrived_ms: ms(attempt.arrived),
         status: response.and_then(|response| Some(response.status?.as_u16())),
+        outcome: match Outcome::of(attempt) {
+            Outcome::Success => "success",
+            Outcome::Retryable(_) => "retryable",
+            Outcome::Final(_) => "final",
+            Outcome::Lost => "lost",
+        },
         end: response.map(|response| match response.end {
             ResponseEnd::Complete => "complete",
             ResponseEnd::Aborted => "aborted",
@@ -299,19 +306,6 @@ pub(super) fn short_hash(body: &ObservedBody) -> String {
         write!(hex, "{byte:02x}").expect("writing to a string never fails");
         hex
     })
-}
-
-/// Returns the shortest time that the valid hints of a response ask the client to wait. Returns `None` if there is no
-/// valid hint, or if the response states a date in the past.
-fn stated_wait(response: &ObservedResponse, record_started: SystemTime) -> Option<Duration> {
-    let retry_after = RetryAfter::of(&response.headers)
-        .map(|retry_after| retry_after.wait(record_started + response.started));
-    let in_ms = ["retry-after-ms", "x-amz-retry-after"].map(|name| {
-        let value = response.headers.get(name)?.to_str().ok()?;
-        Some(Duration::from_millis(value.trim().parse().ok()?))
-    });
-    let hints = [retry_after].into_iter().chain(in_ms).flatten();
-    hints.min().filter(|wait| !wait.is_zero())
 }
 
 /// Returns the number of the attempt with this index in the record.

@@ -90,25 +90,20 @@ impl Redaction {
         if self.include_secrets {
             return step.to_owned();
         }
-        let mut redacted = String::new();
-        let mut rest = step;
-        while let Some(at) = rest.find("=\"") {
-            let (option, quoted) = rest.split_at(at + 2);
-            let end = end_of_quoted(quoted);
-            redacted.push_str(option);
-            match quoted[..end].split_once(':') {
-                _ if option.ends_with("body=\"") => redacted.push_str(REDACTED),
-                Some((name, _)) if is_credential_header(name.trim()) => {
-                    redacted.push_str(name);
-                    redacted.push_str(": ");
-                    redacted.push_str(REDACTED);
+        let options = words(step).into_iter().map(|word| {
+            let Some((option, value)) = word.split_once('=') else {
+                return word.to_owned();
+            };
+            let header = value.trim_start_matches('"').split_once(':');
+            match (option, header) {
+                ("body", _) => format!("body={REDACTED}"),
+                ("header", Some((name, _))) if is_credential_header(name.trim()) => {
+                    format!("header=\"{name}: {REDACTED}\"")
                 }
-                _ => redacted.push_str(&quoted[..end]),
+                _ => word.to_owned(),
             }
-            rest = &quoted[end..];
-        }
-        redacted.push_str(rest);
-        self.text(&redacted)
+        });
+        self.text(&options.collect::<Vec<_>>().join(" "))
     }
 
     /// Returns the value of a header for a report. A value that is not UTF-8 is converted with replacement characters.
@@ -144,16 +139,15 @@ fn is_credential_name(name: &str) -> bool {
         || name.ends_with("key") && !name.contains("idempotency")
 }
 
-/// Returns the index of the quote that ends a quoted string, or the length of the text. `text` starts after the opening
-/// quote.
-fn end_of_quoted(text: &str) -> usize {
-    let mut is_escaped = false;
-    text.find(|character| {
-        let is_end = character == '"' && !is_escaped;
-        is_escaped = character == '\\' && !is_escaped;
-        is_end
-    })
-    .unwrap_or(text.len())
+/// Splits a step at white space outside double quotes.
+fn words(step: &str) -> Vec<&str> {
+    let (mut is_quoted, mut is_escaped) = (false, false);
+    let words = step.split(|character: char| {
+        is_quoted ^= character == '"' && !is_escaped;
+        is_escaped = character == '\\' && is_quoted && !is_escaped;
+        character.is_whitespace() && !is_quoted
+    });
+    words.filter(|word| !word.is_empty()).collect()
 }
 
 /// Replaces the user information of all URLs in a text.
@@ -327,14 +321,21 @@ mod tests {
 
     #[test]
     fn steps_show_neither_bodies_nor_credentials() {
-        let step =
-            r#"200 header="Set-Cookie: id=\"x\"" header="X-A: b" body="secret: \"x\"" times=2"#;
-        assert_eq!(
-            redaction(false).step(step),
-            r#"200 header="Set-Cookie: [redacted]" header="X-A: b" body="[redacted]" times=2"#
-        );
-        assert_eq!(redaction(true).step(step), step);
-        assert_eq!(redaction(false).step("429 header=\"x"), "429 header=\"x");
+        for (step, expected) in [
+            (
+                r#"delay 1s + 200 header="Set-Cookie: id=\"x y\"; a" header="X-A: b c" body="a: \"x y\"" times=2"#,
+                r#"delay 1s + 200 header="Set-Cookie: [redacted]" header="X-A: b c" body=[redacted] times=2"#,
+            ),
+            (
+                "200 header=X-Api-Key:abc body=abc",
+                "200 header=\"X-Api-Key: [redacted]\" body=[redacted]",
+            ),
+            ("429 retry-after=2", "429 retry-after=2"),
+            ("429 header=\"x", "429 header=\"x"),
+        ] {
+            assert_eq!(redaction(false).step(step), expected);
+            assert_eq!(redaction(true).step(step), step);
+        }
     }
 
     #[test]

@@ -56,6 +56,7 @@ fn the_json_report_has_the_documented_fields() {
     assert_eq!(first["request"], 1);
     assert_eq!(first["arrived_ms"], 100.0);
     assert_eq!(first["status"], 429);
+    assert_eq!(first["outcome"], "retryable");
     assert_eq!(first["end"], "complete");
     assert_eq!(first["step"], "429 retry-after=2");
     assert_eq!(first["response_ms"], 5.0);
@@ -285,6 +286,44 @@ fn the_page_draws_at_most_50_operations_and_says_how_many_there_are() {
     assert!(page.contains("<a href=\"#s1-r130\">request 130</a>"));
     assert!(page.contains("<g id=\"s1-r130\">"));
     assert!(!page.contains("<g id=\"s1-r100\">"));
+}
+
+#[test]
+fn the_archive_has_times_sizes_and_the_errors_of_incomplete_responses() {
+    let archive: Value = serde_json::from_str(&har::render(&report())).unwrap();
+    let entries = archive["log"]["entries"].as_array().unwrap();
+    assert_eq!(entries.len(), 14);
+    let first = &entries[0];
+    assert_eq!(first["pageref"], "scenario-1");
+    assert_eq!(
+        first["timings"],
+        serde_json::json!({ "send": 0, "wait": 5.0, "receive": 5.0 })
+    );
+    assert_eq!(first["request"]["bodySize"], 28);
+    assert_eq!(first["request"]["postData"]["text"], "");
+    assert_eq!(first["response"]["statusText"], "Too Many Requests");
+    assert_eq!(first["response"]["bodySize"], 64);
+    assert_eq!(first["_client"], "192.0.2.1");
+    assert_eq!(first["_step"], "429 retry-after=2");
+    assert_eq!(first["response"].get("_error"), None);
+    let errors = entries[9..13].iter().map(|entry| {
+        let response = &entry["response"];
+        let error = response["_error"].as_str().unwrap();
+        (response["status"].as_u64().unwrap(), error)
+    });
+    let expected = [
+        (
+            0,
+            "the gateway closed the connection or stream without a response",
+        ),
+        (200, "the gateway aborted the response"),
+        (
+            0,
+            "the client closed the connection or stream before the end of the response",
+        ),
+        (0, "no response before the end of the record"),
+    ];
+    assert_eq!(errors.collect::<Vec<_>>(), expected);
 }
 
 #[test]

@@ -101,6 +101,15 @@ impl Hints {
     }
 }
 
+/// Returns the shortest time that a response states. `record_started` is the system time at the start of the record.
+pub(in crate::lab) fn stated_wait(
+    response: &ObservedResponse,
+    record_started: SystemTime,
+) -> Option<Duration> {
+    let shortest = Hints::of(response, record_started).shortest();
+    shortest.map(|stated| stated.wait)
+}
+
 impl Form {
     fn name(self) -> &'static str {
         match self {

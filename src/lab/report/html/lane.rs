@@ -182,13 +182,11 @@ pub(super) fn due(attempt: &DocumentAttempt) -> Option<f64> {
     Some(attempt.arrived_ms + attempt.response_ms? + attempt.stated_wait_ms?)
 }
 
+/// Returns the id of the shape for an attempt.
 fn shape(attempt: &DocumentAttempt) -> &'static str {
-    match (attempt.end, attempt.status) {
-        (Some("complete"), Some(..400)) => "ok",
-        (Some("complete"), Some(408 | 425 | 429 | 500..)) => "retryable",
-        (Some("complete"), Some(_)) => "final",
-        (Some("client-closed") | None, _) => "open",
-        _ => "lost",
+    match attempt.end {
+        Some("complete" | "aborted") => attempt.outcome,
+        _ => "open",
     }
 }
 

@@ -20,7 +20,7 @@ const VISIBLE_OPERATIONS: usize = 10;
 
 /// Shapes of the marks, each around the origin.
 pub(super) const SHAPES: &str = "<svg width=\"0\" height=\"0\" style=\"position:absolute\" aria-hidden=\"true\"><defs>\n\
-    <g id=\"ok\"><circle r=\"7\" class=\"ok\"/><path d=\"M-3 .2 L-.8 2.5 L3.2 -2.2\" class=\"check\"/></g>\n\
+    <g id=\"success\"><circle r=\"7\" class=\"success\"/><path d=\"M-3 .2 L-.8 2.5 L3.2 -2.2\" class=\"check\"/></g>\n\
     <rect id=\"retryable\" x=\"-6\" y=\"-6\" width=\"12\" height=\"12\" rx=\"2\" class=\"retryable\"/>\n\
     <path id=\"final\" d=\"M0 -8 L8 0 L0 8 L-8 0 Z\" class=\"final\"/>\n\
     <path id=\"lost\" d=\"M-5 -5 L5 5 M-5 5 L5 -5\" class=\"lost\"/>\n\
@@ -28,7 +28,7 @@ pub(super) const SHAPES: &str = "<svg width=\"0\" height=\"0\" style=\"position:
 
 /// Shapes with their meaning, for the legend.
 const LEGEND: [(&str, &str); 5] = [
-    ("ok", "success"),
+    ("success", "success"),
     ("retryable", "failure that a retry can repair"),
     ("final", "failure that a retry cannot repair"),
     ("lost", "response lost or cut off"),

@@ -85,7 +85,7 @@ pub(super) fn report() -> Report {
         verdict(Rule::Stops, Verdict::Pass, "gives up after 3 requests"),
     ];
     lost.judgement.rules[0].evidence[0].text =
-        "<script>alert(1)</script> ]]> | `code` </details>".to_owned();
+        "<script>alert(1)</script> ]]> | `code` </details> \u{1}\u{fffe}".to_owned();
     let mut silent = scenario("long-wait", &[]);
     silent.summary = "Retry-After of 130 s".to_owned();
     silent.failure = Some("the command was terminated after 60 s".to_owned());

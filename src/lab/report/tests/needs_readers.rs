@@ -93,7 +93,7 @@ fn check_junit(suites: &Value) {
     );
     let output = suites[1]["cases"][0]["output"].as_str().unwrap();
     assert!(
-        output.contains("<script>alert(1)</script> ]]> | `code` </details>"),
+        output.contains("<script>alert(1)</script> ]]> | `code` </details> \\u{1}\\u{fffe}"),
         "{output}"
     );
     assert_eq!(suites[2]["cases"][0]["results"][0]["type"], "Error");
