@@ -17,7 +17,7 @@ const clients = {
         };
     },
     got() {
-        const { got } = require('got');
+        const { default: got } = require('got');
         return async () => (await got(`${url}/items`, { retry: { limit: 3 } })).statusCode;
     },
 };

@@ -1,12 +1,13 @@
-//! Tests of the documents: runs the terminal sessions of README.md and docs/quickstart.md, compares their output, and
-//! checks the links of every document.
+//! Tests of the documents: runs the terminal sessions of README.md, docs/quickstart.md and docs/lab.md, compares their
+//! output, and checks the links of every document.
 //!
 //! The `console` blocks of a document run in order in one bash shell, in an empty directory:
 //!
 //! - A line that starts with `$ ` is a command, and a line that starts with `> ` continues it. The lines below the
 //!   command are its expected standard output. `…` matches any text within a line. A line that is only `…` matches any
 //!   number of lines.
-//! - A `toml` block that starts with a comment such as `# tidegate.toml` is written to the file of that name.
+//! - A `toml`, `python` or `javascript` block that starts with a comment such as `# tidegate.toml` or `// client.mjs` is
+//!   written to the file of that name.
 //! - The commands `tidegate` and `cargo run --release --` run the binary under test. Other cargo commands and all make
 //!   commands are skipped.
 //! - `tidegate demo` and `tidegate serve` run in the background until the next of them starts.
@@ -35,6 +36,11 @@ fn terminal_sessions_of_the_readme_run_as_shown() {
 #[test]
 fn terminal_sessions_of_the_quickstart_run_as_shown() {
     run("docs/quickstart.md");
+}
+
+#[test]
+fn terminal_sessions_of_the_lab_run_as_shown() {
+    run("docs/lab.md");
 }
 
 #[test]
@@ -191,8 +197,10 @@ fn steps(text: &str) -> Vec<Step> {
     let mut steps = Vec::new();
     for (language, first_line, lines) in code_blocks(text) {
         match (language, &lines[..]) {
-            ("toml", [first, ..]) => {
-                let name = first.strip_prefix("# ").map(Path::new);
+            ("toml" | "python" | "javascript", [first, ..]) => {
+                let comment = first.strip_prefix("# ");
+                let name = comment.or_else(|| first.strip_prefix("// "));
+                let name = name.map(Path::new);
                 if let Some(name) = name.filter(|name| name.extension().is_some()) {
                     let name = name.to_path_buf();
                     let text = lines.join("\n");
@@ -343,12 +351,15 @@ impl Shell {
         let bin = Path::new(crate::support::TIDEGATE);
         let path = std::env::var("PATH").expect("a search path");
         let bin = bin.parent().expect("a folder").display().to_string();
+        // Some sessions use a client library of Python, or Node.
+        let clients = crate::gateway::client_libraries::environment();
+        let [python, node] = ["bin", "node/bin"].map(|name| clients.join(name).display().to_string());
         let errors = fs::File::create(folder.join("stderr.log")).expect("a writable folder");
         let mut process = Command::new("bash")
             .args(["--norc", "--noprofile"])
             .current_dir(folder)
             .process_group(0)
-            .env("PATH", format!("{bin}:{path}"))
+            .env("PATH", format!("{bin}:{python}:{node}:{path}"))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(errors)

@@ -8,7 +8,7 @@ mod buffers;
 mod circuit_breaker;
 mod client_aborts;
 mod client_identity;
-mod client_libraries;
+pub(crate) mod client_libraries;
 mod commands;
 mod concurrency;
 mod connection_loss;

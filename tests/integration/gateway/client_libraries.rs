@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 use crate::support::{Gateway, TIDEGATE, Upstream, full};
 
 /// Returns the directory in which `make clients` has installed the client libraries.
-pub(super) fn environment() -> PathBuf {
+pub(crate) fn environment() -> PathBuf {
     if let Some(directory) = std::env::var_os("TIDEGATE_TEST_CLIENTS") {
         return directory.into();
     }
