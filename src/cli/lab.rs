@@ -155,7 +155,9 @@ pub(super) fn run(args: &Args) -> ExitCode {
 
 fn list(config: Option<&Path>) -> anyhow::Result<ExitCode> {
     let text = read_config(config)?;
-    let scenarios = all_scenarios(&files(config, text.as_deref()))?;
+    let mut scenarios = all_scenarios(&files(config, text.as_deref()))?;
+    scenarios.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
+    scenarios.dedup_by(|(_, later), (_, first)| later.name == first.name);
     let names = scenarios.iter().map(|(_, scenario)| scenario.name.len());
     let width = names.max().unwrap_or(0);
     let lines = scenarios.iter().map(|(_, scenario)| {
@@ -301,9 +303,9 @@ fn exit_code(report: &Report, comparison: Option<&Comparison>) -> u8 {
         Verdict::Fail => FAILED,
         _ if !regressions.is_empty() => FAILED,
         Verdict::NotEnoughData => {
-            eprintln!(
-                "error: the client could not be judged, because no rule had enough data or a scenario failed to run"
-            );
+            if report.scenarios.iter().all(|it| it.failure.is_none()) {
+                eprintln!("error: no rule had enough data to judge the client");
+            }
             NOT_JUDGED
         }
         Verdict::Pass | Verdict::Warn => 0,
@@ -347,7 +349,10 @@ fn read_baseline(path: &Path) -> anyhow::Result<String> {
         scenarios: Vec::new(),
         include_secrets: false,
     };
-    baseline::compare(&text, &Document::of(&empty)).with_context(failed)?;
+    // Only the text of the error is kept, because it contains the cause.
+    baseline::compare(&text, &Document::of(&empty))
+        .map_err(|error| anyhow::Error::msg(error.to_string()))
+        .with_context(failed)?;
     Ok(text)
 }
 
@@ -364,6 +369,9 @@ fn has_colour(output: &impl std::io::IsTerminal) -> bool {
 }
 
 fn terminal_width() -> usize {
-    let size = rustix::termios::tcgetwinsize(stdout());
-    size.map_or(DEFAULT_WIDTH, |size| usize::from(size.ws_col))
+    match rustix::termios::tcgetwinsize(stdout()) {
+        // A terminal can report 0 columns if its size is not known.
+        Ok(size) if size.ws_col > 0 => usize::from(size.ws_col),
+        _ => DEFAULT_WIDTH,
+    }
 }

@@ -10,4 +10,5 @@ mod crash;
 mod docs;
 mod fleet;
 mod gateway;
+mod lab;
 mod retry;

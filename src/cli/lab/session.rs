@@ -186,7 +186,7 @@ impl Session<'_> {
                 notes.extend(exit_note(*status));
                 if terminated > 0 {
                     notes.push(format!(
-                        "the command left {terminated} running process(es), which were terminated"
+                        "processes that the command left running were terminated: {terminated}"
                     ));
                 }
             }

@@ -1,5 +1,7 @@
 //! Certificates of `tidegate lab --tls`: a CA for one run, and a certificate of the gateway that it signs.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 
 use anyhow::Context as _;
@@ -22,6 +24,7 @@ impl Certificates {
     pub(super) fn generate() -> anyhow::Result<Self> {
         let directory = tempfile::Builder::new()
             .prefix("tidegate-lab-")
+            .permissions(Permissions::from_mode(0o700))
             .tempdir()
             .context("cannot create a temporary directory for the certificates of --tls")?;
         let certificates = Self { directory };
