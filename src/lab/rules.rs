@@ -18,7 +18,7 @@ use super::operation::{Operation, group};
 use super::outcome::Outcome;
 use super::verdict::{Evidence, Judgement, MAX_EVIDENCE, Rule, RuleVerdict, Verdict};
 use crate::scenario::observation::{Attempt, Observed};
-use waiting::Hints;
+use waiting::StatedTimes;
 pub(super) use waiting::stated_wait;
 
 /// Least time by which a retry must precede the stated time to be early.
@@ -55,7 +55,7 @@ struct Record<'a> {
     attempts: &'a [Attempt],
     operations: &'a [Operation],
     /// All retries, in the order of the operations.
-    retries: Vec<Retry<'a>>,
+    retries: Vec<ObservedRetry<'a>>,
     /// A retry is early if it arrives more than this time before the stated time.
     tolerance: Duration,
     /// 99th percentile of the delay of the gateway's timers, at most [`MAX_NOISE`].
@@ -65,7 +65,7 @@ struct Record<'a> {
 }
 
 /// Attempt that follows a failed attempt of the same operation.
-struct Retry<'a> {
+struct ObservedRetry<'a> {
     /// Index of the operation.
     operation: usize,
     /// Number of earlier retries of the operation.
@@ -79,7 +79,7 @@ struct Retry<'a> {
     /// Outcome of the failed attempt when the next one arrives.
     outcome: Outcome,
     /// Times that the response to the failed attempt states.
-    hints: Hints,
+    stated: StatedTimes,
 }
 
 /// Result of a rule.
@@ -97,7 +97,7 @@ impl<'a> Record<'a> {
             .enumerate()
             .flat_map(|(number, operation)| {
                 let pairs = operation.attempts.windows(2).enumerate();
-                pairs.map(move |pair| Retry::new(observed, number, pair))
+                pairs.map(move |pair| ObservedRetry::new(observed, number, pair))
             });
         Self {
             started: observed.started,
@@ -137,7 +137,7 @@ impl<'a> Record<'a> {
     }
 }
 
-impl<'a> Retry<'a> {
+impl<'a> ObservedRetry<'a> {
     fn new(observed: &'a Observed, operation: usize, pair: (usize, &[usize])) -> Self {
         let (number, indices) = pair;
         let (failed, next) = (
@@ -155,8 +155,8 @@ impl<'a> Retry<'a> {
             failed,
             next,
             outcome: Outcome::at(failed, next.arrived),
-            hints: started.map_or_else(Hints::default, |response| {
-                Hints::of(response, observed.started)
+            stated: started.map_or_else(StatedTimes::default, |response| {
+                StatedTimes::of(response, observed.started)
             }),
         }
     }

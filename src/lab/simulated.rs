@@ -19,7 +19,7 @@ use crate::scenario::observation::{
 
 /// Response of the simulated server to an attempt.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Step {
+pub(super) enum SimulatedStep {
     /// Response without a stated time.
     Status(u16),
     /// Response with `Retry-After` in seconds.
@@ -46,7 +46,7 @@ pub(super) enum Defect {
 }
 
 /// Record of simulated clients.
-pub(super) struct Simulation {
+pub(super) struct SimulatedClients {
     random: Rng,
     started: SystemTime,
     attempts: Vec<Attempt>,
@@ -54,7 +54,7 @@ pub(super) struct Simulation {
     keys: u64,
 }
 
-impl Simulation {
+impl SimulatedClients {
     pub(super) fn new(seed: u64) -> Self {
         Self {
             random: Rng::with_seed(seed),
@@ -71,7 +71,7 @@ impl Simulation {
         &mut self,
         policy: RetryPolicy,
         defect: Defect,
-        steps: &[Step],
+        steps: &[SimulatedStep],
         number: u32,
         clients: u32,
     ) {
@@ -89,7 +89,7 @@ impl Simulation {
         start: Duration,
         policy: RetryPolicy,
         defect: Defect,
-        steps: &[Step],
+        steps: &[SimulatedStep],
     ) {
         let id = self.operations;
         self.operations += 1;
@@ -165,23 +165,23 @@ impl Simulation {
         }
     }
 
-    fn respond(&mut self, step: Step, started: Duration) -> ObservedResponse {
+    fn respond(&mut self, step: SimulatedStep, started: Duration) -> ObservedResponse {
         let mut headers = HeaderMap::new();
         headers.insert(SET_COOKIE, HeaderValue::from_static("unrelated=1"));
         let status = match step {
-            Step::Status(status) => Some(status),
-            Step::Seconds(status, seconds) => {
+            SimulatedStep::Status(status) => Some(status),
+            SimulatedStep::Seconds(status, seconds) => {
                 headers.insert(RETRY_AFTER, seconds.into());
                 Some(status)
             }
-            Step::Date(status, seconds) => {
+            SimulatedStep::Date(status, seconds) => {
                 // A date has no fraction of a second, so it is rounded up.
                 let date = self.started + started + Duration::from_secs(seconds + 1);
                 let date = httpdate::fmt_http_date(date).parse().unwrap();
                 headers.insert(RETRY_AFTER, date);
                 Some(status)
             }
-            Step::Reset => None,
+            SimulatedStep::Reset => None,
         };
         let end = if status.is_some() {
             ResponseEnd::Complete

@@ -1,6 +1,6 @@
 //! Delays between attempts, in seconds, and statistics over them.
 
-use super::{Record, Retry};
+use super::{ObservedRetry, Record};
 
 /// Delays of all operations.
 pub(super) struct Delays {
@@ -22,7 +22,7 @@ impl Delays {
     /// fewer than `least` delays are omitted.
     pub(super) fn chosen(record: &Record<'_>, least: usize) -> Self {
         let mut delays = Self::of(record, |retry| {
-            let delay = retry.delay().filter(|_| !retry.hints.has_header)?;
+            let delay = retry.delay().filter(|_| !retry.stated.has_header)?;
             Some(delay.as_secs_f64())
         });
         delays.operations.retain(|delays| delays.len() >= least);
@@ -33,12 +33,12 @@ impl Delays {
     /// and the stated time, both in seconds.
     pub(super) fn stated(record: &Record<'_>, value: impl Fn(f64, f64) -> f64) -> Self {
         Self::of(record, |retry| {
-            let stated = retry.hints.shortest()?.wait.as_secs_f64();
+            let stated = retry.stated.shortest()?.wait.as_secs_f64();
             Some(value(retry.gap().as_secs_f64(), stated))
         })
     }
 
-    fn of(record: &Record<'_>, value: impl Fn(&Retry<'_>) -> Option<f64>) -> Self {
+    fn of(record: &Record<'_>, value: impl Fn(&ObservedRetry<'_>) -> Option<f64>) -> Self {
         let mut operations: Vec<Vec<(usize, f64)>> = vec![Vec::new(); record.operations.len()];
         for retry in record
             .retries

@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::header::CONNECTION;
 use http::{HeaderMap, Version};
 
-use super::{Finding, Record, Retry, count, readable, readable_range};
+use super::{Finding, ObservedRetry, Record, count, readable, readable_range};
 use crate::lab::verdict::Evidence;
 use crate::scenario::observation::ResponseEnd;
 
@@ -69,7 +69,7 @@ pub(super) fn synchrony(record: &Record<'_>) -> Finding {
 }
 
 /// Returns the first retry of each client in the largest group of clients that failed together.
-fn failed_together<'r, 'a>(record: &'r Record<'a>) -> Vec<&'r Retry<'a>> {
+fn failed_together<'r, 'a>(record: &'r Record<'a>) -> Vec<&'r ObservedRetry<'a>> {
     let mut retries: Vec<_> = record.retries.iter().collect();
     retries.sort_by_key(|retry| retry.failed_at());
     let mut clients = HashSet::new();
@@ -152,7 +152,7 @@ pub(super) fn connection_reuse(record: &Record<'_>) -> Finding {
 }
 
 /// Whether the connection of the failed attempt is open when the retry arrives.
-fn is_open(retry: &Retry<'_>) -> bool {
+fn is_open(retry: &ObservedRetry<'_>) -> bool {
     let Some(response) = &retry.failed.response else {
         return false;
     };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::header::{AUTHORIZATION, EXPECT, PROXY_AUTHORIZATION};
 use http::{Method, StatusCode};
 
-use super::{Finding, Record, Retry, count, range, readable, readable_range, request_line};
+use super::{Finding, ObservedRetry, Record, count, range, readable, readable_range, request_line};
 use crate::lab::operation::Operation;
 use crate::lab::outcome::{Outcome, is_marked_final};
 use crate::lab::verdict::Evidence;
@@ -70,7 +70,7 @@ pub(super) fn retryable_only(record: &Record<'_>) -> Finding {
         Outcome::Final(status) => !is_conflict(status),
         _ => false,
     };
-    let mut by_status: BTreeMap<u16, Vec<&Retry<'_>>> = BTreeMap::new();
+    let mut by_status: BTreeMap<u16, Vec<&ObservedRetry<'_>>> = BTreeMap::new();
     for retry in retries_of(record, is_judged).filter(|retry| !is_corrected(retry)) {
         if let Outcome::Final(status) = retry.outcome {
             by_status.entry(status.as_u16()).or_default().push(retry);
@@ -95,7 +95,7 @@ pub(super) fn retryable_only(record: &Record<'_>) -> Finding {
 pub(super) fn final_response(record: &Record<'_>) -> Finding {
     let is_judged = |outcome| matches!(outcome, Outcome::Final(status) if is_conflict(status));
     let retried: Vec<_> = retries_of(record, is_judged).collect();
-    let (violations, unmarked): (Vec<&Retry<'_>>, Vec<&Retry<'_>>) =
+    let (violations, unmarked): (Vec<&ObservedRetry<'_>>, Vec<&ObservedRetry<'_>>) =
         retried.into_iter().partition(|retry| is_final(retry));
     if !violations.is_empty() {
         let number = count(violations.len(), "final response", "final responses");
@@ -188,14 +188,14 @@ fn is_conflict(status: StatusCode) -> bool {
 }
 
 /// Whether the response to the failed attempt is final: any 422, and a 409 that is marked as final.
-fn is_final(retry: &Retry<'_>) -> bool {
+fn is_final(retry: &ObservedRetry<'_>) -> bool {
     let response = retry.failed.response.as_ref();
     let is_marked = response.is_some_and(|response| is_marked_final(&response.headers));
     retry.outcome == Outcome::Final(StatusCode::UNPROCESSABLE_ENTITY) || is_marked
 }
 
 /// Whether the retry has other credentials or expectations. It is then a corrected request, such as after a 401.
-fn is_corrected(retry: &Retry<'_>) -> bool {
+fn is_corrected(retry: &ObservedRetry<'_>) -> bool {
     [AUTHORIZATION, PROXY_AUTHORIZATION, EXPECT]
         .iter()
         .any(|name| retry.failed.headers.get(name) != retry.next.headers.get(name))
@@ -204,7 +204,7 @@ fn is_corrected(retry: &Retry<'_>) -> bool {
 fn retries_of<'r, 'a>(
     record: &'r Record<'a>,
     is_judged: impl Fn(Outcome) -> bool,
-) -> impl Iterator<Item = &'r Retry<'a>> {
+) -> impl Iterator<Item = &'r ObservedRetry<'a>> {
     record
         .retries
         .iter()
@@ -237,7 +237,7 @@ fn not_retried(record: &Record<'_>, responses: usize, what: &str) -> Finding {
     }
 }
 
-fn retried_after(retry: &Retry<'_>) -> Evidence {
+fn retried_after(retry: &ObservedRetry<'_>) -> Evidence {
     retry.evidence(format!("retried after {}", readable(retry.gap())))
 }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use http::HeaderMap;
 use http::header::RETRY_AFTER;
 
-use super::{Finding, Record, Retry, count, readable, readable_range};
+use super::{Finding, ObservedRetry, Record, count, readable, readable_range};
 use crate::lab::outcome::Outcome;
 use crate::lab::verdict::Evidence;
 use crate::retry::RetryAfter;
@@ -25,7 +25,7 @@ const MILLISECONDS: [(&str, &str); 2] = [
 
 /// Times that a response states, and whether it has such a header at all.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Hints {
+pub(super) struct StatedTimes {
     /// Valid times, shortest first.
     stated: Vec<Stated>,
     /// Whether the response has a header for a time, valid or not. Its retry says nothing about the backoff.
@@ -49,7 +49,7 @@ enum Form {
     Milliseconds,
 }
 
-impl Hints {
+impl StatedTimes {
     /// Reads the headers of a response. `record_started` is the system time at the start of the record.
     pub(super) fn of(response: &ObservedResponse, record_started: SystemTime) -> Self {
         let headers = &response.headers;
@@ -106,7 +106,7 @@ pub(in crate::lab) fn stated_wait(
     response: &ObservedResponse,
     record_started: SystemTime,
 ) -> Option<Duration> {
-    let shortest = Hints::of(response, record_started).shortest();
+    let shortest = StatedTimes::of(response, record_started).shortest();
     shortest.map(|stated| stated.wait)
 }
 
@@ -128,7 +128,7 @@ fn milliseconds(headers: &HeaderMap, name: &str) -> Option<Duration> {
 
 /// Retry of a response that states a time.
 struct Waited<'r, 'a> {
-    retry: &'r Retry<'a>,
+    retry: &'r ObservedRetry<'a>,
     stated: Stated,
     gap: Duration,
 }
@@ -160,7 +160,7 @@ fn waited<'r, 'a>(record: &'r Record<'a>, is_long: bool) -> Vec<Waited<'r, 'a>> 
     let retries = record.retries.iter();
     let waited = retries.filter(|retry| matches!(retry.outcome, Outcome::Retryable(_)));
     let waited = waited.filter_map(|retry| {
-        let stated = retry.hints.shortest()?;
+        let stated = retry.stated.shortest()?;
         ((stated.wait >= LONG) == is_long).then(|| Waited {
             retry,
             stated,
@@ -189,7 +189,7 @@ pub(super) fn retry_after(record: &Record<'_>) -> Finding {
         return Finding::fail(summary).with(early.iter().map(|waited| waited.evidence()));
     }
     let obeyed = in_time.iter().filter_map(|waited| {
-        let stated = waited.retry.hints.obeyed(waited.gap, record.tolerance)?;
+        let stated = waited.retry.stated.obeyed(waited.gap, record.tolerance)?;
         Some(stated.form)
     });
     let mut forms: Vec<_> = obeyed.collect();
@@ -263,6 +263,6 @@ fn long_stated(record: &Record<'_>, attempt: &Attempt) -> Option<Stated> {
     if !matches!(Outcome::of(attempt), Outcome::Retryable(_)) {
         return None;
     }
-    let stated = Hints::of(response, record.started).shortest()?;
+    let stated = StatedTimes::of(response, record.started).shortest()?;
     (stated.wait >= LONG).then_some(stated)
 }

@@ -2,7 +2,7 @@ use std::collections::BTreeMap;
 
 use super::super::{Record, group};
 use super::*;
-use crate::lab::simulated::{Defect, Simulation, Step, four_attempts, policy};
+use crate::lab::simulated::{Defect, SimulatedClients, SimulatedStep, four_attempts, policy};
 use crate::retry::{Jitter, Preset, RetryPolicy, Strategy};
 
 const TRIALS: u64 = 200;
@@ -48,8 +48,14 @@ fn name_of(jitter: Jitter) -> &'static str {
 
 /// Returns the kind of jitter that the rule finds in a simulation of this policy.
 fn judged(policy: RetryPolicy, operations: u32, seed: u64) -> &'static str {
-    let mut simulation = Simulation::new(seed);
-    simulation.run(policy, Defect::None, &[Step::Status(503)], operations, 7);
+    let mut simulation = SimulatedClients::new(seed);
+    simulation.run(
+        policy,
+        Defect::None,
+        &[SimulatedStep::Status(503)],
+        operations,
+        7,
+    );
     let observed = simulation.observed();
     let grouping = group(&observed.attempts);
     let record = Record::new(&observed, &grouping.operations, true);

@@ -1,5 +1,5 @@
 use super::*;
-use crate::lab::simulated::{Defect, Simulation, Step, policy};
+use crate::lab::simulated::{Defect, SimulatedClients, SimulatedStep, policy};
 use crate::retry::{Jitter, Preset, Strategy};
 
 /// Returns the attempts of one operation with these delays in milliseconds.
@@ -13,8 +13,13 @@ fn delays(delays: &[u64]) -> Vec<Attempt> {
     attempts
 }
 
-fn simulated(strategy: Strategy, jitter: Jitter, operations: u32, steps: &[Step]) -> Judgement {
-    let mut simulation = Simulation::new(1);
+fn simulated(
+    strategy: Strategy,
+    jitter: Jitter,
+    operations: u32,
+    steps: &[SimulatedStep],
+) -> Judgement {
+    let mut simulation = SimulatedClients::new(1);
     simulation.run(policy(strategy, jitter), Defect::None, steps, operations, 3);
     judge(&simulation.observed(), true)
 }
@@ -58,7 +63,12 @@ fn constant_and_immediate_retries_are_warnings() {
         );
     }
     for jitter in [Jitter::None, Jitter::Percent(0.25)] {
-        let judgement = simulated(Strategy::Constant, jitter, 40, &[Step::Status(503)]);
+        let judgement = simulated(
+            Strategy::Constant,
+            jitter,
+            40,
+            &[SimulatedStep::Status(503)],
+        );
         assert_eq!(
             rule_of(&judgement, Rule::Backoff).verdict,
             Verdict::Warn,
@@ -93,14 +103,24 @@ fn the_backoff_of_random_delays_grows() {
         Jitter::Decorrelated,
         Jitter::Percent(0.5),
     ] {
-        let judgement = simulated(Strategy::Exponential, jitter, 50, &[Step::Status(503)]);
+        let judgement = simulated(
+            Strategy::Exponential,
+            jitter,
+            50,
+            &[SimulatedStep::Status(503)],
+        );
         assert_eq!(
             rule_of(&judgement, Rule::Backoff).verdict,
             Verdict::Pass,
             "{jitter:?}"
         );
     }
-    let linear = simulated(Strategy::Linear, Jitter::None, 5, &[Step::Status(503)]);
+    let linear = simulated(
+        Strategy::Linear,
+        Jitter::None,
+        5,
+        &[SimulatedStep::Status(503)],
+    );
     assert_eq!(rule_of(&linear, Rule::Backoff).verdict, Verdict::Pass);
 }
 
@@ -149,7 +169,12 @@ fn one_operation_can_show_that_there_is_no_jitter() {
 
 #[test]
 fn the_kind_of_jitter_is_inconclusive_with_few_operations() {
-    let judgement = simulated(Strategy::Exponential, Jitter::Full, 7, &[Step::Status(503)]);
+    let judgement = simulated(
+        Strategy::Exponential,
+        Jitter::Full,
+        7,
+        &[SimulatedStep::Status(503)],
+    );
     let judged = rule_of(&judgement, Rule::Jitter);
     assert_eq!(judged.verdict, Verdict::Pass);
     assert_eq!(
@@ -164,7 +189,7 @@ fn jitter_beyond_the_stated_time_counts_if_all_retries_have_one() {
         Strategy::Exponential,
         Jitter::Full,
         10,
-        &[Step::Seconds(429, 2)],
+        &[SimulatedStep::Seconds(429, 2)],
     );
     let judged = rule_of(&exact, Rule::Jitter);
     assert_eq!(judged.verdict, Verdict::Warn);
@@ -201,8 +226,11 @@ fn the_three_stated_waits_of_one_operation_show_that_there_is_no_jitter() {
 #[test]
 fn a_client_without_jitter_that_ignores_stated_times_has_no_jitter() {
     let sender = Preset::Sender.policy();
-    for step in [Step::Seconds(429, 10), Step::Date(429, 10)] {
-        let mut simulation = Simulation::new(1);
+    for step in [
+        SimulatedStep::Seconds(429, 10),
+        SimulatedStep::Date(429, 10),
+    ] {
+        let mut simulation = SimulatedClients::new(1);
         simulation.run(sender, Defect::None, &[step], 20, 3);
         let judgement = judge(&simulation.observed(), true);
         assert_eq!(
@@ -229,7 +257,12 @@ fn the_kind_of_jitter_is_reported_with_its_parameters() {
             "decorrelated, from the base to three times the previous delay",
         ),
     ] {
-        let judgement = simulated(Strategy::Exponential, jitter, 500, &[Step::Status(503)]);
+        let judgement = simulated(
+            Strategy::Exponential,
+            jitter,
+            500,
+            &[SimulatedStep::Status(503)],
+        );
         let summary = rule_of(&judgement, Rule::Jitter).summary;
         let expected = format!("Jitter present: {text}");
         assert!(summary.starts_with(&expected), "{summary}");
@@ -242,8 +275,8 @@ fn both_readings_of_an_undecidable_kind_are_reported() {
     // The first delay is from 3 s to 5 s. Its least value and its centre are equally round.
     let mut policy = policy(Strategy::Exponential, Jitter::Percent(0.25));
     policy.backoff.base = Duration::from_secs(4);
-    let mut simulation = Simulation::new(1);
-    simulation.run(policy, Defect::None, &[Step::Status(503)], 500, 3);
+    let mut simulation = SimulatedClients::new(1);
+    simulation.run(policy, Defect::None, &[SimulatedStep::Status(503)], 500, 3);
     let summary = rule_of(&judge(&simulation.observed(), true), Rule::Jitter).summary;
     for reading in [
         "proportional (+67 % of ",
@@ -256,7 +289,7 @@ fn both_readings_of_an_undecidable_kind_are_reported() {
         Strategy::Constant,
         Jitter::Percent(0.2),
         50,
-        &[Step::Status(503)],
+        &[SimulatedStep::Status(503)],
     );
     assert_eq!(
         rule_of(&constant, Rule::Jitter).summary,

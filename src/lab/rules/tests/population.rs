@@ -4,31 +4,43 @@ use std::num::NonZeroU32;
 use std::time::Instant;
 
 use super::*;
-use crate::lab::simulated::{Defect, Simulation, Step, four_attempts, policy};
+use crate::lab::simulated::{Defect, SimulatedClients, SimulatedStep, four_attempts, policy};
 use crate::retry::{Jitter, Preset, RetryPolicy, Strategy};
 
 const OPERATIONS: u32 = 10_000;
 const CLIENTS: u32 = 100;
 
 /// Scenarios without a stated time.
-const WITHOUT_RETRY_AFTER: [&[Step]; 7] = [
-    &[Step::Status(503)],
-    &[Step::Status(429), Step::Status(500), Step::Status(200)],
-    &[Step::Reset, Step::Status(200)],
-    &[Step::Reset],
-    &[Step::Status(400)],
-    &[Step::Status(422)],
-    &[Step::Status(502), Step::Status(409)],
+const WITHOUT_RETRY_AFTER: [&[SimulatedStep]; 7] = [
+    &[SimulatedStep::Status(503)],
+    &[
+        SimulatedStep::Status(429),
+        SimulatedStep::Status(500),
+        SimulatedStep::Status(200),
+    ],
+    &[SimulatedStep::Reset, SimulatedStep::Status(200)],
+    &[SimulatedStep::Reset],
+    &[SimulatedStep::Status(400)],
+    &[SimulatedStep::Status(422)],
+    &[SimulatedStep::Status(502), SimulatedStep::Status(409)],
 ];
 
 /// Scenarios with stated times in both forms, short and long.
-const WITH_RETRY_AFTER: [&[Step]; 6] = [
-    &[Step::Seconds(429, 10), Step::Status(200)],
-    &[Step::Date(503, 9)],
-    &[Step::Seconds(429, 8), Step::Date(429, 7), Step::Status(200)],
-    &[Step::Status(503), Step::Seconds(503, 20), Step::Status(200)],
-    &[Step::Seconds(429, 130), Step::Status(200)],
-    &[Step::Date(429, 130), Step::Status(200)],
+const WITH_RETRY_AFTER: [&[SimulatedStep]; 6] = [
+    &[SimulatedStep::Seconds(429, 10), SimulatedStep::Status(200)],
+    &[SimulatedStep::Date(503, 9)],
+    &[
+        SimulatedStep::Seconds(429, 8),
+        SimulatedStep::Date(429, 7),
+        SimulatedStep::Status(200),
+    ],
+    &[
+        SimulatedStep::Status(503),
+        SimulatedStep::Seconds(503, 20),
+        SimulatedStep::Status(200),
+    ],
+    &[SimulatedStep::Seconds(429, 130), SimulatedStep::Status(200)],
+    &[SimulatedStep::Date(429, 130), SimulatedStep::Status(200)],
 ];
 
 fn fails(judgement: &Judgement) -> Vec<&'static str> {
@@ -40,8 +52,8 @@ fn fails(judgement: &Judgement) -> Vec<&'static str> {
 }
 
 /// Judges simulated clients that follow a policy in these scenarios.
-fn population(policy: RetryPolicy, scenarios: &[&[Step]]) -> Judgement {
-    let mut simulation = Simulation::new(1);
+fn population(policy: RetryPolicy, scenarios: &[&[SimulatedStep]]) -> Judgement {
+    let mut simulation = SimulatedClients::new(1);
     let number = OPERATIONS / u32::try_from(scenarios.len()).unwrap() + 1;
     for steps in scenarios {
         simulation.run(policy, Defect::None, steps, number, CLIENTS);
@@ -127,8 +139,8 @@ fn clients_that_follow_a_preset_fail_no_rule_with_retry_after_unless_they_ignore
 }
 
 /// Judges 200 operations of a broken client.
-fn broken(policy: RetryPolicy, defect: Defect, steps: &[Step]) -> Judgement {
-    let mut simulation = Simulation::new(2);
+fn broken(policy: RetryPolicy, defect: Defect, steps: &[SimulatedStep]) -> Judgement {
+    let mut simulation = SimulatedClients::new(2);
     for number in 0..200 {
         // The operations of a client do not overlap.
         let start = Duration::from_mins(number / 5);
@@ -141,13 +153,17 @@ fn broken(policy: RetryPolicy, defect: Defect, steps: &[Step]) -> Judgement {
 #[test]
 fn each_broken_client_fails_exactly_the_rule_that_it_breaks() {
     let standard = Preset::Standard.policy();
-    let recovering = [Step::Status(503), Step::Status(503), Step::Status(200)];
-    let dates = [Step::Date(429, 3), Step::Status(200)];
-    let seconds = [Step::Seconds(429, 3), Step::Status(200)];
-    let cases: [(Defect, &[Step], &str); 7] = [
+    let recovering = [
+        SimulatedStep::Status(503),
+        SimulatedStep::Status(503),
+        SimulatedStep::Status(200),
+    ];
+    let dates = [SimulatedStep::Date(429, 3), SimulatedStep::Status(200)];
+    let seconds = [SimulatedStep::Seconds(429, 3), SimulatedStep::Status(200)];
+    let cases: [(Defect, &[SimulatedStep], &str); 7] = [
         (
             Defect::RetriesBadRequest,
-            &[Step::Status(400), Step::Status(200)],
+            &[SimulatedStep::Status(400), SimulatedStep::Status(200)],
             "retryable-only",
         ),
         (Defect::ChangesBody, &recovering, "same-body"),
@@ -177,7 +193,7 @@ fn a_client_with_a_constant_interval_that_never_stops_fails() {
         attempts: NonZeroU32::new(50).unwrap(),
         ..policy(Strategy::Constant, Jitter::None)
     };
-    let judgement = broken(endless, Defect::None, &[Step::Status(503)]);
+    let judgement = broken(endless, Defect::None, &[SimulatedStep::Status(503)]);
     assert_eq!(fails(&judgement), ["stops"]);
     let stops = rule_of(&judgement, Rule::Stops).summary;
     assert_eq!(stops, "200 operations had more than 20 attempts, up to 50.");
@@ -193,8 +209,12 @@ fn a_client_with_a_constant_interval_that_never_stops_fails() {
 
 #[test]
 fn no_operation_mixes_clients() {
-    let steps = [Step::Status(503), Step::Reset, Step::Status(200)];
-    let mut simulation = Simulation::new(3);
+    let steps = [
+        SimulatedStep::Status(503),
+        SimulatedStep::Reset,
+        SimulatedStep::Status(200),
+    ];
+    let mut simulation = SimulatedClients::new(3);
     for number in 0..10_000 {
         let start = Duration::from_mins(number / 1_000);
         let address = client(u32::try_from(number % 1_000).unwrap());
@@ -247,9 +267,9 @@ fn retries_of_concurrent_identical_requests_are_not_enough_data() {
 #[test]
 fn a_stampede_of_1_000_clients_is_a_warning_unless_jitter_spreads_it() {
     let stampede = |preset: Preset| {
-        let mut simulation = Simulation::new(4);
+        let mut simulation = SimulatedClients::new(4);
         for number in 0..1_000 {
-            let steps = [Step::Status(503), Step::Status(200)];
+            let steps = [SimulatedStep::Status(503), SimulatedStep::Status(200)];
             simulation.operation(
                 client(number),
                 Duration::ZERO,
