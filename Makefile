@@ -3,6 +3,7 @@
 #   make test            runs all tests, including doctests; installs missing packages and clients
 #   make quick           runs the unit tests that need only a Rust toolchain; installs nothing
 #   make clients         installs only the HTTP clients that tests run against the gateway
+#   make lab-clients     judges clients whose runs take longer than a test should, such as waits of 30 s
 #   make registry        tests npm packages behind the gateway, with a registry that it installs (about 65 MB)
 #   make lint            checks formatting, clippy, and (if cargo-deny is installed) licences and advisories
 #   make fmt             formats the sources
@@ -60,7 +61,7 @@ define install
 	fi
 endef
 
-.PHONY: test quick clients registry lint lint-format lint-clippy lint-dependencies fmt docs
+.PHONY: test quick clients lab-clients registry lint lint-format lint-clippy lint-dependencies fmt docs
 .PHONY: crash drain bench disk peers peers-clients peers-fleet peers-keyed peers-upstream instructions
 
 test: clients
@@ -104,6 +105,11 @@ $(CLIENTS)/installed: $(addprefix tests/clients/,requirements.txt package.json p
 	cd "$(CLIENTS)" && PATH="$(CLIENTS)/node/bin:$$PATH" \
 	    node node/lib/node_modules/npm/bin/npm-cli.js ci --loglevel=error --no-audit --no-fund --ignore-scripts
 	touch "$@"
+
+# Not part of `test`, because each of these runs takes longer than 30 s.
+lab-clients: clients
+	$(call install,$(TEST_NEEDS))
+	$(CARGO) test --locked $(TEST_FEATURES) --test integration lab::clients:: -- --include-ignored --nocapture
 
 # Not part of `test`, because the installation takes longer than the test.
 registry: $(CLIENTS)/registry/installed

@@ -5,7 +5,8 @@
 //! ambiguous: if two operations match, the request and both operations are unattributed, and no rule uses them.
 //!
 //! A client that gives up and later sends an identical request without a key looks like a client that retries. Both
-//! are one operation. A client can separate its operations with the header `X-Tidegate-Test`.
+//! are one operation, unless the client sends the request immediately although it has waited before its retries. A
+//! client can separate its operations with the header `X-Tidegate-Test`.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -19,6 +20,9 @@ use crate::scenario::observation::{Attempt, ObservedBody, ResponseEnd};
 /// Least time after which a client stops waiting for a response. Identical requests within a shorter time are
 /// concurrent.
 const MIN_TIMEOUT: Duration = Duration::from_millis(20);
+
+/// Least delay before a retry that shows that a client does not retry immediately.
+const MIN_BACKOFF: Duration = Duration::from_millis(100);
 
 /// Header that identifies the test to which a request belongs.
 const TEST: &str = "x-tidegate-test";
@@ -149,6 +153,11 @@ impl<'a> Builder<'a> {
                 let operation = self.begin(index);
                 failed.extend(has_failed.then_some(operation));
             }
+            (Some(position), None) if self.has_given_up(failed[position], attempt) => {
+                let operation = self.begin(index);
+                failed.swap_remove(position);
+                failed.extend(has_failed.then_some(operation));
+            }
             (Some(position), None) => {
                 self.operations[failed[position]].attempts.push(index);
                 if !has_failed {
@@ -166,6 +175,27 @@ impl<'a> Builder<'a> {
                 }
             }
         }
+    }
+
+    /// Whether an identical request shows that the client has given up the operation and started the next one: the
+    /// client had waited before its last retry, and sends this request immediately. A response that states a time is
+    /// excluded, because an immediate request after it is too early in either case.
+    fn has_given_up(&self, operation: usize, next: &Attempt) -> bool {
+        let [.., before, last] = self.operations[operation].attempts[..] else {
+            return false;
+        };
+        let gap = |failed: &Attempt, next: &Attempt| {
+            let ended = failed.response.as_ref()?.ended;
+            Some(next.arrived.saturating_sub(ended))
+        };
+        let (before, last) = (&self.attempts[before], &self.attempts[last]);
+        let states_time = last.response.as_ref().is_some_and(|response| {
+            let mut names = response.headers.keys();
+            names.any(|name| name.as_str().contains("retry-after"))
+        });
+        !states_time
+            && gap(before, last).is_some_and(|gap| gap >= MIN_BACKOFF)
+            && gap(last, next).is_some_and(|gap| gap < MIN_TIMEOUT)
     }
 
     fn begin(&mut self, index: usize) -> usize {

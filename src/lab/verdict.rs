@@ -111,7 +111,7 @@ impl Rule {
         Self::ConnectionReuse,
     ];
 
-    /// Returns the name of the rule in JSON, JUnit and baselines.
+    /// Returns the name of the rule in JSON, `JUnit` and baselines.
     pub(crate) fn id(self) -> &'static str {
         match self {
             Self::RetryAfter => "retry-after",

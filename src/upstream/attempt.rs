@@ -21,7 +21,7 @@ use super::{HostHeader, connect::ConnectError};
     reason = "a value exists only between two statements, and most are the large variant"
 )]
 #[derive(Debug)]
-pub(super) enum Attempt {
+pub(super) enum AttemptOutcome {
     /// The head of a valid response arrived on this connection. The body is not read yet.
     Responded(Response<Incoming>, Lease),
     /// No byte of the request was sent. The request is back in its [`UpstreamRequest`] and can be sent to another
@@ -38,7 +38,7 @@ pub(super) async fn attempt(
     upstream_request: &mut UpstreamRequest,
     timeouts: &RequestTimeouts,
     max_body: u64,
-) -> Attempt {
+) -> AttemptOutcome {
     let connected = if guard.probes_connection() {
         connect(timeouts, guard.server().pool.lease_fresh()).await
     } else {
@@ -46,7 +46,7 @@ pub(super) async fn attempt(
     };
     let mut lease = match connected {
         Ok(lease) => lease,
-        Err(error) => return Attempt::Unsent(error),
+        Err(error) => return AttemptOutcome::Unsent(error),
     };
     guard.connected();
     let server = guard.server();
@@ -61,31 +61,31 @@ pub(super) async fn attempt(
         let mut failed = match timeouts.await_response(response, upload.as_deref()).await {
             Ok(Ok(response)) => return finish(response, lease),
             Ok(Err(failed)) => failed,
-            Err(late) => return Attempt::Lost(late.into()),
+            Err(late) => return AttemptOutcome::Lost(late.into()),
         };
         let Some(unsent) = failed.take_message() else {
             let error = classify(failed.into_error(), upload.as_deref(), max_body);
-            return Attempt::Lost(error);
+            return AttemptOutcome::Lost(error);
         };
         // hyper returned the request, so no byte of the request was sent and another connection can send it.
         *request = Some(unsent);
         if !lease.reused {
-            return Attempt::Unsent(ForwardError::Unsent(failed.into_error()));
+            return AttemptOutcome::Unsent(ForwardError::Unsent(failed.into_error()));
         }
         lease = match connect(timeouts, server.pool.lease_fresh()).await {
             Ok(lease) => lease,
-            Err(error) => return Attempt::Unsent(error),
+            Err(error) => return AttemptOutcome::Unsent(error),
         };
     }
 }
 
 /// Returns the result of an attempt whose response head arrived. A response with invalid `Content-Length` or
 /// `Transfer-Encoding` counts as lost.
-fn finish(mut response: Response<Incoming>, mut lease: Lease) -> Attempt {
+fn finish(mut response: Response<Incoming>, mut lease: Lease) -> AttemptOutcome {
     lease.set_idle_time(response.version(), response.headers());
     match response::check_framing(response.headers_mut()) {
-        Ok(()) => Attempt::Responded(response, lease),
-        Err(fault) => Attempt::Lost(ForwardError::InvalidResponse(fault.into())),
+        Ok(()) => AttemptOutcome::Responded(response, lease),
+        Err(fault) => AttemptOutcome::Lost(ForwardError::InvalidResponse(fault.into())),
     }
 }
 

@@ -21,7 +21,7 @@ use http::Response;
 use hyper::body::Incoming;
 use tokio::time::Sleep;
 
-use super::attempt::{Attempt, attempt};
+use super::attempt::{AttemptOutcome, attempt};
 use super::balance::{Candidates, ServerIndexes};
 use super::error::ForwardError;
 use super::pool::Lease;
@@ -130,7 +130,7 @@ impl<'a> Attempts<'a> {
             )
             .await
             {
-                Attempt::Responded(response, lease) => {
+                AttemptOutcome::Responded(response, lease) => {
                     let Some(retry) = self.after_response(&response, &mut guard) else {
                         return Ok(Responded {
                             response,
@@ -144,7 +144,7 @@ impl<'a> Attempts<'a> {
                     delay.await;
                     request = retry.request;
                 }
-                Attempt::Unsent(error) => {
+                AttemptOutcome::Unsent(error) => {
                     guard.failed_with(&error);
                     if matches!(error, ForwardError::NotReachedInTime(_)) {
                         // No failover follows, because the deadline of the request has passed.
@@ -158,7 +158,7 @@ impl<'a> Attempts<'a> {
                     );
                     unsent_error = Some(error);
                 }
-                Attempt::Lost(error) => {
+                AttemptOutcome::Lost(error) => {
                     let Some(retry) = self.after_loss(&error, &mut guard) else {
                         return Err(error);
                     };

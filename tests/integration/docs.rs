@@ -353,7 +353,8 @@ impl Shell {
         let bin = bin.parent().expect("a folder").display().to_string();
         // Some sessions use a client library of Python, or Node.
         let clients = crate::gateway::client_libraries::environment();
-        let [python, node] = ["bin", "node/bin"].map(|name| clients.join(name).display().to_string());
+        let [python, node] =
+            ["bin", "node/bin"].map(|name| clients.join(name).display().to_string());
         let errors = fs::File::create(folder.join("stderr.log")).expect("a writable folder");
         let mut process = Command::new("bash")
             .args(["--norc", "--noprofile"])

@@ -53,6 +53,30 @@ fn an_identical_request_after_a_failure_is_a_retry_and_after_a_success_a_new_ope
 }
 
 #[test]
+fn an_immediate_request_after_delayed_retries_is_a_new_operation() {
+    let failed = |arrived| get(arrived, Some(503), 1);
+    let attempts = [
+        failed(0),
+        failed(500),
+        failed(1_500),
+        failed(1_503),
+        failed(2_003),
+    ];
+    let expected = vec![vec![0, 1, 2], vec![3, 4]];
+    assert_eq!(grouped(&attempts), (expected, vec![]));
+    // A client that retries immediately, or whose first retry is immediate, continues its operation.
+    let attempts = [failed(0), failed(3), failed(500), failed(1_500)];
+    assert_eq!(grouped(&attempts), (vec![vec![0, 1, 2, 3]], vec![]));
+    // A stated time makes an immediate request early, so it must not be hidden in a new operation.
+    let mut attempts = [failed(0), failed(500), failed(503)];
+    let response = attempts[1].response.as_mut().unwrap();
+    response
+        .headers
+        .insert("retry-after", HeaderValue::from_static("1"));
+    assert_eq!(grouped(&attempts), (vec![vec![0, 1, 2]], vec![]));
+}
+
+#[test]
 fn requests_with_other_methods_targets_bodies_or_tests_are_other_operations() {
     let first = get(0, Some(503), 1);
     let body = ObservedBody {

@@ -39,7 +39,7 @@ pub(super) fn jitter(record: &Record<'_>) -> Finding {
             Finding::warn(format!("Delay has no jitter ({operations_text})."))
         }
         None => Finding::not_enough_data(format!(
-            "{operations_text} do not show whether the delay is random, {MIN_OPERATIONS} needed."
+            "Too few operations to show whether the delay is random: {operations}, {MIN_OPERATIONS} needed."
         )),
         Some(false) => Finding::warn(format!("Delay has no jitter ({operations_text}).")),
         Some(true) if operations < MIN_OPERATIONS_FOR_KIND => Finding::pass(format!(
@@ -120,7 +120,8 @@ fn of_stated(record: &Record<'_>) -> Finding {
             "Delay after a stated time has no jitter ({retries})."
         )),
         None => Finding::not_enough_data(format!(
-            "{retries} do not show whether the delay is random."
+            "Too few retries to show whether the delay is random: {}.",
+            all.len()
         )),
     }
 }

@@ -7,8 +7,9 @@ use http::header::CONNECTION;
 use http::{HeaderMap, Version};
 
 use super::{Finding, ObservedRetry, Record, count, readable, readable_range};
+use crate::lab::outcome::Outcome;
 use crate::lab::verdict::Evidence;
-use crate::scenario::observation::ResponseEnd;
+use crate::scenario::observation::{Attempt, ResponseEnd};
 
 /// Number of clients that must fail together for a judgement of their synchrony.
 const MIN_CLIENTS: usize = 10;
@@ -104,6 +105,11 @@ pub(super) fn amplification(record: &Record<'_>) -> Finding {
     let Some(most) = attempts.clone().max() else {
         return Finding::not_enough_data("The record has no operation.");
     };
+    // Without a failure, the record does not show what the client adds to the load.
+    let has_failed = |attempt: &Attempt| Outcome::of(attempt).is_failure();
+    if !record.attempts.iter().any(has_failed) {
+        return Finding::not_enough_data("No request failed.");
+    }
     let total: usize = attempts.sum();
     let operations = record.operations.len();
     #[expect(clippy::cast_precision_loss, reason = "the numbers are small")]

@@ -51,7 +51,7 @@ fn run(script: &str, arguments: &[&str]) -> Value {
 }
 
 /// Returns the command that runs a script of `tests/clients`.
-fn script_command(script: &str) -> Command {
+pub(crate) fn script_command(script: &str) -> Command {
     let clients = environment();
     let program = if Path::new(script).extension() == Some("cjs".as_ref()) {
         clients.join("node/bin/node")
