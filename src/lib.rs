@@ -3,7 +3,7 @@
 //! A request passes these stages:
 //!
 //! ```text
-//! accept → identify client → match route → throttle → idempotency → upstream → respond
+//! accept → identify client → match route → throttle → (scenario) → idempotency → upstream → respond
 //! ```
 //!
 //! A worker of the gateway accepts a connection and serves HTTP on it. For each request, the worker checks the head,

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 
 use super::listener::AdminState;
 use super::problem::AdminProblem;
+use crate::lab;
 use crate::lab::report::document::Document;
 use crate::lab::report::{Report, ScenarioResult};
 use crate::lab::rules::judge;
@@ -149,8 +150,8 @@ async fn show(
                 .unwrap_or_default(),
             // A request for the verdict implies that the client has ended.
             judgement: judge(&observed, true),
+            notes: lab::notes(&observed),
             observed,
-            notes: Vec::new(),
             failure: None,
         }],
         include_secrets: false,

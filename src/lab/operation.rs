@@ -21,6 +21,9 @@ use crate::scenario::observation::{Attempt, ObservedBody, ResponseEnd};
 /// concurrent.
 const MIN_TIMEOUT: Duration = Duration::from_millis(20);
 
+/// Maximum delay of a request that follows immediately.
+const IMMEDIATE: Duration = Duration::from_millis(5);
+
 /// Least delay before a retry that shows that a client does not retry immediately.
 const MIN_BACKOFF: Duration = Duration::from_millis(100);
 
@@ -195,7 +198,7 @@ impl<'a> Builder<'a> {
         });
         !states_time
             && gap(before, last).is_some_and(|gap| gap >= MIN_BACKOFF)
-            && gap(last, next).is_some_and(|gap| gap < MIN_TIMEOUT)
+            && gap(last, next).is_some_and(|gap| gap < IMMEDIATE)
     }
 
     fn begin(&mut self, index: usize) -> usize {

@@ -444,3 +444,6 @@ fn attempt_bytes(attempt: &Attempt) -> usize {
     let key = attempt.key.as_ref().map_or(0, String::len);
     ATTEMPT_BYTES + attempt.target.len() + key + content + headers
 }
+
+#[cfg(test)]
+mod tests;

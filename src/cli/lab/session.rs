@@ -18,7 +18,7 @@ use crate::config::Environment;
 use crate::config::lab::{LabOptions, ScenarioFile};
 use crate::gateway::Gateway;
 use crate::lab::report::ScenarioResult;
-use crate::lab::{operation, rules};
+use crate::lab::{self, operation, rules};
 use crate::pipeline::Shared;
 use crate::scenario::observation::Observed;
 use crate::scenario::{Scenario, ScenarioState};
@@ -178,7 +178,7 @@ impl Session<'_> {
         duration: Duration,
         observed: Observed,
     ) -> ScenarioResult {
-        let mut notes = Vec::new();
+        let mut notes = lab::notes(&observed);
         let mut failure = None;
         let has_exited = matches!(end, CommandEnd::Exited(_));
         match end {

@@ -106,3 +106,26 @@ fn networks_that_contain_all_public_addresses_get_a_warning() {
     let some = "exempt = [\"0.0.0.0/1\"]\ntrusted_proxies = [\"10.0.0.0/8\", \"fd00::/8\"]";
     assert!(warnings(&format!("{MINIMAL}\n[client]\n{some}\n")).is_empty());
 }
+
+#[test]
+fn a_scenario_beside_limits_or_keys_and_an_unused_scenario_get_a_warning() {
+    let with = |line: &str| {
+        format!(
+            "[limit.l]\nrate = \"1/s\"\n[scenario.s]\nsteps = [\"503\"]\n\
+             [[route]]\nname = \"all\"\npath = \"/\"\nscenario = \"s\"\n{line}\n\
+             [[route]]\nname = \"limited\"\npath = \"/\"\nmethods = \"PUT\"\nscenario = \"s\"\nlimits = [\"l\"]\n"
+        )
+        .replace("path = \"/\"\nscenario", "path = \"/\"\nmethods = \"GET\"\nscenario")
+    };
+    assert_eq!(warnings(&with("")).len(), 1);
+    let keys = warnings(&with("idempotency = {}")).remove(0);
+    assert!(
+        keys.contains("a scenario and idempotency settings"),
+        "{keys}"
+    );
+    let limits = warnings(&with("limits = [\"l\"]")).remove(0);
+    assert!(limits.contains("a scenario and rate limits"), "{limits}");
+
+    let unused = format!("{MINIMAL}\n[scenario.s]\nsteps = [\"503\"]\n");
+    assert_eq!(warnings(&unused), ["no route uses the scenario `s`"]);
+}

@@ -1,0 +1,188 @@
+use http::{HeaderMap, Method, StatusCode, Version};
+
+use super::*;
+use crate::client::ClientId;
+use crate::scenario::AtEnd;
+use crate::scenario::observation::{ObservedBody, ResponseEnd};
+
+fn scenarios(by: CountBy) -> (Arc<ScenarioState>, Scenarios, Clock) {
+    let step = |status: u16| Arc::new(Step::respond(StatusCode::from_u16(status).unwrap()));
+    let scenario = Arc::new(Scenario {
+        name: "test".into(),
+        summary: None,
+        steps: vec![step(503), step(200)],
+        at_end: AtEnd::Pass,
+        by,
+        seed: 1,
+    });
+    let clock = Clock::virtual_from(SystemTime::UNIX_EPOCH);
+    let scenarios = Scenarios::new(&[scenario], &clock);
+    let state = Arc::clone(scenarios.get("test").unwrap());
+    (state, scenarios, clock)
+}
+
+fn client(number: u32) -> ClientId {
+    let address = std::net::Ipv4Addr::from_bits(0x0a00_0000 + number);
+    ClientId::of(address.into(), 64)
+}
+
+fn attempt(state: &ScenarioState, number: u32, target: &str) -> Attempt {
+    Attempt {
+        client: client(number),
+        connection: 0,
+        version: Version::HTTP_11,
+        method: Method::GET,
+        target: target.into(),
+        headers: HeaderMap::new(),
+        key: None,
+        body: ObservedBody::default(),
+        arrived: state.elapsed(),
+        step: None,
+        response: None,
+    }
+}
+
+fn status(step: Option<Arc<Step>>) -> Option<String> {
+    step.map(|step| step.text.to_string())
+}
+
+#[test]
+fn an_attempt_is_completed_and_times_count_from_the_start_of_its_run() {
+    let (state, _, clock) = scenarios(CountBy::Client);
+    clock.advance(Duration::from_secs(10));
+    let run = state.run_id(client(1), None);
+    let mut recording = state.begin(&run, attempt(&state, 1, "/a"));
+    assert_eq!(state.in_flight(), 1);
+    clock.advance(Duration::from_secs(1));
+    recording.started(Some(StatusCode::OK), &HeaderMap::new());
+    clock.advance(Duration::from_secs(1));
+    recording.ended(ResponseEnd::Complete, 7);
+    drop(recording);
+    assert_eq!(state.in_flight(), 0);
+
+    let observed = state.observed_run("10.0.0.1").unwrap();
+    assert_eq!(
+        observed.started,
+        SystemTime::UNIX_EPOCH + Duration::from_secs(10)
+    );
+    let [attempt] = &observed.attempts[..] else {
+        panic!("{:?}", observed.attempts);
+    };
+    let response = attempt.response.as_ref().unwrap();
+    assert_eq!(attempt.arrived, Duration::ZERO);
+    assert_eq!(response.started, Duration::from_secs(1));
+    assert_eq!(response.ended, Duration::from_secs(2));
+    assert_eq!((response.end, response.sent), (ResponseEnd::Complete, 7));
+    // The record of the whole scenario counts from the start of the gateway.
+    assert_eq!(
+        state.observed().attempts[0].arrived,
+        Duration::from_secs(10)
+    );
+}
+
+#[test]
+fn a_dropped_request_has_no_response() {
+    let (state, _, _) = scenarios(CountBy::Client);
+    let run = state.run_id(client(1), None);
+    drop(state.begin(&run, attempt(&state, 1, "/a")));
+    assert!(state.observed().attempts[0].response.is_none());
+    let recording = state.begin(&run, attempt(&state, 1, "/a"));
+    recording.started(Some(StatusCode::OK), &HeaderMap::new());
+    drop(recording);
+    let observed = state.observed();
+    let response = observed.attempts[1].response.as_ref().unwrap();
+    assert_eq!(response.end, ResponseEnd::ClientClosed);
+}
+
+#[test]
+fn runs_are_separated_by_client_or_test() {
+    let (state, _, _) = scenarios(CountBy::Test);
+    assert_eq!(&*state.run_id(client(1), Some("t1")), "t1");
+    assert_eq!(&*state.run_id(client(1), None), "10.0.0.1");
+    assert_eq!(&*state.run_id(client(1), Some("not valid")), "10.0.0.1");
+    assert_eq!(&*state.run_id(client(1), Some(&"x".repeat(65))), "10.0.0.1");
+    let (state, _, _) = scenarios(CountBy::Client);
+    assert_eq!(&*state.run_id(client(1), Some("t1")), "10.0.0.1");
+}
+
+#[test]
+fn keys_have_their_own_positions_only_with_by_key() {
+    for (by, second) in [(CountBy::Key, "503"), (CountBy::Client, "200")] {
+        let (state, _, _) = scenarios(by);
+        let run = state.run_id(client(1), None);
+        assert_eq!(
+            status(state.next_step(&run, Some("a"))).as_deref(),
+            Some("503")
+        );
+        assert_eq!(
+            status(state.next_step(&run, Some("b"))).as_deref(),
+            Some(second)
+        );
+    }
+}
+
+#[test]
+fn a_new_run_with_the_same_id_starts_again_and_ignores_requests_of_the_old_one() {
+    let (state, scenarios, _) = scenarios(CountBy::Test);
+    let run = state.run_id(client(1), Some("t"));
+    let old = state.begin(&run, attempt(&state, 1, "/old"));
+    assert_eq!(status(state.next_step(&run, None)).as_deref(), Some("503"));
+    assert_eq!(state.start_run("t").requests, 0);
+    old.started(Some(StatusCode::OK), &HeaderMap::new());
+    assert_eq!(status(state.next_step(&run, None)).as_deref(), Some("503"));
+    assert!(state.observed_run("t").unwrap().attempts.is_empty());
+    assert_eq!(scenarios.usage().record_bytes, 0);
+    assert!(state.remove_run("t") && !state.remove_run("t"));
+    assert!(state.observed_run("t").is_none());
+}
+
+#[test]
+fn above_the_maximum_the_runs_that_were_unused_for_longest_are_removed() {
+    let (state, scenarios, clock) = scenarios(CountBy::Client);
+    for number in 0..=u32::try_from(MAX_RUNS).unwrap() {
+        clock.advance(Duration::from_millis(1));
+        let run = state.run_id(client(number), None);
+        state.begin(&run, attempt(&state, number, "/"));
+    }
+    let used = scenarios.usage();
+    assert!(used.runs <= MAX_RUNS, "{used:?}");
+    assert_eq!(used.runs as u64 + used.removed_runs, MAX_RUNS as u64 + 1);
+    assert!(!state.has_run("10.0.0.0") && state.has_run("10.0.32.0"));
+}
+
+#[test]
+fn a_full_record_counts_further_requests_and_still_selects_steps() {
+    let (state, scenarios, _) = scenarios(CountBy::Client);
+    let run = state.run_id(client(1), None);
+    let target = "/".repeat(1 << 20);
+    for _ in 0..80 {
+        state.begin(&run, attempt(&state, 1, &target));
+    }
+    let used = scenarios.usage();
+    assert!(used.record_bytes <= MAX_BYTES, "{used:?}");
+    assert_eq!(used.unrecorded, 80 - 63);
+    let observed = state.observed();
+    assert_eq!((observed.attempts.len(), observed.unrecorded), (63, 17));
+    assert!(state.next_step(&run, None).is_some());
+}
+
+#[test]
+fn the_listener_refuses_connections_before_its_step() {
+    let (first, _, clock) = scenarios(CountBy::Client);
+    let mut refuse = Step::respond(StatusCode::OK);
+    refuse.action = super::super::step::Action::Refuse;
+    refuse.extent = super::super::step::Extent::For(Duration::from_secs(2));
+    let mut scenario = Scenario::clone(&first.scenario);
+    scenario.steps.insert(0, Arc::new(refuse));
+    let scenarios = Scenarios::new(&[Arc::new(scenario)], &clock);
+    let state = scenarios.get("test").unwrap();
+    let refused = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&refused);
+    state.set_refusal(move |time| log.lock().push(time));
+    assert_eq!(*refused.lock(), [Duration::from_secs(2)]);
+    // When the listener accepts connections again, the next step applies.
+    clock.advance(Duration::from_secs(2));
+    let run = state.run_id(client(1), None);
+    assert_eq!(status(state.next_step(&run, None)).as_deref(), Some("503"));
+    assert_eq!(refused.lock().len(), 1);
+}
