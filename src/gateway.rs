@@ -110,7 +110,7 @@ impl Gateway {
     pub fn start(shared: Shared) -> Result<Self, StartError> {
         let settings = &shared.policy.server;
         let sockets = listen::bind(&settings.listen, settings.workers)?;
-        Self::start_on(sockets, RefusalWatch::never(), shared)
+        Self::start_on(sockets, &RefusalWatch::never(), shared)
     }
 
     /// Starts a gateway whose listeners can refuse connections for a time.
@@ -118,13 +118,13 @@ impl Gateway {
         let settings = &shared.policy.server;
         let sockets = listen::bind(&settings.listen, settings.workers)?;
         let refusal = Refusal::new(&sockets).map_err(StartError::Worker)?;
-        let gateway = Self::start_on(sockets, refusal.watch(), shared)?;
+        let gateway = Self::start_on(sockets, &refusal.watch(), shared)?;
         Ok((gateway, refusal))
     }
 
     fn start_on(
         sockets: listen::Sockets,
-        refusal: RefusalWatch,
+        refusal: &RefusalWatch,
         shared: Shared,
     ) -> Result<Self, StartError> {
         let settings = &shared.policy.server;

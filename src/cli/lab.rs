@@ -70,6 +70,10 @@ enum Action {
 }
 
 #[derive(Debug, clap::Args)]
+#[expect(
+    clippy::doc_markdown,
+    reason = "the comments are the help text of the command"
+)]
 struct RunArgs {
     /// File with further scenarios. Only its sections [scenario.NAME], and [limit.NAME] with the name of a scenario, are
     /// used

@@ -19,6 +19,9 @@ use tokio::time::Instant;
 use super::drain::DrainSignal;
 use super::listen::{BACKLOG, Sockets};
 
+/// Maximum time of a refusal. The clock cannot represent every time that a configuration can contain.
+const MAX_REFUSAL: Duration = Duration::from_hours(365 * 24);
+
 /// Makes all listeners of a gateway refuse connections. It is cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Refusal {
@@ -51,7 +54,7 @@ impl Refusal {
             }
         }
         // The workers are notified last, so that no worker stops a socket at the same time (`stop_listening`).
-        let end = Instant::now() + duration;
+        let end = Instant::now() + duration.min(MAX_REFUSAL);
         self.until.send_modify(|until| *until = end.max(*until));
     }
 
@@ -70,7 +73,7 @@ impl RefusalWatch {
     pub(super) async fn requested(&mut self) {
         if self.0.changed().await.is_err() {
             // The `Refusal` and its clones are dropped, so no request can follow.
-            std::future::pending().await
+            std::future::pending::<()>().await;
         }
     }
 

@@ -24,13 +24,16 @@ use crate::scenario::observation::Observed;
 use crate::scenario::{Scenario, ScenarioState};
 
 /// Time limit of a command in addition to the waits of its scenario.
-const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
+const DEFAULT_TIMEOUT: Duration = Duration::from_mins(1);
+
+/// Maximum time limit of a command. A scenario can state waits that are longer than the clock can represent.
+const MAX_TIMEOUT: Duration = Duration::from_hours(365 * 24);
 
 /// Interval between two checks of the command.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Number of checks of the command between two updates of the progress.
-const POLLS_PER_UPDATE: u32 = 10;
+const POLLS_PER_UPDATE: u32 = 25;
 
 /// A command has settled if it has ended and no request was in flight for this time.
 const QUIET: Duration = Duration::from_millis(100);
@@ -38,8 +41,9 @@ const QUIET: Duration = Duration::from_millis(100);
 /// How long the lab waits at most for a command that has ended to settle.
 const MAX_SETTLE: Duration = Duration::from_secs(2);
 
-/// Maximum number of requests whose operations the progress counts, because counting takes time.
-const MAX_COUNTED: u64 = 5_000;
+/// Maximum number of requests whose operations the progress counts. Counting copies the record, and the gateway cannot
+/// add requests meanwhile.
+const MAX_COUNTED: u64 = 1_000;
 
 /// A scenario, and what is needed to run it.
 pub(super) struct Session<'a> {
@@ -70,9 +74,8 @@ enum CommandEnd {
 impl Session<'_> {
     /// Returns the time limit of the command.
     pub(super) fn limit(&self) -> Duration {
-        let waits = self.scenario.longest_wait();
-        self.timeout
-            .unwrap_or_else(|| DEFAULT_TIMEOUT.saturating_add(waits))
+        let default = || DEFAULT_TIMEOUT.saturating_add(self.scenario.longest_wait());
+        self.timeout.unwrap_or_else(default).min(MAX_TIMEOUT)
     }
 
     /// Runs the command in the scenario and judges it. An error means that the whole run cannot continue.
@@ -198,10 +201,7 @@ impl Session<'_> {
             }
         }
         if observed.attempts.is_empty() {
-            let sent_none = format!(
-                "the command sent no request to {url}; it gets this URL in the environment variable TIDEGATE_URL and \
-                 instead of {{url}} in its arguments"
-            );
+            let sent_none = no_request(&url);
             failure = Some(match failure {
                 Some(timeout) => format!("{timeout}, and {sent_none}"),
                 None => sent_none,
@@ -262,6 +262,18 @@ fn progress_text(state: &ScenarioState, limit: Duration) -> String {
     }
     let operations = operation::count(&state.observed().attempts);
     format!("at most {limit}, {requests} requests, {operations} operations")
+}
+
+/// Returns why a command that sent no request could not be judged.
+fn no_request(url: &str) -> String {
+    let proxy = ["http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY"];
+    let proxy = proxy.into_iter().find(|it| std::env::var_os(it).is_some());
+    let proxy = proxy.map(|name| format!("; {name} is set, so add 127.0.0.1 to NO_PROXY"));
+    format!(
+        "the command sent no request to {url}; it gets this URL in the environment variable TIDEGATE_URL and instead \
+         of {{url}} in its arguments{}",
+        proxy.unwrap_or_default()
+    )
 }
 
 /// Returns the note on a command that did not exit with status 0.
