@@ -20,6 +20,7 @@ def junit():
             "failures": suite.failures,
             "errors": suite.errors,
             "skipped": suite.skipped,
+            "timestamp": suite.timestamp,
             "cases": [
                 {
                     "name": case.name,

@@ -51,7 +51,7 @@ fn write_scenario(scenario: &DocumentScenario, out: &mut String) -> fmt::Result 
         observed(scenario),
     )?;
     if !scenario.summary.is_empty() {
-        writeln!(out, "\nScenario: {}.", escape(&scenario.summary))?;
+        writeln!(out, "\nScenario: {}", escape(&scenario.summary))?;
     }
     if let Some(failure) = &scenario.failure {
         writeln!(out, "\n**Not judged:** {}", escape(failure))?;

@@ -16,6 +16,17 @@ fn json(report: &Report) -> Value {
     serde_json::from_str(&Document::of(report).to_json()).unwrap()
 }
 
+/// Returns the document in every format that is made from it.
+fn texts(document: &Document) -> [String; 5] {
+    [
+        terminal::render(document, false, 80),
+        junit::render(document),
+        markdown::render(document),
+        html::render(document),
+        document.to_json(),
+    ]
+}
+
 /// Report with one scenario, whose only rule has this verdict.
 fn judged(name: &str, rule: Verdict) -> Report {
     let mut run = scenario(name, &[SampleRequest::default()]);
@@ -250,13 +261,7 @@ fn no_format_passes_on_control_characters_of_a_request() {
     let run = &mut report.scenarios[0];
     run.judgement.rules[0].summary = "\u{1b}[2J\u{9b}31m\u{202e}\u{0}\u{ffff}".to_owned();
     let document = Document::of(&report);
-    for text in [
-        terminal::render(&document, false, 80),
-        junit::render(&document),
-        markdown::render(&document),
-        html::render(&document),
-        document.to_json(),
-    ] {
+    for text in texts(&document) {
         let allowed = |character: char| character == '\n' || !character.is_control();
         assert!(text.chars().all(allowed));
         assert!(!text.contains(['\u{202e}', '\u{ffff}']));
@@ -292,7 +297,7 @@ fn the_page_draws_at_most_50_operations_and_says_how_many_there_are() {
 fn the_archive_has_times_sizes_and_the_errors_of_incomplete_responses() {
     let archive: Value = serde_json::from_str(&har::render(&report())).unwrap();
     let entries = archive["log"]["entries"].as_array().unwrap();
-    assert_eq!(entries.len(), 14);
+    assert_eq!(entries.len(), 16);
     let first = &entries[0];
     assert_eq!(first["pageref"], "scenario-1");
     assert_eq!(
@@ -336,13 +341,7 @@ fn a_run_without_requests_has_a_report_in_every_format() {
         ..report()
     };
     let document = Document::of(&report);
-    for text in [
-        terminal::render(&document, false, 80),
-        junit::render(&document),
-        markdown::render(&document),
-        html::render(&document),
-        document.to_json(),
-    ] {
+    for text in texts(&document) {
         assert!(text.contains("the command sent no request"), "{text}");
     }
     let archive: Value = serde_json::from_str(&har::render(&report)).unwrap();

@@ -173,7 +173,14 @@ fn lost() -> Vec<SampleRequest> {
         arrived_ms: 20,
         ..SampleRequest::default()
     };
-    vec![first, cut, closed, unfinished, long]
+    // The labels of requests in quick succession must not overlap.
+    let quick = [60, 140].map(|arrived_ms| SampleRequest {
+        arrived_ms,
+        ..long.clone()
+    });
+    let mut requests = vec![first, cut, closed, unfinished, long];
+    requests.extend(quick);
+    requests
 }
 
 /// Returns a rule with one observation as evidence.

@@ -76,6 +76,7 @@ fn check_junit(suites: &Value) {
     assert_eq!(json!(counts(0)), json!(["rate-limited", 4, 1, 0, 1]));
     assert_eq!(json!(counts(1)), json!(["executed-then-lost", 2, 0, 0, 0]));
     assert_eq!(json!(counts(2)), json!(["long-wait", 1, 0, 1, 0]));
+    assert_eq!(suites[0]["timestamp"], "2026-10-21T07:28:00");
     let cases = &suites[0]["cases"];
     assert_eq!(cases[0]["name"], "retry-after: waits for the stated time");
     assert_eq!(cases[0]["class"], "checkout-sdk.rate-limited");
@@ -174,7 +175,7 @@ fn chromium_shows_the_page_without_errors_in_light_and_dark_and_on_a_phone() {
             view["overlaps"], 0,
             "labels of the timeline overlap: {view}"
         );
-        assert_eq!(view["marks"], 14);
+        assert_eq!(view["marks"], 16);
         for none in ["untitled", "scripts", "external"] {
             assert_eq!(view[none], 0, "{none}: {view}");
         }
