@@ -21,7 +21,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use self::step::{Action, Extent, Step};
+use self::step::{Extent, Step, StepAction};
 
 pub(crate) use position::Position;
 pub(crate) use record::Recording;
@@ -73,14 +73,16 @@ pub(crate) enum CountBy {
 impl Scenario {
     /// Whether a step makes the listener refuse connections, which only the listener of the lab can do.
     pub(crate) fn refuses_connections(&self) -> bool {
-        self.steps.iter().any(|step| step.action == Action::Refuse)
+        self.steps
+            .iter()
+            .any(|step| step.action == StepAction::Refuse)
     }
 
     /// Returns how long a patient client takes at most: the sum of all delays, stalls, outages and stated waits.
     pub(crate) fn longest_wait(&self) -> Duration {
         let waits = self.steps.iter().map(|step| {
             let stall = match step.action {
-                Action::Stall(time) => time,
+                StepAction::Stall(time) => time,
                 _ => Duration::ZERO,
             };
             let once = step.delay + stall + step.stated_wait() + step.transfer_time();

@@ -54,13 +54,13 @@ not be judged.";
 #[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]
 pub(super) struct Args {
     #[command(subcommand)]
-    action: Option<Action>,
+    action: Option<LabCommand>,
     #[command(flatten)]
     run: RunArgs,
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Action {
+enum LabCommand {
     /// List the scenarios, one per line
     List {
         /// File with further scenarios
@@ -145,7 +145,7 @@ type Selected<'a> = (ScenarioFile<'a>, Arc<Scenario>);
 /// returns [`NOT_JUDGED`] for them.
 pub(super) fn run(args: &Args) -> ExitCode {
     let result = match &args.action {
-        Some(Action::List { config }) => list(config.as_deref()),
+        Some(LabCommand::List { config }) => list(config.as_deref()),
         None => args.run.run(),
     };
     result.unwrap_or_else(|error| {

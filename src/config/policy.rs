@@ -43,7 +43,7 @@ pub(super) fn resolve(file: &File, purpose: Purpose, findings: &mut Findings) ->
     );
     let max_bytes = store::max_response_bytes(&store);
     let scenarios = scenarios::resolve(&file.scenario);
-    let known = routes::Known {
+    let known = routes::RouteNames {
         upstreams: &upstreams,
         limits: &limits,
         scenarios: &scenarios,

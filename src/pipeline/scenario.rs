@@ -14,7 +14,7 @@ use crate::idempotency::key::IDEMPOTENCY_KEY;
 use crate::path;
 use crate::problem::Problem;
 use crate::scenario::observation::{Attempt, ObservedBody};
-use crate::scenario::step::Action;
+use crate::scenario::step::StepAction;
 use crate::scenario::{CountBy, Recording, ScenarioState, X_TIDEGATE_TEST, is_test_id, respond};
 
 /// Maximum number of bytes of a request body that are read before the response, and compared between attempts.
@@ -94,8 +94,8 @@ impl Pipeline {
         request: Request<RequestBody>,
     ) -> Result<Response<ResponseBody>, Problem> {
         match step.action {
-            Action::Pass => return self.execute(routed, request).await,
-            Action::ExecutedThenLost => {
+            StepAction::Pass => return self.execute(routed, request).await,
+            StepAction::ExecutedThenLost => {
                 // The response is read to its end, so that the upstream has executed the request.
                 if let Ok(response) = self.execute(routed, request).await {
                     let mut body = response.into_body();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fastrand::Rng;
 
-use super::step::{Action, Extent, Step};
+use super::step::{Extent, Step, StepAction};
 use super::{AtEnd, Scenario};
 use crate::clock::Moment;
 
@@ -49,7 +49,7 @@ impl Position {
     ) -> Option<std::time::Duration> {
         let step = self.current(scenario, now)?;
         match (step.action, step.extent) {
-            (Action::Refuse, Extent::For(time)) if self.used == 0 => {
+            (StepAction::Refuse, Extent::For(time)) if self.used == 0 => {
                 self.used = 1;
                 Some(time)
             }
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn refusal_is_announced_once_before_its_step() {
         let mut refuse = status(200);
-        refuse.action = Action::Refuse;
+        refuse.action = StepAction::Refuse;
         refuse.extent = Extent::For(Duration::from_secs(2));
         let scenario = scenario(vec![status(503), refuse, status(200)], AtEnd::Pass);
         let mut position = Position::new(1, None);
@@ -172,8 +172,8 @@ mod tests {
         assert_eq!(refused, Some(Duration::from_secs(2)));
         assert_eq!(position.refuses_next(&scenario, at(20)), None);
         let step = position.next(&scenario, at(500)).unwrap();
-        assert_eq!(step.action, Action::Refuse);
+        assert_eq!(step.action, StepAction::Refuse);
         let step = position.next(&scenario, at(2_010)).unwrap();
-        assert_eq!(step.action, Action::Respond(StatusCode::OK));
+        assert_eq!(step.action, StepAction::Respond(StatusCode::OK));
     }
 }

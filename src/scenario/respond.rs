@@ -10,7 +10,7 @@ use http::{HeaderValue, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Sleep, sleep};
 
-use super::step::{Action, Step};
+use super::step::{Step, StepAction};
 use crate::body::{BodyError, ResponseBody};
 use crate::http1::Abort;
 
@@ -26,17 +26,19 @@ const PARTS_PER_SECOND: u64 = 10;
 /// Returns the response of a step that does not reach the upstream. `now` is the time of the response.
 pub(crate) fn response(step: &Step, now: SystemTime) -> Response<ResponseBody> {
     let abort = match step.action {
-        Action::Reset if step.after.is_some() => None,
-        Action::Reset | Action::Refuse | Action::ExecutedThenLost => Some(Abort::Reset),
-        Action::GoAway => Some(Abort::GoAway),
-        Action::RefusedStream => Some(Abort::RefuseStream),
-        Action::Respond(_) | Action::Pass | Action::Stall(_) | Action::Truncate => None,
+        StepAction::Reset if step.after.is_some() => None,
+        StepAction::Reset | StepAction::Refuse | StepAction::ExecutedThenLost => Some(Abort::Reset),
+        StepAction::GoAway => Some(Abort::GoAway),
+        StepAction::RefusedStream => Some(Abort::RefuseStream),
+        StepAction::Respond(_) | StepAction::Pass | StepAction::Stall(_) | StepAction::Truncate => {
+            None
+        }
     };
     if let Some(abort) = abort {
         return Response::new(ResponseBody::aborted(abort));
     }
     let status = match step.action {
-        Action::Respond(status) => status,
+        StepAction::Respond(status) => status,
         _ => StatusCode::OK,
     };
     let content = step.body.clone().unwrap_or_else(|| default_body(step));
@@ -96,9 +98,9 @@ fn media_type(content: &Bytes) -> HeaderValue {
 fn body(step: &Step, content: Bytes, is_stream: bool) -> ResponseBody {
     let length = content.len() as u64;
     let fault = match step.action {
-        Action::Stall(time) => Some((step.after.unwrap_or(0), BodyFault::Pause(time))),
-        Action::Reset => step.after.map(|after| (after, BodyFault::Fail)),
-        Action::Truncate => Some((step.after.unwrap_or(length / 2), BodyFault::Fail)),
+        StepAction::Stall(time) => Some((step.after.unwrap_or(0), BodyFault::Pause(time))),
+        StepAction::Reset => step.after.map(|after| (after, BodyFault::Fail)),
+        StepAction::Truncate => Some((step.after.unwrap_or(length / 2), BodyFault::Fail)),
         _ => None,
     };
     if fault.is_none() && step.rate.is_none() && !is_stream {
@@ -108,7 +110,7 @@ fn body(step: &Step, content: Bytes, is_stream: bool) -> ResponseBody {
         None => step.after.unwrap_or(0),
         Some(_) => 0,
     };
-    let body = ResponseBody::streaming(ScriptedBody {
+    let body = ResponseBody::streaming(StepBody {
         rest: content,
         sent: 0,
         rate: step.rate,
@@ -118,7 +120,7 @@ fn body(step: &Step, content: Bytes, is_stream: bool) -> ResponseBody {
         is_due: false,
         hides_length: is_stream,
     });
-    if step.action == Action::Reset {
+    if step.action == StepAction::Reset {
         body.reset_on_failure()
     } else {
         body
@@ -137,7 +139,7 @@ enum BodyFault {
 }
 
 /// Body that is sent at a rate, and that pauses or fails after a number of bytes.
-struct ScriptedBody {
+struct StepBody {
     rest: Bytes,
     sent: u64,
     rate: Option<u64>,
@@ -153,7 +155,7 @@ struct ScriptedBody {
     hides_length: bool,
 }
 
-impl ScriptedBody {
+impl StepBody {
     /// Returns the number of bytes of the next part, and the time before it is sent.
     fn next_part(&self) -> (usize, Duration) {
         let mut length = self.rest.len() as u64;
@@ -178,7 +180,7 @@ impl ScriptedBody {
     }
 }
 
-impl Body for ScriptedBody {
+impl Body for StepBody {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -263,7 +265,7 @@ mod tests {
         (bytes, start.elapsed(), false)
     }
 
-    fn step(action: Action) -> Step {
+    fn step(action: StepAction) -> Step {
         Step {
             action,
             ..Step::respond(StatusCode::OK)
@@ -290,7 +292,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_slow_body_takes_its_length_divided_by_its_rate() {
-        let mut slow = step(Action::Respond(StatusCode::OK));
+        let mut slow = step(StepAction::Respond(StatusCode::OK));
         slow.rate = Some(16 * 1024);
         let (bytes, time, has_failed) = read(respond(&slow)).await;
         assert!(!has_failed && bytes.len() as u64 == DEFAULT_BODY);
@@ -300,7 +302,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_stall_pauses_the_body_once_and_then_completes_it() {
-        let mut stall = step(Action::Stall(Duration::from_secs(3)));
+        let mut stall = step(StepAction::Stall(Duration::from_secs(3)));
         stall.after = Some(1_024);
         let (bytes, time, has_failed) = read(respond(&stall)).await;
         assert!(!has_failed && bytes.len() as u64 == DEFAULT_BODY);
@@ -309,7 +311,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_truncated_body_fails_after_the_given_number_of_bytes() {
-        let mut truncate = step(Action::Truncate);
+        let mut truncate = step(StepAction::Truncate);
         let response = respond(&truncate);
         assert_eq!(response.body().size_hint().exact(), Some(DEFAULT_BODY));
         assert!(!response.body().resets_on_failure());
@@ -322,7 +324,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_reset_sends_nothing_or_the_bytes_before_it() {
-        let mut reset = step(Action::Reset);
+        let mut reset = step(StepAction::Reset);
         assert_eq!(respond(&reset).body().abort(), Some(Abort::Reset));
         reset.after = Some(100);
         let response = respond(&reset);
@@ -334,7 +336,7 @@ mod tests {
 
     #[test]
     fn a_stream_of_events_has_no_length() {
-        let mut events = step(Action::Truncate);
+        let mut events = step(StepAction::Truncate);
         events.body = Some(Bytes::from_static(b"data: 1\n\ndata: 2\n\n"));
         let media_type = HeaderValue::from_static("text/event-stream");
         events.headers.push((CONTENT_TYPE, media_type));

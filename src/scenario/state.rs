@@ -45,12 +45,12 @@ const HEADER_BYTES: usize = 64;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scenarios {
     states: Arc<[Arc<ScenarioState>]>,
-    shared: Arc<Bounds>,
+    shared: Arc<ScenarioTotals>,
 }
 
 /// What all scenarios of a gateway share.
 #[derive(Debug, Default)]
-struct Bounds {
+struct ScenarioTotals {
     /// Size of all records in bytes, estimated.
     bytes: AtomicUsize,
     unrecorded: AtomicU64,
@@ -76,12 +76,12 @@ pub(crate) struct ScenarioState {
     started: SystemTime,
     runs: Mutex<Runs>,
     in_flight: AtomicUsize,
-    shared: Arc<Bounds>,
-    refusal: OnceLock<Refusal>,
+    shared: Arc<ScenarioTotals>,
+    refusal: OnceLock<RefusalHook>,
 }
 
 /// How the listener refuses connections.
-struct Refusal {
+struct RefusalHook {
     refuse: RefuseConnections,
     /// Time since which the listener refuses connections, because the first step is `refuse`.
     since: Option<Moment>,
@@ -129,7 +129,7 @@ pub(crate) struct RunInfo {
 impl Scenarios {
     /// Creates the state of these scenarios.
     pub(crate) fn new(scenarios: &[Arc<Scenario>], clock: &Clock) -> Self {
-        let shared = Arc::new(Bounds::default());
+        let shared = Arc::new(ScenarioTotals::default());
         let state = |scenario| Arc::new(ScenarioState::new(scenario, clock, &shared));
         Self {
             states: scenarios.iter().map(state).collect(),
@@ -172,7 +172,7 @@ impl Scenarios {
 }
 
 impl ScenarioState {
-    fn new(scenario: &Arc<Scenario>, clock: &Clock, shared: &Arc<Bounds>) -> Self {
+    fn new(scenario: &Arc<Scenario>, clock: &Clock, shared: &Arc<ScenarioTotals>) -> Self {
         Self {
             scenario: Arc::clone(scenario),
             origin: clock.now(),
@@ -198,7 +198,7 @@ impl ScenarioState {
         if let Some(time) = time {
             refuse(time);
         }
-        let refusal = Refusal {
+        let refusal = RefusalHook {
             refuse: Box::new(refuse),
             since: time.map(|_| now),
         };
@@ -373,7 +373,7 @@ impl ScenarioState {
 }
 
 impl Runs {
-    fn get_or_start(&mut self, id: &Arc<str>, now: Duration, shared: &Bounds) -> &mut Run {
+    fn get_or_start(&mut self, id: &Arc<str>, now: Duration, shared: &ScenarioTotals) -> &mut Run {
         if self.by_id.len() >= MAX_RUNS && !self.by_id.contains_key(id) {
             self.remove_unused(shared);
         }
@@ -393,7 +393,7 @@ impl Runs {
     }
 
     /// Removes the quarter of the runs that were unused for the longest time.
-    fn remove_unused(&mut self, shared: &Bounds) {
+    fn remove_unused(&mut self, shared: &ScenarioTotals) {
         let mut used: Vec<_> = self.by_id.values().map(|run| run.used).collect();
         let at = used.len() / 4;
         let (_, limit, _) = used.select_nth_unstable(at);
@@ -408,7 +408,7 @@ impl Runs {
         }
     }
 
-    fn remove(&mut self, id: &str, shared: &Bounds) -> bool {
+    fn remove(&mut self, id: &str, shared: &ScenarioTotals) -> bool {
         let removed = self.by_id.remove(id);
         if let Some(run) = &removed {
             shared.bytes.fetch_sub(run.bytes, Ordering::Relaxed);

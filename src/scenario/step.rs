@@ -14,7 +14,7 @@ pub(crate) struct Step {
     pub(crate) text: Arc<str>,
     /// Time from the arrival of the request to the action.
     pub(crate) delay: Duration,
-    pub(crate) action: Action,
+    pub(crate) action: StepAction,
     /// Rate of the response body in bytes per second; `None` means that the body is sent at once.
     pub(crate) rate: Option<u64>,
     /// Value of `Retry-After` in the response.
@@ -32,7 +32,7 @@ pub(crate) struct Step {
 
 /// What happens to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Action {
+pub(crate) enum StepAction {
     /// The gateway responds with this status.
     Respond(StatusCode),
     /// The request goes to the upstream. Without an upstream, the gateway responds with 200.
@@ -79,7 +79,7 @@ impl Step {
         Self {
             text: status.as_str().into(),
             delay: Duration::ZERO,
-            action: Action::Respond(status),
+            action: StepAction::Respond(status),
             rate: None,
             retry_after: None,
             headers: Vec::new(),

@@ -26,7 +26,7 @@ use crate::upstream::{Timeouts, Upstream, UpstreamId};
 
 /// What routes can name.
 #[derive(Clone, Copy)]
-pub(super) struct Known<'a> {
+pub(super) struct RouteNames<'a> {
     pub(super) upstreams: &'a [Arc<Upstream>],
     pub(super) limits: &'a Limits<'a>,
     pub(super) scenarios: &'a ScenariosByName<'a>,
@@ -37,7 +37,7 @@ pub(super) struct Known<'a> {
 pub(super) fn resolve(
     file: &File,
     purpose: Purpose,
-    known: Known<'_>,
+    known: RouteNames<'_>,
     max_bytes: u64,
     buffers: Bounds<'_>,
     findings: &mut Findings,

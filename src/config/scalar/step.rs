@@ -15,7 +15,7 @@ use http::{HeaderName, HeaderValue, StatusCode};
 use super::super::suggest;
 use super::{ValueError, http_message, number};
 use crate::scenario::respond::DEFAULT_BODY;
-use crate::scenario::step::{Action, Extent, RetryAfterText, Step};
+use crate::scenario::step::{Extent, RetryAfterText, Step, StepAction};
 
 /// Words that an action can be, besides a status.
 const ACTIONS: [&str; 10] = [
@@ -77,7 +77,7 @@ struct Word<'t> {
 struct StepParser<'t> {
     step: Step,
     words: &'t [Word<'t>],
-    /// Action that determines the response; `None` for a step of `delay` or `slow` alone.
+    /// StepAction that determines the response; `None` for a step of `delay` or `slow` alone.
     outcome: Option<Word<'t>>,
     /// Options and modifying actions, in the order of the text.
     seen: Vec<Word<'t>>,
@@ -142,19 +142,19 @@ impl<'t> StepParser<'t> {
             }
             "stall" => {
                 let time = argument("stall 10s")?;
-                Action::Stall(number::timeout(time.text).map_err(|e| e.at(time))?)
+                StepAction::Stall(number::timeout(time.text).map_err(|e| e.at(time))?)
             }
-            "pass" => Action::Pass,
-            "reset" => Action::Reset,
-            "truncate" => Action::Truncate,
-            "executed-then-lost" => Action::ExecutedThenLost,
-            "goaway" => Action::GoAway,
-            "refused-stream" => Action::RefusedStream,
+            "pass" => StepAction::Pass,
+            "reset" => StepAction::Reset,
+            "truncate" => StepAction::Truncate,
+            "executed-then-lost" => StepAction::ExecutedThenLost,
+            "goaway" => StepAction::GoAway,
+            "refused-stream" => StepAction::RefusedStream,
             "refuse" => {
                 self.step.extent = Extent::For(DEFAULT_REFUSAL);
-                Action::Refuse
+                StepAction::Refuse
             }
-            _ => Action::Respond(status(word)?),
+            _ => StepAction::Respond(status(word)?),
         };
         if let Some(first) = &self.outcome {
             let title = format!("`{}` cannot be combined with `{}`", word.text, first.text);
@@ -233,8 +233,8 @@ fn check(step: &Step, outcome: Option<Word<'_>>, seen: &[Word<'_>]) -> Result<()
         all.find(|word| word.text == name || option_name(word.text) == Some(name))
     };
     let sends_body = match step.action {
-        Action::Respond(_) | Action::Stall(_) | Action::Truncate => true,
-        Action::Reset => step.after.is_some(),
+        StepAction::Respond(_) | StepAction::Stall(_) | StepAction::Truncate => true,
+        StepAction::Reset => step.after.is_some(),
         _ => false,
     };
     let action = outcome.as_ref().map_or("slow", |word| word.text);
@@ -242,11 +242,11 @@ fn check(step: &Step, outcome: Option<Word<'_>>, seen: &[Word<'_>]) -> Result<()
     if !sends_body {
         without_effect.extend(["retry-after", "header", "body", "slow"]);
     }
-    if step.action == Action::Refuse {
+    if step.action == StepAction::Refuse {
         without_effect.extend(["delay", "times", "chance"]);
     }
     let has_after = match step.action {
-        Action::Stall(_) | Action::Reset | Action::Truncate => true,
+        StepAction::Stall(_) | StepAction::Reset | StepAction::Truncate => true,
         _ => step.rate.is_some() && sends_body,
     };
     if !has_after {
@@ -271,7 +271,7 @@ fn check(step: &Step, outcome: Option<Word<'_>>, seen: &[Word<'_>]) -> Result<()
         let title = format!("`{}` is not within the body of {length} bytes", word.text);
         return Err(error(title, "write a smaller size, or a longer `body`").at(word));
     }
-    if step.action == Action::Truncate && length == 0 {
+    if step.action == StepAction::Truncate && length == 0 {
         let help = "write a longer `body`";
         return Err(error("an empty body cannot be truncated", help));
     }

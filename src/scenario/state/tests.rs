@@ -170,7 +170,7 @@ fn a_full_record_counts_further_requests_and_still_selects_steps() {
 fn the_listener_refuses_connections_before_its_step() {
     let (first, _, clock) = scenarios(CountBy::Client);
     let mut refuse = Step::respond(StatusCode::OK);
-    refuse.action = super::super::step::Action::Refuse;
+    refuse.action = super::super::step::StepAction::Refuse;
     refuse.extent = super::super::step::Extent::For(Duration::from_secs(2));
     let mut scenario = Scenario::clone(&first.scenario);
     scenario.steps.insert(0, Arc::new(refuse));

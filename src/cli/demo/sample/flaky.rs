@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use serde_json::json;
 
 use crate::clock::Moment;
-use crate::scenario::step::{Action, RetryAfterText, Step};
+use crate::scenario::step::{RetryAfterText, Step, StepAction};
 use crate::scenario::{AtEnd, CountBy, Position, Scenario, respond as scripted};
 
 /// Maximum number of stored positions. At this number, a new path or query makes all scripts restart.
@@ -46,7 +46,7 @@ async fn respond(
         Err(error) => return bad_request(&error),
     };
     let (mut step, turn) = next_step(&positions, uri.to_string(), &scenario);
-    if let Action::Respond(status) = step.action {
+    if let StepAction::Respond(status) = step.action {
         let body = json!({ "turn": turn, "status": status.as_u16() });
         step.body = Some(body.to_string().into());
     }

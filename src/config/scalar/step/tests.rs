@@ -16,16 +16,19 @@ fn every_action_is_parsed() {
     let action = |text: &str| valid(text).action;
     assert_eq!(
         action("503"),
-        Action::Respond(StatusCode::SERVICE_UNAVAILABLE)
+        StepAction::Respond(StatusCode::SERVICE_UNAVAILABLE)
     );
-    assert_eq!(action("pass"), Action::Pass);
-    assert_eq!(action("stall 10s"), Action::Stall(Duration::from_secs(10)));
-    assert_eq!(action("reset"), Action::Reset);
-    assert_eq!(action("truncate"), Action::Truncate);
-    assert_eq!(action("executed-then-lost"), Action::ExecutedThenLost);
-    assert_eq!(action("goaway"), Action::GoAway);
-    assert_eq!(action("refused-stream"), Action::RefusedStream);
-    assert_eq!(action("refuse"), Action::Refuse);
+    assert_eq!(action("pass"), StepAction::Pass);
+    assert_eq!(
+        action("stall 10s"),
+        StepAction::Stall(Duration::from_secs(10))
+    );
+    assert_eq!(action("reset"), StepAction::Reset);
+    assert_eq!(action("truncate"), StepAction::Truncate);
+    assert_eq!(action("executed-then-lost"), StepAction::ExecutedThenLost);
+    assert_eq!(action("goaway"), StepAction::GoAway);
+    assert_eq!(action("refused-stream"), StepAction::RefusedStream);
+    assert_eq!(action("refuse"), StepAction::Refuse);
     assert_eq!(valid("delay 1s").delay, Duration::from_secs(1));
     assert_eq!(valid("slow 1KiB").rate, Some(1_024));
     assert_eq!(valid("slow 1KiB/s").rate, Some(1_024));
@@ -36,9 +39,12 @@ fn actions_are_combined_with_plus() {
     let step = valid("delay 200ms + slow 2KiB + 429 retry-after=2");
     assert_eq!(step.delay, Duration::from_millis(200));
     assert_eq!(step.rate, Some(2_048));
-    assert_eq!(step.action, Action::Respond(StatusCode::TOO_MANY_REQUESTS));
+    assert_eq!(
+        step.action,
+        StepAction::Respond(StatusCode::TOO_MANY_REQUESTS)
+    );
     assert_eq!(valid("429 + delay 1s").delay, Duration::from_secs(1));
-    assert_eq!(valid("delay 1s + reset").action, Action::Reset);
+    assert_eq!(valid("delay 1s + reset").action, StepAction::Reset);
 }
 
 #[test]
