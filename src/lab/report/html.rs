@@ -11,7 +11,7 @@ use std::fmt::{self, Write as _};
 
 use super::document::{Document, DocumentRule, DocumentScenario};
 use super::terminal::{observed, tally};
-use super::text::{escape_markup, verdict_name, verdict_symbol};
+use super::text::{count, escape_markup, verdict_name, verdict_symbol};
 use crate::lab::verdict::Verdict;
 use timeline::Timeline;
 
@@ -118,28 +118,47 @@ fn write_scenario(
     Ok(())
 }
 
-/// Writes the table of the rules, worst verdict first. Rules without enough data come last.
+/// Writes the rules, worst verdict first. Rules without enough data are folded, because a scenario concerns few rules.
 fn write_rules(
     scenario: &DocumentScenario,
     timeline: &Timeline<'_>,
     out: &mut String,
 ) -> fmt::Result {
-    if scenario.rules.is_empty() {
-        return Ok(());
+    let with = |verdict| {
+        scenario
+            .rules
+            .iter()
+            .filter(move |it| it.verdict == verdict)
+    };
+    let judged: Vec<_> = [Verdict::Fail, Verdict::Warn, Verdict::Pass]
+        .into_iter()
+        .flat_map(with)
+        .collect();
+    let others: Vec<_> = with(Verdict::NotEnoughData).collect();
+    if !judged.is_empty() {
+        out.push_str("<h3>Rules</h3>\n");
+        write_rule_table(&judged, timeline, out)?;
     }
+    if !others.is_empty() {
+        let number = count(others.len() as u64, "rule");
+        let summary = format!("{number} without enough data");
+        writeln!(out, "<details>\n<summary>{summary}</summary>")?;
+        write_rule_table(&others, timeline, out)?;
+        out.push_str("</details>\n");
+    }
+    Ok(())
+}
+
+fn write_rule_table(
+    rules: &[&DocumentRule],
+    timeline: &Timeline<'_>,
+    out: &mut String,
+) -> fmt::Result {
     out.push_str(
-        "<h3>Rules</h3>\n<table class=\"rules\">\n<thead><tr><th>Verdict</th><th>Rule</th><th>Result</th></tr></thead>\n\
-         <tbody>\n",
+        "<table class=\"rules\">\n<thead><tr><th>Verdict</th><th>Rule</th><th>Result</th></tr></thead>\n<tbody>\n",
     );
-    for verdict in [
-        Verdict::Fail,
-        Verdict::Warn,
-        Verdict::Pass,
-        Verdict::NotEnoughData,
-    ] {
-        for rule in scenario.rules.iter().filter(|it| it.verdict == verdict) {
-            write_rule(rule, timeline, out)?;
-        }
+    for rule in rules {
+        write_rule(rule, timeline, out)?;
     }
     out.push_str("</tbody>\n</table>\n");
     Ok(())

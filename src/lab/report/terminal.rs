@@ -64,7 +64,10 @@ impl Page {
         self.line("");
         let titles = scenario.rules.iter().map(|rule| display_width(rule.title));
         let column = VERDICT + titles.max().unwrap_or(0) + 2;
-        for rule in &scenario.rules {
+        // Rules without enough data come last, because they say nothing about the client.
+        let has_data = |rule: &&DocumentRule| rule.verdict != Verdict::NotEnoughData;
+        let (judged, others): (Vec<_>, Vec<_>) = scenario.rules.iter().partition(has_data);
+        for rule in judged.into_iter().chain(others) {
             self.rule(rule, column);
         }
         if !scenario.rules.is_empty() {
