@@ -85,10 +85,14 @@ impl Scenario {
                 StepAction::Stall(time) => time,
                 _ => Duration::ZERO,
             };
-            let once = step.delay + stall + step.stated_wait() + step.transfer_time();
+            // A step can state a wait of any length.
+            let parts = [step.delay, stall, step.stated_wait(), step.transfer_time()];
+            let once = parts
+                .into_iter()
+                .fold(Duration::ZERO, Duration::saturating_add);
             match step.extent {
                 Extent::Times(times) => once.saturating_mul(times.get()),
-                Extent::For(time) => once + time,
+                Extent::For(time) => once.saturating_add(time),
             }
         });
         waits.fold(Duration::ZERO, Duration::saturating_add)
@@ -104,7 +108,7 @@ impl Step {
                 let seconds = value.to_str().ok().and_then(|text| text.parse().ok());
                 Duration::from_secs(seconds.unwrap_or(0))
             }
-            Some(RetryAfterText::DateIn(time)) => *time + Duration::from_secs(1),
+            Some(RetryAfterText::DateIn(time)) => time.saturating_add(Duration::from_secs(1)),
             Some(RetryAfterText::DateBefore(_)) | None => Duration::ZERO,
         }
     }

@@ -180,6 +180,17 @@ mod tests {
     }
 
     #[test]
+    fn waits_of_any_length_have_a_sum() {
+        let text = "[scenario.a]\nsteps = [\"delay 1s + 429 retry-after=18446744073709551615\", \"503 for=2s\"]\n";
+        let file = ScenarioFile {
+            name: "lab.toml",
+            text,
+        };
+        let scenarios = file.scenarios(&Environment::default()).unwrap();
+        assert_eq!(scenarios[0].longest_wait(), std::time::Duration::MAX);
+    }
+
+    #[test]
     fn an_unknown_scenario_is_an_error_with_a_suggestion() {
         let errors = policy("[scenario.flaky]\nsteps = [\"503\"]\n", "flakey").unwrap_err();
         assert!(
