@@ -15,6 +15,9 @@ const IMMEDIATE: f64 = 0.02;
 /// Least growth from one delay to the next that counts as growth.
 const MIN_STEP: f64 = 1.15;
 
+/// Least number of delays of one operation that show a level.
+const MIN_LEVEL: usize = 8;
+
 /// Judges whether the delay grows.
 pub(super) fn backoff(record: &Record<'_>) -> Finding {
     let delays = Delays::chosen(record, 2);
@@ -100,7 +103,7 @@ fn growth(samples: &[Sample]) -> Growth {
 fn growth_of_one(samples: &[Sample]) -> Growth {
     let steps: Vec<_> = steps(samples).collect();
     let is_equal = |step: &f64| (0.95..1.05).contains(step);
-    if steps.iter().all(is_equal) {
+    if steps.iter().all(is_equal) || is_level(samples) {
         return Growth::Constant;
     }
     let growing = steps.iter().take_while(|step| **step >= MIN_STEP).count();
@@ -111,6 +114,22 @@ fn growth_of_one(samples: &[Sample]) -> Growth {
     } else {
         Growth::Unclear
     }
+}
+
+/// Whether the many delays of one operation stay at one level, although each varies with the load of the machine.
+fn is_level(samples: &[Sample]) -> bool {
+    let delays: Vec<_> = samples.iter().map(Sample::median).collect();
+    if delays.len() < MIN_LEVEL {
+        return false;
+    }
+    let median = |delays: &[f64]| {
+        let mut sorted = delays.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        sorted[sorted.len() / 2]
+    };
+    let is_same = |ratio: f64| (0.8..1.25).contains(&ratio);
+    let (early, late) = delays.split_at(delays.len() / 2);
+    is_same(median(&delays[1..]) / delays[0]) && is_same(median(late) / median(early))
 }
 
 /// Returns the base, factor and cap of growing delays as text.

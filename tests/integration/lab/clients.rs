@@ -107,7 +107,7 @@ fn broken(variant: &str) -> Command {
 #[test]
 fn curl_follows_retry_after() {
     let mut curl = Command::new("curl");
-    curl.args(["-s", "-o", "/dev/null", "--retry", "3", "{url}/"]);
+    curl.args(["-s", "--retry", "3", "{url}/"]);
     let judged = judge("limited", &[], &curl);
     assert_eq!(judged.verdict("retry-after"), "pass");
     assert_eq!(judged.code, Some(0));
@@ -174,7 +174,6 @@ fn a_constant_interval_without_end_is_detected() {
     let judged = judge("always-limited", &["--timeout", "4s"], &broken("endless"));
     assert_eq!(judged.failed(), ["stops"]);
     assert_eq!(judged.verdict("backoff"), "warn");
-    assert_eq!(judged.verdict("jitter"), "warn");
     assert_eq!(judged.code, Some(1));
 }
 

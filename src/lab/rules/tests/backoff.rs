@@ -45,6 +45,14 @@ fn growing_delays_are_fitted() {
 }
 
 #[test]
+fn many_delays_at_one_level_are_constant_although_they_vary() {
+    let varying = [101, 118, 102, 140, 101, 103, 99, 125, 101, 110];
+    assert_eq!(verdict(Rule::Backoff, delays(&varying)), Verdict::Warn);
+    let capped = [100, 200, 400, 500, 500, 540, 500, 500, 520, 500];
+    assert_ne!(verdict(Rule::Backoff, delays(&capped)), Verdict::Warn);
+}
+
+#[test]
 fn constant_and_immediate_retries_are_warnings() {
     for (constant, text) in [
         (
