@@ -2,6 +2,7 @@
 //! upstreams.
 
 mod idempotency;
+mod scenarios;
 mod store;
 mod upstreams;
 
@@ -67,18 +68,7 @@ impl Collector for Scrape {
         self.encode_keyed(&mut encoder)?;
         self.encode_records(&mut encoder)?;
         self.encode_store(&mut encoder)?;
-        let scenarios = self.scenarios.usage();
         for (name, help, count) in [
-            (
-                "scenario_requests_unrecorded",
-                "Requests of scenarios that are not in the record because it is full",
-                scenarios.unrecorded,
-            ),
-            (
-                "scenario_runs_removed",
-                "Runs of scenarios that were removed because there are too many",
-                scenarios.removed_runs,
-            ),
             (
                 "ambiguous_paths",
                 "Requests rejected because their path is ambiguous",
@@ -116,22 +106,13 @@ impl Collector for Scrape {
             )?;
         }
         self.encode_http2(&mut encoder)?;
+        self.encode_scenarios(&mut encoder)?;
         self.encode_buffers(&mut encoder)?;
         let buckets = self.buckets.local();
         let workers = || self.workers.iter();
         let connections = workers().map(|worker| worker.connections.get()).sum();
         let lingering = workers().map(|worker| worker.http2.lingering.get()).sum();
         for (name, help, value) in [
-            (
-                "scenario_runs",
-                "Runs of scenarios in memory",
-                size(scenarios.runs),
-            ),
-            (
-                "scenario_record_bytes",
-                "Estimated size of the records of scenarios, in bytes",
-                size(scenarios.record_bytes),
-            ),
             ("buckets", "Tracked buckets", size(buckets.tracked())),
             (
                 "buckets_max",

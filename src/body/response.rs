@@ -146,7 +146,8 @@ impl fmt::Debug for ResponseBody {
         f.debug_struct("ResponseBody")
             .field("held", &self.held.len())
             .field("is_streaming", &self.stream.is_some())
-            .finish()
+            .field("abort", &self.abort)
+            .finish_non_exhaustive()
     }
 }
 

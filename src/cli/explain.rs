@@ -7,6 +7,7 @@ use std::io::{Write as _, stdout};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -25,6 +26,7 @@ use crate::respond::cors::preflight_method;
 use crate::route::Matcher;
 use crate::scenario::{AtEnd, CountBy, Scenario};
 use crate::throttle::{Exceed, KeyPart, Limit, Mode};
+use crate::upstream::Upstream;
 
 /// Show the route, client, rate limits and outcome of a request without sending it.
 #[derive(Debug, clap::Args)]
@@ -148,17 +150,10 @@ fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
         }
     };
     line("route", route.name.to_string());
-    if let Some(scenario) = &route.scenario {
-        line("scenario", describe_scenario(scenario));
-    }
     let upstream = route.upstream.map(|it| &policy.upstreams[it.id.0]);
-    line(
-        "upstream",
-        upstream.map_or(
-            "none: requests that pass the scenario get 200".into(),
-            |it| upstream::servers(it),
-        ),
-    );
+    for (name, text) in destination(route, upstream) {
+        line(name, text);
+    }
     if let Some(dropped) = dropped(&sent, &headers, names) {
         line("dropped", dropped);
     }
@@ -210,6 +205,23 @@ fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
         }
     }
     lines.join("\n")
+}
+
+/// Describes the scenario of a route and the servers of its upstream.
+fn destination(
+    route: &RoutePolicy,
+    upstream: Option<&Arc<Upstream>>,
+) -> Vec<(&'static str, String)> {
+    let scenario = route.scenario.as_deref();
+    let scenario = scenario.map(|scenario| ("scenario", describe_scenario(scenario)));
+    let servers = match upstream {
+        Some(upstream) => upstream::servers(upstream),
+        None => "none: requests that pass the scenario get 200".into(),
+    };
+    scenario
+        .into_iter()
+        .chain([("upstream", servers)])
+        .collect()
 }
 
 /// Describes the steps of a scenario, which requests count together, and what follows the last step.

@@ -26,11 +26,11 @@ const MAX_BYTES: usize = 128 * 1024;
 pub struct TooManyReadings;
 
 /// One step in which a server transforms a path. Returns `None` if the step does not change the path.
-type Step = fn(&[u8]) -> Option<Vec<u8>>;
+type DecodingStep = fn(&[u8]) -> Option<Vec<u8>>;
 
-const DECODING_STEPS: [Step; 2] = [decode, decode_except_slashes];
+const DECODING_STEPS: [DecodingStep; 2] = [decode, decode_except_slashes];
 
-const OTHER_STEPS: [Step; 7] = [
+const OTHER_STEPS: [DecodingStep; 7] = [
     decode_overlong,
     replace_backslashes,
     remove_parameters,

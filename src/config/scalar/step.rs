@@ -3,19 +3,20 @@
 //! A step is a list of words, separated by spaces. Its actions come first and are joined with `+`. Options have the form
 //! `name=value`. A value in double quotes can contain spaces and the escapes `\"`, `\\`, `\n`, `\r` and `\t`.
 
-use std::borrow::Cow;
+mod values;
+
 use std::num::NonZeroU32;
 use std::ops::Range;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::header::{CONNECTION, CONTENT_LENGTH, DATE, TRANSFER_ENCODING};
-use http::{HeaderName, HeaderValue, StatusCode};
+use http::StatusCode;
 
+use self::values::{byte_rate, chance, header, retry_after, status, unquote};
 use super::super::suggest;
-use super::{ValueError, http_message, number};
+use super::{ValueError, number};
 use crate::scenario::respond::DEFAULT_BODY;
-use crate::scenario::step::{Extent, RetryAfterText, Step, StepAction};
+use crate::scenario::step::{Extent, Step, StepAction};
 
 /// Words that an action can be, besides a status.
 const ACTIONS: [&str; 10] = [
@@ -63,7 +64,7 @@ pub(super) fn step(text: &str) -> Result<Step, ValueError> {
         seen,
         ..
     } = parser;
-    check(&step, outcome, &seen)?;
+    check(&step, outcome.as_ref(), &seen)?;
     Ok(step)
 }
 
@@ -77,7 +78,7 @@ struct Word<'t> {
 struct StepParser<'t> {
     step: Step,
     words: &'t [Word<'t>],
-    /// StepAction that determines the response; `None` for a step of `delay` or `slow` alone.
+    /// Action that determines the response; `None` for a step of `delay` or `slow` alone.
     outcome: Option<Word<'t>>,
     /// Options and modifying actions, in the order of the text.
     seen: Vec<Word<'t>>,
@@ -167,10 +168,10 @@ impl<'t> StepParser<'t> {
     }
 
     fn option(&mut self, word: &Word<'t>, name: &str, value: &str) -> Result<(), ValueError> {
-        if name != "header" {
-            self.once(word, name)?;
-        } else {
+        if name == "header" {
             self.seen.push(word.clone());
+        } else {
+            self.once(word, name)?;
         }
         let value = unquote(value);
         let parsed = match name {
@@ -227,7 +228,7 @@ impl ValueError {
 }
 
 /// Checks that the options of a step have an effect, and that they do not contradict each other.
-fn check(step: &Step, outcome: Option<Word<'_>>, seen: &[Word<'_>]) -> Result<(), ValueError> {
+fn check(step: &Step, outcome: Option<&Word<'_>>, seen: &[Word<'_>]) -> Result<(), ValueError> {
     let find = |name: &str| {
         let mut all = seen.iter();
         all.find(|word| word.text == name || option_name(word.text) == Some(name))
@@ -237,7 +238,7 @@ fn check(step: &Step, outcome: Option<Word<'_>>, seen: &[Word<'_>]) -> Result<()
         StepAction::Reset => step.after.is_some(),
         _ => false,
     };
-    let action = outcome.as_ref().map_or("slow", |word| word.text);
+    let action = outcome.map_or("slow", |word| word.text);
     let mut without_effect = Vec::new();
     if !sends_body {
         without_effect.extend(["retry-after", "header", "body", "slow"]);
@@ -334,115 +335,13 @@ fn option_name(word: &str) -> Option<&str> {
 
 /// Returns the error for a word at a place where only an option or `+` is valid.
 fn unexpected(word: &Word<'_>) -> ValueError {
-    match word.text.split_once('=') {
-        Some((name, _)) => {
-            let title = format!("`{name}` is not an option of a step");
-            error(title, suggest::remedy(name, OPTIONS.into_iter())).at(word)
-        }
-        None => {
-            let title = format!("`{}` follows an action without `+`", word.text);
-            let help =
-                "join actions with `+`, as in `delay 200ms + 503`; write an option as `name=value`";
-            error(title, help).at(word)
-        }
+    if let Some((name, _)) = word.text.split_once('=') {
+        let title = format!("`{name}` is not an option of a step");
+        return error(title, suggest::remedy(name, OPTIONS.into_iter())).at(word);
     }
-}
-
-fn status(word: &Word<'_>) -> Result<StatusCode, ValueError> {
-    if !word.text.bytes().all(|byte| byte.is_ascii_digit()) {
-        let title = format!("`{}` is not an action of a step", word.text);
-        let help = suggest::remedy(word.text, ACTIONS.into_iter());
-        return Err(error(title, format!("{help}, or a status such as `503`")).at(word));
-    }
-    let number = word.text.parse().ok().filter(|n| (200..600).contains(n));
-    let status = number.and_then(|number| StatusCode::from_u16(number).ok());
-    status.ok_or_else(|| {
-        let title = format!("`{}` is not the status of a response", word.text);
-        error(title, "write a status from 200 to 599").at(word)
-    })
-}
-
-/// Parses a number of bytes per second, with or without `/s`.
-fn byte_rate(word: &Word<'_>) -> Result<u64, ValueError> {
-    let text = word.text.strip_suffix("/s").unwrap_or(word.text);
-    let rate = number::size(text).ok().filter(|rate| *rate > 0);
-    rate.ok_or_else(|| {
-        let title = format!("`{}` is not a number of bytes per second", word.text);
-        error(
-            title,
-            "write a size of at least 1 byte, such as `slow 1KiB`",
-        )
-        .at(word)
-    })
-}
-
-fn retry_after(value: &str) -> Result<RetryAfterText, ValueError> {
-    if let Some(offset) = value.strip_prefix("http-date:") {
-        let (sign, time) = offset.split_at_checked(1).unwrap_or(("", ""));
-        let parsed = number::duration(time);
-        return match (sign, parsed) {
-            ("+", Ok(time)) => Ok(RetryAfterText::DateIn(time)),
-            ("-", Ok(time)) => Ok(RetryAfterText::DateBefore(time)),
-            _ => Err(error(
-                format!("`{value}` is not a date"),
-                "write `retry-after=http-date:+10s`, or `http-date:-10s` for a date in the past",
-            )),
-        };
-    }
-    http_message::header_value(value).map(RetryAfterText::Literal)
-}
-
-fn header(value: &str) -> Result<(HeaderName, HeaderValue), ValueError> {
-    let Some((name, text)) = value.split_once(':') else {
-        return Err(error(
-            format!("`{value}` is not a header"),
-            "write `header=\"Name: value\"`",
-        ));
-    };
-    let name = http_message::header_name(name)?;
-    if [CONNECTION, CONTENT_LENGTH, DATE, TRANSFER_ENCODING].contains(&name) {
-        return Err(error(
-            format!("a step cannot set the header `{name}`"),
-            "remove the header: the gateway sets it",
-        ));
-    }
-    Ok((name, http_message::header_value(text.trim())?))
-}
-
-fn chance(value: &str) -> Result<f64, ValueError> {
-    let percent = value.strip_suffix('%').and_then(|text| text.parse().ok());
-    match percent.filter(|percent| (0.0..=100.0).contains(percent)) {
-        Some(percent) => Ok(percent / 100.0),
-        None => Err(error(
-            format!("`{value}` is not a chance"),
-            "write a percentage from 0% to 100%, such as `chance=30%`",
-        )),
-    }
-}
-
-/// Removes the double quotes of a value and replaces its escapes. A value without quotes is returned unchanged.
-fn unquote(value: &str) -> Cow<'_, str> {
-    let quoted = value.strip_prefix('"');
-    let Some(quoted) = quoted.and_then(|rest| rest.strip_suffix('"')) else {
-        return value.into();
-    };
-    let mut text = String::with_capacity(quoted.len());
-    let mut characters = quoted.chars();
-    while let Some(character) = characters.next() {
-        if character != '\\' {
-            text.push(character);
-            continue;
-        }
-        match characters.next() {
-            Some('n') => text.push('\n'),
-            Some('r') => text.push('\r'),
-            Some('t') => text.push('\t'),
-            Some(other @ ('"' | '\\')) => text.push(other),
-            Some(other) => text.extend(['\\', other]),
-            None => text.push('\\'),
-        }
-    }
-    text.into()
+    let title = format!("`{}` follows an action without `+`", word.text);
+    let help = "join actions with `+`, as in `delay 200ms + 503`; write an option as `name=value`";
+    error(title, help).at(word)
 }
 
 #[cfg(test)]

@@ -1,4 +1,7 @@
+use http::HeaderValue;
+
 use super::*;
+use crate::scenario::step::RetryAfterText;
 
 fn valid(text: &str) -> Step {
     step(text).unwrap_or_else(|error| panic!("{text}: {error}"))

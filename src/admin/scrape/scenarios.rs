@@ -1,0 +1,44 @@
+//! Exports metrics of the runs and records of scenarios. They are exported only if the configuration has a scenario.
+
+use std::fmt;
+
+use prometheus_client::encoding::DescriptorEncoder;
+use prometheus_client::metrics::MetricType;
+
+use super::{Scrape, counter, gauge, size};
+
+impl Scrape {
+    pub(super) fn encode_scenarios(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        if self.scenarios.iter().next().is_none() {
+            return Ok(());
+        }
+        let usage = self.scenarios.usage();
+        for (name, help, value) in [
+            ("scenario_runs", "Runs of scenarios in memory", usage.runs),
+            (
+                "scenario_record_bytes",
+                "Estimated size of the records of scenarios, in bytes",
+                usage.record_bytes,
+            ),
+        ] {
+            let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            gauge(metric, size(value))?;
+        }
+        for (name, help, count) in [
+            (
+                "scenario_requests_unrecorded",
+                "Requests of scenarios that are not in the record because it is full",
+                usage.unrecorded,
+            ),
+            (
+                "scenario_runs_removed",
+                "Runs of scenarios that were removed because there are too many",
+                usage.removed_runs,
+            ),
+        ] {
+            let metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            counter(metric, count)?;
+        }
+        Ok(())
+    }
+}
