@@ -65,6 +65,11 @@ impl Trust {
         }
     }
 
+    /// Returns the identity of the client at `address`.
+    pub(crate) fn client_id(&self, address: IpAddr) -> ClientId {
+        ClientId::of(address, self.ipv6_prefix)
+    }
+
     /// Determines the client of a request that arrived from `peer`, and the proxies that the request passed.
     ///
     /// `X-Forwarded-For` is read only if the peer is trusted. The header must have at most 256 addresses.

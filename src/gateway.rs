@@ -52,6 +52,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use thiserror::Error;
+use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -109,26 +110,28 @@ impl Gateway {
     /// Binds the listeners and starts the workers. Returns when all worker threads are started.
     pub fn start(shared: Shared) -> Result<Self, StartError> {
         let settings = &shared.policy.server;
+        let tls = settings.tls.as_ref().map(tls::acceptor).transpose()?;
         let sockets = listen::bind(&settings.listen, settings.workers)?;
-        Self::start_on(sockets, &RefusalWatch::never(), shared)
+        Self::start_on(sockets, tls.as_ref(), &RefusalWatch::never(), shared)
     }
 
     /// Starts a gateway whose listeners can refuse connections for a time.
     pub(crate) fn start_with_refusal(shared: Shared) -> Result<(Self, Refusal), StartError> {
         let settings = &shared.policy.server;
+        let tls = settings.tls.as_ref().map(tls::acceptor).transpose()?;
         let sockets = listen::bind(&settings.listen, settings.workers)?;
         let refusal = Refusal::new(&sockets).map_err(StartError::Worker)?;
-        let gateway = Self::start_on(sockets, &refusal.watch(), shared)?;
+        let gateway = Self::start_on(sockets, tls.as_ref(), &refusal.watch(), shared)?;
         Ok((gateway, refusal))
     }
 
     fn start_on(
         sockets: listen::Sockets,
+        tls: Option<&TlsAcceptor>,
         refusal: &RefusalWatch,
         shared: Shared,
     ) -> Result<Self, StartError> {
         let settings = &shared.policy.server;
-        let tls = settings.tls.as_ref().map(tls::acceptor).transpose()?;
         // All workers are prepared before the first worker starts. If preparing fails, no worker has accepted a
         // connection yet.
         let stop = Stop::default();
@@ -142,7 +145,7 @@ impl Gateway {
                     pipeline: Pipeline::new(&shared, number, tasks.clone())?,
                     tasks,
                     sockets,
-                    tls: tls.clone(),
+                    tls: tls.cloned(),
                     stop: stop.clone(),
                     refusal: refusal.clone(),
                     checks: if number == 0 {
@@ -155,9 +158,7 @@ impl Gateway {
                     } else {
                         Vec::new()
                     },
-                    timer_delay: (number == 0)
-                        .then(|| shared.scenarios.measure_timers())
-                        .flatten(),
+                    timer_delay: shared.scenarios.measure_timers(),
                     connections: (settings.limits.connections / settings.workers).max(1),
                 })
             })

@@ -130,6 +130,7 @@ where
     let mut is_stopping = false;
     let mut is_aborted = false;
     let mut last_active = Instant::now();
+    let mut go_away = pin!(state.go_away.notified());
     let mut check = pin!(sleep(timeouts.idle.min(timeouts.write)));
     loop {
         tokio::select! {
@@ -159,7 +160,7 @@ where
                     exchange(request, respond, timeouts, &state, service).await;
                 });
             }
-            () = state.go_away.notified() => {
+            () = go_away.as_mut(), if !is_aborted => {
                 is_aborted = true;
                 connection.abrupt_shutdown(Reason::NO_ERROR);
             }

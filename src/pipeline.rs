@@ -251,7 +251,10 @@ impl Pipeline {
             };
 
             let Routed { ctx, rule, .. } = &*routed;
-            if let Some(scenario) = &rule.scenario {
+            // A CORS preflight is not an attempt of the client, so it uses no step.
+            if let Some(scenario) = &rule.scenario
+                && !ctx.is_preflight
+            {
                 let responding = Box::pin(self.run_scenario(&routed, scenario, request));
                 let (response, recording) = responding.await;
                 return pending.finish_recorded(response, Some(recording));
@@ -296,11 +299,12 @@ impl Pipeline {
             .map_err(|error| Problem::bad_request(error.to_string()))?;
         pending.set_client(caller.id());
 
+        let preflight = preflight_method(request.method(), request.headers());
         if self.has_tests {
-            self.remove_test_prefix(request);
+            let method = preflight.as_ref().unwrap_or(request.method()).clone();
+            self.remove_test_prefix(request, &method);
         }
         let path = path::read(request.uri().path(), request.uri().query())?;
-        let preflight = preflight_method(request.method(), request.headers());
         let method = preflight.as_ref().unwrap_or(request.method());
         let selected = self.routes.select(method, &path);
         if let Some(target) = path.rewritten() {

@@ -25,7 +25,7 @@ use self::step::{Extent, Step, StepAction};
 
 pub(crate) use position::Position;
 pub(crate) use record::Recording;
-pub(crate) use state::{RunInfo, ScenarioState, Scenarios, is_test_id};
+pub(crate) use state::{RunInfo, ScenarioState, Scenarios, is_test_id, split_test_prefix};
 
 /// Header that names the test of a request, for scenarios with `by = "test"`.
 pub(crate) const X_TIDEGATE_TEST: http::HeaderName =
@@ -78,7 +78,7 @@ impl Scenario {
             .any(|step| step.action == StepAction::Refuse)
     }
 
-    /// Returns how long a patient client takes at most: the sum of all delays, stalls, outages and stated waits.
+    /// Returns the sum of all delays, stalls, outages and stated waits. A client that obeys them takes this long.
     pub(crate) fn longest_wait(&self) -> Duration {
         let waits = self.steps.iter().map(|step| {
             let stall = match step.action {
@@ -103,14 +103,25 @@ impl Step {
     /// Returns the time that the headers of the response ask the client to wait.
     fn stated_wait(&self) -> Duration {
         use step::RetryAfterText;
-        match &self.retry_after {
+        let seconds = |text: &str| text.parse().ok().map(Duration::from_secs);
+        let in_headers = self.headers.iter().filter_map(|(name, value)| {
+            let text = value.to_str().ok()?;
+            match name.as_str() {
+                "retry-after" => seconds(text),
+                "retry-after-ms" | "x-amz-retry-after" => {
+                    text.parse().ok().map(Duration::from_millis)
+                }
+                _ => None,
+            }
+        });
+        let in_headers = in_headers.max().unwrap_or_default();
+        in_headers.max(match &self.retry_after {
             Some(RetryAfterText::Literal(value)) => {
-                let seconds = value.to_str().ok().and_then(|text| text.parse().ok());
-                Duration::from_secs(seconds.unwrap_or(0))
+                value.to_str().ok().and_then(seconds).unwrap_or_default()
             }
             Some(RetryAfterText::DateIn(time)) => time.saturating_add(Duration::from_secs(1)),
             Some(RetryAfterText::DateBefore(_)) | None => Duration::ZERO,
-        }
+        })
     }
 
     /// Returns the time that the response body takes at the configured rate.

@@ -3,9 +3,8 @@
 //! The id of a run is the id of a test if the scenario has `by = "test"`, and otherwise the address of a client. A run
 //! starts with the first request of its test or client, or when it is created here.
 
-use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::Duration;
 
 use axum::extract::{Path, RawQuery, State};
 use axum::http::header::CONTENT_TYPE;
@@ -26,6 +25,12 @@ use crate::scenario::{CountBy, RunInfo, ScenarioState, is_test_id};
 
 /// Maximum number of runs in one response.
 const MAX_SHOWN: usize = 1_000;
+
+/// Number of checks whether a request of a run is in flight, before its verdict.
+const SETTLE_CHECKS: u32 = 20;
+
+/// Time between these checks.
+const SETTLE_INTERVAL: Duration = Duration::from_millis(10);
 
 pub(super) fn routes() -> Router<Arc<AdminState>> {
     Router::new()
@@ -64,18 +69,19 @@ struct RunView {
     header: Option<String>,
 }
 
-async fn list(State(admin): State<Arc<AdminState>>) -> Json<RunsView> {
+async fn list(State(admin): State<Arc<AdminState>>, RawQuery(query): RawQuery) -> Json<RunsView> {
+    let name = scenario_name(query.as_deref());
     let states = admin.scenarios.iter();
+    let states =
+        states.filter(|state| name.as_deref().is_none_or(|it| it == &*state.scenario.name));
     let mut runs: Vec<_> = states
-        .flat_map(|state| {
-            let runs = state.runs().into_iter();
-            runs.map(|run| RunView::of(state, &run))
-        })
+        .flat_map(|state| state.runs().into_iter().map(move |run| (state, run)))
         .collect();
+    runs.sort_by_key(|(_, run)| std::cmp::Reverse(run.created));
     let left_out = runs.len().saturating_sub(MAX_SHOWN);
-    runs.truncate(MAX_SHOWN);
+    let shown = runs.iter().take(MAX_SHOWN);
     Json(RunsView {
-        runs,
+        runs: shown.map(|(state, run)| RunView::of(state, run)).collect(),
         left_out: (left_out > 0).then_some(left_out),
     })
 }
@@ -100,26 +106,36 @@ async fn create(
         let detail = format!("The configuration has no such scenario. Configured: {names}");
         return Err(AdminProblem::plain(StatusCode::NOT_FOUND, detail));
     };
-    let id = run_id(state, new.id)?;
+    let id = run_id(&admin, state, new.id)?;
     let run = RunView::of(state, &state.start_run(&id));
     Ok((StatusCode::CREATED, Json(run)).into_response())
 }
 
-/// Checks the id of a new run. Generates one if the request names none and the scenario counts by test.
-fn run_id(state: &ScenarioState, id: Option<String>) -> Result<String, AdminProblem> {
-    let by_test = state.scenario.by == CountBy::Test;
-    match id {
-        None if by_test => Ok(RequestId::of(&HeaderMap::new()).to_string()),
-        Some(id) if by_test && is_test_id(&id) => Ok(id),
-        Some(id) if !by_test && id.parse::<IpAddr>().is_ok() => Ok(id),
-        _ if by_test => Err(AdminProblem::bad_request(
-            "The id is not valid. Use 1 to 64 letters, digits, dots, dashes, underscores or tildes.",
-        )),
-        _ => Err(AdminProblem::bad_request(
+/// Returns the id of a new run. If the scenario counts by test, an id is generated if the request contains none. Otherwise
+/// the id is the address of a client, in the form by which the gateway identifies the client.
+fn run_id(
+    admin: &AdminState,
+    state: &ScenarioState,
+    id: Option<String>,
+) -> Result<String, AdminProblem> {
+    if state.scenario.by == CountBy::Test {
+        return match id {
+            None => Ok(RequestId::of(&HeaderMap::new()).to_string()),
+            Some(id) if is_test_id(&id) => Ok(id),
+            Some(_) => Err(AdminProblem::bad_request(
+                "The id is not valid. Use 1 to 64 letters, digits, dots, dashes, underscores or tildes, but not an IP \
+                 address.",
+            )),
+        };
+    }
+    let address = id.and_then(|id| id.parse().ok());
+    let Some(address) = address else {
+        return Err(AdminProblem::bad_request(
             "This scenario counts requests by client, so the id of a run is the IP address of a client. To choose ids, \
              set `by = \"test\"` in the scenario.",
-        )),
-    }
+        ));
+    };
+    Ok(admin.trust.client_id(address).to_string())
 }
 
 async fn show(
@@ -127,11 +143,30 @@ async fn show(
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, AdminProblem> {
-    let state = find(&admin, &id, query.as_deref())?;
-    let Some(observed) = state.observed_run(&id) else {
-        return Err(not_found());
-    };
+    let state = Arc::clone(find(&admin, &id, query.as_deref())?);
+    // The client can have received a response that the gateway has not recorded as complete yet.
+    for _ in 0..SETTLE_CHECKS {
+        if !state.is_in_flight(&id) {
+            break;
+        }
+        tokio::time::sleep(SETTLE_INTERVAL).await;
+    }
+    // A large record takes long to judge, and must not delay the probes.
+    let document = tokio::task::spawn_blocking(move || report(&state, id));
+    let document = document.await.ok().flatten().ok_or_else(not_found)?;
+    let json = HeaderValue::from_static("application/json");
+    Ok(([(CONTENT_TYPE, json)], document).into_response())
+}
+
+/// Returns the JSON report on a run; `None` if the run does not exist. The client has ended unless one of its requests is
+/// in flight.
+fn report(state: &ScenarioState, id: String) -> Option<String> {
+    let (observed, in_flight) = state.observed_run(&id)?;
     let scenario = &state.scenario;
+    let ends = observed.attempts.iter().map(|attempt| {
+        let response = attempt.response.as_ref();
+        response.map_or(attempt.arrived, |response| response.ended)
+    });
     let report = Report {
         client: id,
         client_version: None,
@@ -145,19 +180,15 @@ async fn show(
                 .map(|it| it.text.to_string())
                 .collect(),
             url: String::new(),
-            duration: SystemTime::now()
-                .duration_since(observed.started)
-                .unwrap_or_default(),
-            // A request for the verdict implies that the client has ended.
-            judgement: judge(&observed, true),
+            duration: ends.max().unwrap_or_default(),
+            judgement: judge(&observed, !in_flight),
             notes: lab::notes(&observed),
             observed,
             failure: None,
         }],
         include_secrets: false,
     };
-    let json = HeaderValue::from_static("application/json");
-    Ok(([(CONTENT_TYPE, json)], Document::of(&report).to_json()).into_response())
+    Some(Document::of(&report).to_json())
 }
 
 async fn remove(
@@ -179,13 +210,10 @@ fn find<'a>(
     id: &str,
     query: Option<&str>,
 ) -> Result<&'a Arc<ScenarioState>, AdminProblem> {
-    let name = query.and_then(|query| {
-        let mut parameters = query.split('&');
-        parameters.find_map(|parameter| parameter.strip_prefix("scenario="))
-    });
+    let name = scenario_name(query);
     let states = admin.scenarios.iter();
     let mut found = states
-        .filter(|state| name.is_none_or(|name| *state.scenario.name == *name))
+        .filter(|state| name.as_deref().is_none_or(|it| it == &*state.scenario.name))
         .filter(|state| state.has_run(id));
     match (found.next(), found.next()) {
         (Some(only), None) => Ok(only),
@@ -194,6 +222,15 @@ fn find<'a>(
             "Several scenarios have a run with this id. Add ?scenario=NAME to select one.",
         )),
     }
+}
+
+/// Returns the value of `scenario` in a query.
+fn scenario_name(query: Option<&str>) -> Option<String> {
+    let mut parameters = query?.split('&');
+    let value = parameters.find_map(|parameter| parameter.strip_prefix("scenario="))?;
+    let value = value.replace('+', " ");
+    let decoded = percent_encoding::percent_decode_str(&value);
+    Some(decoded.decode_utf8_lossy().into_owned())
 }
 
 fn not_found() -> AdminProblem {

@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use super::auth::Auth;
 use super::problem::AdminProblem;
 use super::{index, keys, lab, scrape as metrics, serve, upstreams};
+use crate::client::Trust;
 use crate::clock::Clock;
 use crate::config::AdminSettings;
 use crate::gateway::Stop;
@@ -60,6 +61,8 @@ pub(crate) struct AdminSources {
     pub hash_keys: HashKeySource,
     pub upstream_states: Arc<[Arc<UpstreamState>]>,
     pub scenarios: Scenarios,
+    /// How the gateway identifies clients.
+    pub trust: Trust,
     pub clock: Clock,
 }
 
@@ -71,6 +74,7 @@ pub(super) struct AdminState {
     pub(super) hash_keys: HashKeySource,
     pub(super) upstream_states: Arc<[Arc<UpstreamState>]>,
     pub(super) scenarios: Scenarios,
+    pub(super) trust: Trust,
     pub(super) clock: Clock,
     auth: Auth,
 }
@@ -87,6 +91,7 @@ impl AdminSources {
             hash_keys: shared.hash_keys.clone(),
             upstream_states: Arc::clone(&shared.upstream_states),
             scenarios: shared.scenarios.clone(),
+            trust: shared.policy.trust.clone(),
             clock: shared.clock.clone(),
         }
     }
@@ -272,6 +277,7 @@ impl AdminState {
             hash_keys: sources.hash_keys,
             upstream_states: sources.upstream_states,
             scenarios: sources.scenarios,
+            trust: sources.trust,
             clock: sources.clock,
             auth: Auth::new(settings),
         }

@@ -27,9 +27,9 @@ impl HeldParts {
         (!part.is_empty()).then_some(part)
     }
 
-    /// Returns the next part, which is empty if no part is left.
-    pub(super) fn first(&self) -> &[u8] {
-        &self.0[0]
+    /// Returns both parts in order, which can be empty.
+    pub(super) fn parts(&self) -> [&[u8]; 2] {
+        [&self.0[0], &self.0[1]]
     }
 
     pub(super) fn len(&self) -> usize {

@@ -130,12 +130,15 @@ impl RequestBody {
     }
 
     /// Reads up to `cap` bytes of the body into memory. Returns at the end of the body, after `cap` bytes, or when
-    /// `charge` cannot grow because the memory for buffered bodies is exhausted. Call this at most once.
+    /// `charge` cannot grow because the memory for buffered bodies is exhausted. A later call has no effect.
     pub(crate) async fn buffer(
         &mut self,
         cap: usize,
         mut charge: BufferCharge,
     ) -> Result<(), RequestBodyError> {
+        if !self.start().next().is_none_or(<[u8]>::is_empty) {
+            return Ok(());
+        }
         match read_start(self, cap, &mut charge).await? {
             ReadBody::Whole(body) => *self = charge.hold(body).into(),
             ReadBody::Partial { held, next, .. } => {
@@ -147,12 +150,13 @@ impl RequestBody {
         Ok(())
     }
 
-    /// Returns the bytes at the start of the body that are in memory.
-    pub(crate) fn start(&self) -> &[u8] {
-        match &self.0 {
-            RequestBodySource::Whole(bytes) => bytes,
-            RequestBodySource::Stream(stream) => stream.buffered.first(),
-        }
+    /// Returns the parts at the start of the body that are in memory, in order.
+    pub(crate) fn start(&self) -> impl Iterator<Item = &[u8]> {
+        let parts = match &self.0 {
+            RequestBodySource::Whole(bytes) => [&bytes[..], &[]],
+            RequestBodySource::Stream(stream) => stream.buffered.parts(),
+        };
+        parts.into_iter()
     }
 
     /// Returns the body if it is complete in memory; `None` if it is a stream.

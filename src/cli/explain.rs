@@ -24,7 +24,7 @@ use crate::path::{self, RequestPath};
 use crate::problem::Problem;
 use crate::respond::cors::preflight_method;
 use crate::route::Matcher;
-use crate::scenario::{AtEnd, CountBy, Scenario};
+use crate::scenario::{AtEnd, CountBy, Scenario, split_test_prefix};
 use crate::throttle::{Exceed, KeyPart, Limit, Mode};
 use crate::upstream::Upstream;
 
@@ -127,7 +127,9 @@ fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
     };
     line("client", format!("{} ({reason})", caller.id()));
 
-    let path = match path::read(uri.path(), uri.query()) {
+    let preflight = preflight_method(method, &headers);
+    let matched = preflight.as_ref().unwrap_or(method);
+    let path = match path::read(untested_path(policy, matched, uri.path()), uri.query()) {
         Ok(path) => path,
         Err(error) => {
             line("outcome", rejected(&error.into()));
@@ -136,8 +138,6 @@ fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
     };
     line("path", path.forwarded().to_owned());
 
-    let preflight = preflight_method(method, &headers);
-    let matched = preflight.as_ref().unwrap_or(method);
     for (name, reading) in readings(&policy.routes, matched, &path) {
         line(name, reading);
     }
@@ -205,6 +205,20 @@ fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
         }
     }
     lines.join("\n")
+}
+
+/// Returns a path without the prefix `/t/ID/` if the rest belongs to a route whose scenario counts by test.
+fn untested_path<'a>(policy: &Policy, method: &Method, path: &'a str) -> &'a str {
+    let is_tested = |rest: &str| {
+        let read = path::read(rest, None).ok();
+        let route = read.and_then(|read| policy.routes.select(method, &read).ok());
+        let scenario = route.and_then(|route| route.scenario.as_deref());
+        scenario.is_some_and(|scenario| scenario.by == CountBy::Test)
+    };
+    match split_test_prefix(path) {
+        Some((_, rest)) if is_tested(rest) => rest,
+        _ => path,
+    }
 }
 
 /// Describes the scenario of a route and the servers of its upstream.
@@ -332,7 +346,7 @@ fn outcome(policy: &Policy, route: &RoutePolicy, exempt: bool, preflight: bool) 
         (true, None) if enforced => {
             "forwarded; each rate limit counts CORS preflight requests in a separate bucket".into()
         }
-        _ if route.scenario.is_some() && enforced => {
+        _ if route.scenario.is_some() && enforced && !exempt => {
             "decided by the scenario if every rate limit has tokens left, otherwise 429".into()
         }
         _ if route.scenario.is_some() => "decided by the next step of the scenario".into(),

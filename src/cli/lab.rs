@@ -238,8 +238,19 @@ impl RunArgs {
         let given = paths
             .into_iter()
             .filter_map(|(format, path)| Some((format, path.as_deref()?)));
+        let given: Vec<_> = given.collect();
+        for (index, (_, path)) in given.iter().enumerate() {
+            let is_file = *path != Path::new("-");
+            if is_file && given[..index].iter().any(|(_, earlier)| earlier == path) {
+                bail!(
+                    "two reports cannot be written to the same file: {}",
+                    path.display()
+                );
+            }
+        }
         let outputs: Vec<_> = given
-            .map(|(format, path)| Output::open(format, path))
+            .into_iter()
+            .map(|(format, path)| Output::open(format, path, self.include_secrets))
             .collect::<anyhow::Result<_>>()?;
         if outputs.iter().filter(|output| output.is_stdout()).count() > 1 {
             bail!("only one report can be written to standard output (`-`)");

@@ -43,7 +43,7 @@ pub(super) struct Worker {
     pub(super) checks: Vec<HealthChecks>,
     /// Addresses of servers that this worker resolves repeatedly for all workers.
     pub(super) addresses: Vec<Arc<Addresses>>,
-    /// Measurement of timer delays, which this worker runs for all workers. `None` if there is no scenario.
+    /// Measurement of the delays of timers. `None` if there is no scenario.
     pub(super) timer_delay: Option<BoxFuture<'static, ()>>,
     /// Maximum number of open client connections of this worker.
     pub(super) connections: usize,

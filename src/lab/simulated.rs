@@ -243,6 +243,7 @@ pub(super) fn attempt(
 
 pub(super) fn body(text: &str) -> ObservedBody {
     ObservedBody {
+        is_partial: false,
         length: text.len() as u64,
         hash: *blake3::hash(text.as_bytes()).as_bytes(),
         content: None,

@@ -7,7 +7,7 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -30,6 +30,10 @@ use crate::scenario::observation::ResponseEnd;
 
 /// Status that is recorded if the client disconnects before the response begins. nginx uses the same status.
 const CLIENT_CLOSED_REQUEST: u16 = 499;
+
+/// Status that is recorded if a scenario closes the connection instead of responding. nginx uses the same status.
+static NO_RESPONSE: LazyLock<StatusCode> =
+    LazyLock::new(|| StatusCode::from_u16(444).expect("444 is a valid status code"));
 
 /// Updates the request metrics of one worker and writes its access log lines.
 #[derive(Debug)]
@@ -179,12 +183,15 @@ impl PendingRequest<'_> {
         let facts = self.facts();
         let id = facts.request_id.to_header();
         response.headers_mut().insert(X_REQUEST_ID, id);
-        let status = response.status();
-        self.recorder.count(facts, status);
+        let mut status = response.status();
         if let Some(recording) = &recording {
-            let status = response.body().abort().is_none().then_some(status);
-            recording.started(status, response.headers());
+            let is_aborted = response.body().abort().is_some();
+            recording.started((!is_aborted).then_some(status), response.headers());
+            if is_aborted {
+                status = *NO_RESPONSE;
+            }
         }
+        self.recorder.count(facts, status);
         let line = if facts.logged.is_some() || recording.is_some() {
             let facts = self.facts.take();
             facts.map(|facts| {

@@ -1,9 +1,10 @@
 //! Responds to the requests of a route with a scenario, and records them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::uri::PathAndQuery;
-use http::{HeaderValue, Request, Response};
+use http::{HeaderValue, Method, Request, Response};
 use http_body_util::BodyExt as _;
 
 use super::{Pipeline, Routed, with_target};
@@ -15,7 +16,9 @@ use crate::path;
 use crate::problem::Problem;
 use crate::scenario::observation::{Attempt, ObservedBody};
 use crate::scenario::step::StepAction;
-use crate::scenario::{CountBy, Recording, ScenarioState, X_TIDEGATE_TEST, is_test_id, respond};
+use crate::scenario::{
+    CountBy, Recording, ScenarioState, X_TIDEGATE_TEST, respond, split_test_prefix,
+};
 
 /// Maximum number of bytes of a request body that are read before the response, and compared between attempts.
 const MAX_COMPARED: usize = 1 << 20;
@@ -23,8 +26,8 @@ const MAX_COMPARED: usize = 1 << 20;
 /// Maximum number of bytes of a request body in a record that includes bodies.
 const MAX_CONTENT: usize = 64 * 1024;
 
-/// Start of a path that names a test, as in `/t/ID/path`.
-const TEST_PREFIX: &str = "/t/";
+/// Maximum time in which the response to a lost request is read.
+const MAX_LOST_READ: Duration = Duration::from_mins(1);
 
 impl Pipeline {
     /// Responds to a request of a route with a scenario. The request body is read first, because the record contains
@@ -99,7 +102,8 @@ impl Pipeline {
                 // The response is read to its end, so that the upstream has executed the request.
                 if let Ok(response) = self.execute(routed, request).await {
                     let mut body = response.into_body();
-                    while let Some(Ok(_)) = body.frame().await {}
+                    let read = async { while let Some(Ok(_)) = body.frame().await {} };
+                    let _endless = tokio::time::timeout(MAX_LOST_READ, read).await;
                 }
             }
             _ => {}
@@ -110,25 +114,20 @@ impl Pipeline {
 
     /// Removes `/t/ID/` from the path of a request and sets its header `X-Tidegate-Test`, if the rest of the path belongs
     /// to a route whose scenario counts by test. Otherwise the request is unchanged.
-    pub(super) fn remove_test_prefix(&self, request: &mut Request<RequestBody>) {
-        let target = request
-            .uri()
-            .path_and_query()
-            .map_or("", PathAndQuery::as_str);
-        let Some((id, rest)) = target
-            .strip_prefix(TEST_PREFIX)
-            .and_then(|rest| rest.split_once('/'))
-            .filter(|(id, _)| is_test_id(id))
-        else {
+    /// `method` selects the route.
+    pub(super) fn remove_test_prefix(&self, request: &mut Request<RequestBody>, method: &Method) {
+        let target = request.uri().path_and_query();
+        let target = target.map_or("", PathAndQuery::as_str);
+        let Some((id, rest)) = split_test_prefix(target) else {
             return;
         };
-        let Ok(uri) = with_target(request.uri(), format!("/{rest}")) else {
+        let Ok(uri) = with_target(request.uri(), rest.to_owned()) else {
             return;
         };
         let Ok(path) = path::read(uri.path(), uri.query()) else {
             return;
         };
-        let rule = self.routes.select(request.method(), &path);
+        let rule = self.routes.select(method, &path);
         let scenario = rule.ok().and_then(|rule| rule.scenario.as_ref());
         if scenario.is_some_and(|state| state.scenario.by == CountBy::Test)
             && let Ok(id) = HeaderValue::from_str(id)
@@ -144,13 +143,14 @@ fn target(request: &Request<RequestBody>) -> String {
     target.map_or_else(String::new, ToString::to_string)
 }
 
-/// Returns the length and hash of a body. Of a body that is not complete in memory, only the start is known.
+/// Returns the length and hash of a body. Of a body that is longer than [`MAX_COMPARED`], only the start is hashed.
 fn observe_body(body: &RequestBody, includes_content: bool) -> ObservedBody {
-    let start = body.start();
-    let length = http_body::Body::size_hint(body).exact();
+    let start: Vec<u8> = body.start().flatten().copied().take(MAX_COMPARED).collect();
+    let declared = http_body::Body::size_hint(body).exact();
     ObservedBody {
-        length: length.unwrap_or(start.len() as u64),
-        hash: *blake3::hash(start).as_bytes(),
+        length: declared.unwrap_or(start.len() as u64),
+        hash: *blake3::hash(&start).as_bytes(),
+        is_partial: body.whole().is_none() && start.len() < MAX_COMPARED,
         content: includes_content
             .then(|| bytes::Bytes::copy_from_slice(&start[..start.len().min(MAX_CONTENT)])),
     }

@@ -59,6 +59,8 @@ pub(crate) struct ObservedBody {
     pub(crate) length: u64,
     /// Hash of the bytes. For a body of more than 1 MiB, hash of the first MiB.
     pub(crate) hash: [u8; 32],
+    /// Whether the gateway has read neither the whole body nor its first MiB, so that it cannot be compared.
+    pub(crate) is_partial: bool,
     /// Content. `None` unless the record includes secrets.
     pub(crate) content: Option<Bytes>,
 }

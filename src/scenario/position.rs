@@ -36,7 +36,10 @@ impl Position {
     /// the scenario has ended or because `chance` did not choose the step.
     pub(crate) fn next(&mut self, scenario: &Scenario, now: Moment) -> Option<Arc<Step>> {
         let step = self.current(scenario, now)?;
-        self.used += 1;
+        // A refusal is counted when it is announced.
+        if step.action != StepAction::Refuse {
+            self.used += 1;
+        }
         let is_chosen = step.chance >= 1.0 || self.random.f64() < step.chance;
         is_chosen.then(|| Arc::clone(step))
     }
@@ -63,7 +66,7 @@ impl Position {
             let Some(step) = scenario.steps.get(self.step) else {
                 match scenario.at_end {
                     AtEnd::Pass => return None,
-                    AtEnd::Repeat => return scenario.steps.last(),
+                    AtEnd::Repeat => self.go_to(scenario.steps.len().saturating_sub(1)),
                     AtEnd::Restart => self.go_to(0),
                 }
                 continue;
@@ -124,6 +127,20 @@ mod tests {
             step.map_or("pass".into(), |step| step.text.to_string())
         };
         times.iter().map(&mut next).collect()
+    }
+
+    #[test]
+    fn a_refusal_at_the_end_repeats() {
+        let mut refuse = status(200);
+        refuse.action = StepAction::Refuse;
+        refuse.extent = Extent::For(Duration::from_secs(1));
+        let scenario = scenario(vec![refuse], AtEnd::Repeat);
+        let mut position = Position::new(1, Some(at(0)));
+        for second in [1_000, 2_000] {
+            // A request that arrives after the refusal is reset, and the listener refuses again.
+            assert!(position.next(&scenario, at(second)).is_some());
+            assert!(position.refuses_next(&scenario, at(second)).is_some());
+        }
     }
 
     #[test]

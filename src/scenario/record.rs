@@ -71,6 +71,6 @@ impl Drop for Recording {
         if !self.has_ended {
             self.ended(ResponseEnd::ClientClosed, 0);
         }
-        self.state.leave();
+        self.state.leave(self.id.as_ref());
     }
 }

@@ -78,7 +78,7 @@ pub(crate) fn passed() -> Response<ResponseBody> {
 
 /// Returns a JSON document of [`DEFAULT_BODY`] bytes. Clients that parse the response accept it, and it is large enough
 /// to be truncated within.
-fn default_body(step: &Step) -> Bytes {
+pub(crate) fn default_body(step: &Step) -> Bytes {
     let start = format!(
         "{{\"step\":{},\"padding\":\"",
         serde_json::json!(&*step.text)

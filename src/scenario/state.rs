@@ -5,6 +5,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
@@ -26,10 +27,12 @@ use crate::clock::{Clock, Moment};
 /// removed.
 const MAX_RUNS: usize = 8_192;
 
-/// Maximum number of positions of a run: with `by = "key"`, each idempotency key has one. Above it, all start again.
-const MAX_POSITIONS: usize = 8_192;
+/// Maximum number of positions of all runs of a gateway. With `by = "key"`, each idempotency key has one. Above it, runs
+/// are removed, and then the positions of the run start again.
+const MAX_POSITIONS: usize = 262_144;
 
-/// Maximum size of all records of a gateway in memory. Above it, requests are not recorded.
+/// Maximum size of all records of a gateway in memory. Above it, runs that were unused for the longest time are removed.
+/// If this is not enough, requests are not recorded.
 const MAX_BYTES: usize = 64 << 20;
 
 /// Maximum length of the id of a test.
@@ -55,6 +58,7 @@ struct ScenarioTotals {
     bytes: AtomicUsize,
     unrecorded: AtomicU64,
     removed_runs: AtomicU64,
+    positions: AtomicUsize,
     includes_bodies: AtomicBool,
     timer_delay: Arc<TimerDelay>,
 }
@@ -63,6 +67,7 @@ struct ScenarioTotals {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ScenarioUse {
     pub(crate) runs: usize,
+    pub(crate) positions: usize,
     pub(crate) record_bytes: usize,
     pub(crate) unrecorded: u64,
     pub(crate) removed_runs: u64,
@@ -103,10 +108,13 @@ struct Run {
     number: u64,
     created: Duration,
     used: Duration,
-    positions: HashMap<Option<Box<str>>, Position>,
-    attempts: Vec<Attempt>,
+    /// Positions by the hash of the idempotency key, or by 0 if the scenario does not count by key.
+    positions: HashMap<u64, Position>,
+    attempts: Vec<Arc<Attempt>>,
     bytes: usize,
     unrecorded: u64,
+    /// Number of recorded requests whose response is not complete.
+    in_flight: usize,
 }
 
 /// Place of an attempt in the records of a scenario.
@@ -164,6 +172,7 @@ impl Scenarios {
     pub(crate) fn usage(&self) -> ScenarioUse {
         ScenarioUse {
             runs: self.states.iter().map(|state| state.run_count()).sum(),
+            positions: self.shared.positions.load(Ordering::Relaxed),
             record_bytes: self.shared.bytes.load(Ordering::Relaxed),
             unrecorded: self.shared.unrecorded.load(Ordering::Relaxed),
             removed_runs: self.shared.removed_runs.load(Ordering::Relaxed),
@@ -215,8 +224,13 @@ impl ScenarioState {
         self.in_flight.load(Ordering::Relaxed)
     }
 
-    pub(super) fn leave(&self) {
+    /// Ends a request that [`begin`](Self::begin) has started.
+    pub(super) fn leave(&self, id: Option<&AttemptId>) {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
+        let mut runs = self.runs.lock();
+        if let Some(run) = id.and_then(|id| runs.find(id)) {
+            run.in_flight -= 1;
+        }
     }
 
     /// Returns the id of the run that a request belongs to.
@@ -232,21 +246,25 @@ impl ScenarioState {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         let bytes = attempt_bytes(&attempt);
         let mut runs = self.runs.lock();
-        let used = self.shared.bytes.fetch_add(bytes, Ordering::Relaxed);
+        if self.shared.bytes.load(Ordering::Relaxed) + bytes > MAX_BYTES {
+            runs.remove_unused(run, &self.shared);
+        }
+        let is_full = self.shared.bytes.load(Ordering::Relaxed) + bytes > MAX_BYTES;
         let found = runs.get_or_start(run, self.elapsed(), &self.shared);
-        let id = if used + bytes <= MAX_BYTES {
+        let id = if is_full {
+            self.shared.unrecorded.fetch_add(1, Ordering::Relaxed);
+            found.unrecorded += 1;
+            None
+        } else {
+            self.shared.bytes.fetch_add(bytes, Ordering::Relaxed);
             found.bytes += bytes;
-            found.attempts.push(attempt);
+            found.in_flight += 1;
+            found.attempts.push(Arc::new(attempt));
             Some(AttemptId {
                 run: Arc::clone(run),
                 number: found.number,
                 index: found.attempts.len() - 1,
             })
-        } else {
-            self.shared.bytes.fetch_sub(bytes, Ordering::Relaxed);
-            self.shared.unrecorded.fetch_add(1, Ordering::Relaxed);
-            found.unrecorded += 1;
-            None
         };
         drop(runs);
         Recording::new(Arc::clone(self), id)
@@ -258,17 +276,23 @@ impl ScenarioState {
         let now = self.clock.now();
         let scenario = &*self.scenario;
         let key = key.filter(|_| scenario.by == CountBy::Key);
-        let seed = scenario.seed ^ xxh3_64(run.as_bytes()) ^ xxh3_64(key.unwrap_or("").as_bytes());
+        let key = key.map_or(0, |key| xxh3_64(key.as_bytes()));
+        let seed = scenario.seed ^ xxh3_64(run.as_bytes()) ^ key;
         let refusal = self.refusal.get();
+        let positions = &self.shared.positions;
         let mut runs = self.runs.lock();
+        if positions.load(Ordering::Relaxed) >= MAX_POSITIONS {
+            runs.remove_unused(run, &self.shared);
+        }
         let run = runs.get_or_start(run, self.elapsed(), &self.shared);
-        if run.positions.len() >= MAX_POSITIONS {
+        if positions.load(Ordering::Relaxed) >= MAX_POSITIONS {
+            positions.fetch_sub(run.positions.len(), Ordering::Relaxed);
             run.positions.clear();
         }
-        let position = run
-            .positions
-            .entry(key.map(Into::into))
-            .or_insert_with(|| Position::new(seed, refusal.and_then(|refusal| refusal.since)));
+        let position = run.positions.entry(key).or_insert_with(|| {
+            positions.fetch_add(1, Ordering::Relaxed);
+            Position::new(seed, refusal.and_then(|refusal| refusal.since))
+        });
         let step = position.next(scenario, now);
         let refused = position.refuses_next(scenario, now);
         drop(runs);
@@ -285,6 +309,12 @@ impl ScenarioState {
         runs.remove(&id, &self.shared);
         let run = runs.get_or_start(&id, self.elapsed(), &self.shared);
         self.info(&id, run)
+    }
+
+    /// Whether a request of the run with this id is in flight.
+    pub(crate) fn is_in_flight(&self, id: &str) -> bool {
+        let runs = self.runs.lock();
+        runs.by_id.get(id).is_some_and(|run| run.in_flight > 0)
     }
 
     /// Whether there is a run with this id.
@@ -318,36 +348,45 @@ impl ScenarioState {
         }
     }
 
-    /// Returns the requests of one run, with times since its start. `None` if there is no run with this id.
-    pub(crate) fn observed_run(&self, id: &str) -> Option<Observed> {
+    /// Returns the requests of one run, with times since its start, and whether one of them is in flight. `None` if
+    /// there is no run with this id.
+    pub(crate) fn observed_run(&self, id: &str) -> Option<(Observed, bool)> {
         let runs = self.runs.lock();
         let run = runs.by_id.get(id)?;
-        let mut attempts = run.attempts.clone();
-        for attempt in &mut attempts {
-            attempt.arrived = attempt.arrived.saturating_sub(run.created);
+        let (created, unrecorded) = (run.created, run.unrecorded);
+        let (attempts, in_flight) = (run.attempts.clone(), run.in_flight > 0);
+        // The attempts are copied without the lock, which requests need.
+        drop(runs);
+        let mut observed = self.observation(attempts, unrecorded);
+        observed.started += created;
+        for attempt in &mut observed.attempts {
+            attempt.arrived = attempt.arrived.saturating_sub(created);
             if let Some(response) = &mut attempt.response {
-                response.started = response.started.saturating_sub(run.created);
-                response.ended = response.ended.saturating_sub(run.created);
+                response.started = response.started.saturating_sub(created);
+                response.ended = response.ended.saturating_sub(created);
             }
         }
-        Some(Observed {
-            started: self.started + run.created,
-            attempts,
-            unrecorded: run.unrecorded,
-            timer_delay: self.shared.timer_delay.percentile_99(),
-        })
+        Some((observed, in_flight))
     }
 
     /// Returns the requests of all runs, with times since the start of the gateway.
     pub(crate) fn observed(&self) -> Observed {
         let runs = self.runs.lock();
         let attempts = runs.by_id.values().flat_map(|run| &run.attempts);
-        let mut attempts: Vec<_> = attempts.cloned().collect();
+        let attempts = attempts.cloned().collect();
+        let unrecorded = runs.by_id.values().map(|run| run.unrecorded).sum();
+        drop(runs);
+        self.observation(attempts, unrecorded)
+    }
+
+    /// Copies attempts in the order of their arrival. A request is recorded after its body has been read, so the order
+    /// of the record can differ.
+    fn observation(&self, mut attempts: Vec<Arc<Attempt>>, unrecorded: u64) -> Observed {
         attempts.sort_by_key(|attempt| attempt.arrived);
         Observed {
             started: self.started,
-            attempts,
-            unrecorded: runs.by_id.values().map(|run| run.unrecorded).sum(),
+            attempts: attempts.into_iter().map(Arc::unwrap_or_clone).collect(),
+            unrecorded,
             timer_delay: self.shared.timer_delay.percentile_99(),
         }
     }
@@ -355,11 +394,11 @@ impl ScenarioState {
     /// Changes a recorded attempt. Does nothing if its run has ended.
     pub(super) fn update(&self, id: &AttemptId, change: impl FnOnce(&mut Attempt)) {
         let mut runs = self.runs.lock();
-        let run = runs.by_id.get_mut(&id.run);
-        let Some(run) = run.filter(|run| run.number == id.number) else {
+        let Some(run) = runs.find(id) else {
             return;
         };
-        let attempt = &mut run.attempts[id.index];
+        // An attempt is copied if a request for a verdict reads it at the same time.
+        let attempt = Arc::make_mut(&mut run.attempts[id.index]);
         let before = attempt_bytes(attempt);
         change(attempt);
         let added = attempt_bytes(attempt).saturating_sub(before);
@@ -375,7 +414,7 @@ impl ScenarioState {
 impl Runs {
     fn get_or_start(&mut self, id: &Arc<str>, now: Duration, shared: &ScenarioTotals) -> &mut Run {
         if self.by_id.len() >= MAX_RUNS && !self.by_id.contains_key(id) {
-            self.remove_unused(shared);
+            self.remove_unused(id, shared);
         }
         self.started += 1;
         let number = self.started;
@@ -387,21 +426,30 @@ impl Runs {
             attempts: Vec::new(),
             bytes: 0,
             unrecorded: 0,
+            in_flight: 0,
         });
         run.used = now;
         run
     }
 
-    /// Removes the quarter of the runs that were unused for the longest time.
-    fn remove_unused(&mut self, shared: &ScenarioTotals) {
-        let mut used: Vec<_> = self.by_id.values().map(|run| run.used).collect();
+    /// Returns the run of an attempt; `None` if it was removed.
+    fn find(&mut self, id: &AttemptId) -> Option<&mut Run> {
+        let run = self.by_id.get_mut(&id.run);
+        run.filter(|run| run.number == id.number)
+    }
+
+    /// Removes the quarter of the runs that were unused for the longest time, at least one, but not the run `except`.
+    fn remove_unused(&mut self, except: &str, shared: &ScenarioTotals) {
+        let others = || self.by_id.iter().filter(|(id, _)| ***id != *except);
+        let mut used: Vec<_> = others().map(|(_, run)| run.used).collect();
+        if used.is_empty() {
+            return;
+        }
         let at = used.len() / 4;
         let (_, limit, _) = used.select_nth_unstable(at);
         let limit = *limit;
-        let unused: Vec<_> = (self.by_id.iter())
-            .filter(|(_, run)| run.used <= limit)
-            .map(|(id, _)| Arc::clone(id))
-            .collect();
+        let unused = others().filter(|(_, run)| run.used <= limit);
+        let unused: Vec<_> = unused.map(|(id, _)| Arc::clone(id)).collect();
         for id in unused {
             shared.removed_runs.fetch_add(1, Ordering::Relaxed);
             self.remove(&id, shared);
@@ -412,6 +460,8 @@ impl Runs {
         let removed = self.by_id.remove(id);
         if let Some(run) = &removed {
             shared.bytes.fetch_sub(run.bytes, Ordering::Relaxed);
+            let positions = run.positions.len();
+            shared.positions.fetch_sub(positions, Ordering::Relaxed);
         }
         removed.is_some()
     }
@@ -426,10 +476,20 @@ impl fmt::Debug for ScenarioState {
     }
 }
 
-/// Whether a text can be the id of a test: 1 to 64 letters, digits, dots, dashes, underscores or tildes.
+/// Whether a text can be the id of a test: 1 to 64 letters, digits, dots, dashes, underscores or tildes. An IP address is
+/// not valid, because it is the id of the run of a client.
 pub(crate) fn is_test_id(text: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
-    (1..=MAX_TEST_ID).contains(&text.len()) && text.bytes().all(is_plain)
+    (1..=MAX_TEST_ID).contains(&text.len())
+        && text.bytes().all(is_plain)
+        && text.parse::<IpAddr>().is_err()
+}
+
+/// Splits a path of the form `/t/ID/rest` into the id of a test and `/rest`.
+pub(crate) fn split_test_prefix(path: &str) -> Option<(&str, &str)> {
+    let rest = path.strip_prefix("/t/")?;
+    let (id, rest) = rest.split_at(rest.find('/')?);
+    is_test_id(id).then_some((id, rest))
 }
 
 /// Returns the estimated size of an attempt in memory, in bytes.

@@ -12,13 +12,27 @@ const INTERVAL: Duration = Duration::from_millis(20);
 /// Maximum delay that is told apart, in milliseconds. Longer delays count as this one.
 const MAX_MILLIS: usize = 200;
 
-/// Number of measured delays by their length in milliseconds.
-#[derive(Debug)]
-pub(super) struct TimerDelay(Mutex<[u64; MAX_MILLIS + 1]>);
+/// Time after which measurements are dropped, at the earliest. A run of the lab is rarely longer.
+const PERIOD: Duration = Duration::from_mins(5);
 
-impl Default for TimerDelay {
+/// Delays of the last [`PERIOD`], and of up to one more.
+#[derive(Debug, Default)]
+pub(super) struct TimerDelay(Mutex<Measured>);
+
+#[derive(Debug)]
+struct Measured {
+    /// Number of delays by their length in milliseconds: of the current period, and of the period before it.
+    counts: [[u64; MAX_MILLIS + 1]; 2],
+    /// Start of the current period; `None` before the first measurement.
+    since: Option<Instant>,
+}
+
+impl Default for Measured {
     fn default() -> Self {
-        Self(Mutex::new([0; MAX_MILLIS + 1]))
+        Self {
+            counts: [[0; MAX_MILLIS + 1]; 2],
+            since: None,
+        }
     }
 }
 
@@ -28,23 +42,30 @@ impl TimerDelay {
         loop {
             let due = Instant::now() + INTERVAL;
             sleep_until(due).await;
-            self.record(due.elapsed());
+            self.record(due.elapsed(), Instant::now());
         }
     }
 
-    fn record(&self, delay: Duration) {
+    fn record(&self, delay: Duration, now: Instant) {
         let millis = usize::try_from(delay.as_millis()).unwrap_or(MAX_MILLIS);
-        self.0.lock()[millis.min(MAX_MILLIS)] += 1;
+        let mut measured = self.0.lock();
+        let since = *measured.since.get_or_insert(now);
+        if now.saturating_duration_since(since) >= PERIOD {
+            measured.counts[1] = measured.counts[0];
+            measured.counts[0] = [0; MAX_MILLIS + 1];
+            measured.since = Some(now);
+        }
+        measured.counts[0][millis.min(MAX_MILLIS)] += 1;
     }
 
-    /// Returns the 99th percentile of all delays, rounded up to a millisecond. Zero if nothing was measured.
+    /// Returns the 99th percentile of the delays, rounded up to a millisecond. Zero if nothing was measured.
     pub(super) fn percentile_99(&self) -> Duration {
-        let counts = self.0.lock();
-        let total: u64 = counts.iter().sum();
+        let [current, before] = self.0.lock().counts;
+        let total: u64 = current.iter().chain(&before).sum();
         let rank = (total * 99).div_ceil(100);
         let mut seen = 0;
-        for (millis, count) in (1..).zip(counts.iter()) {
-            seen += count;
+        for (millis, (current, before)) in (1..).zip(current.iter().zip(&before)) {
+            seen += current + before;
             if seen >= rank && total > 0 {
                 return Duration::from_millis(millis);
             }
@@ -60,13 +81,25 @@ mod tests {
     #[test]
     fn one_percent_of_the_delays_is_longer_than_the_percentile() {
         let delay = TimerDelay::default();
+        let now = Instant::now();
         assert_eq!(delay.percentile_99(), Duration::ZERO);
         for _ in 0..99 {
-            delay.record(Duration::from_micros(1_100));
+            delay.record(Duration::from_micros(1_100), now);
         }
-        delay.record(Duration::from_secs(5));
+        delay.record(Duration::from_secs(5), now);
         assert_eq!(delay.percentile_99(), Duration::from_millis(2));
-        delay.record(Duration::from_secs(5));
+        delay.record(Duration::from_secs(5), now);
         assert_eq!(delay.percentile_99(), Duration::from_millis(201));
+    }
+
+    #[test]
+    fn old_delays_are_dropped() {
+        let delay = TimerDelay::default();
+        let start = Instant::now();
+        delay.record(Duration::from_millis(150), start);
+        delay.record(Duration::ZERO, start + PERIOD);
+        assert_eq!(delay.percentile_99(), Duration::from_millis(151));
+        delay.record(Duration::ZERO, start + 2 * PERIOD);
+        assert_eq!(delay.percentile_99(), Duration::from_millis(1));
     }
 }

@@ -16,6 +16,11 @@ impl Scrape {
         for (name, help, value) in [
             ("scenario_runs", "Runs of scenarios in memory", usage.runs),
             (
+                "scenario_positions",
+                "Positions of clients and idempotency keys in scenarios",
+                usage.positions,
+            ),
+            (
                 "scenario_record_bytes",
                 "Estimated size of the records of scenarios, in bytes",
                 usage.record_bytes,

@@ -2,6 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -38,13 +39,14 @@ struct OutputFile {
 }
 
 impl Output {
-    /// Opens a report file. Its content is not changed before [`write`](Self::write).
-    pub(super) fn open(format: Format, path: &Path) -> anyhow::Result<Self> {
+    /// Opens a report file. Its content is not changed before [`write`](Self::write). A new file is readable only by its
+    /// owner if it is private.
+    pub(super) fn open(format: Format, path: &Path, is_private: bool) -> anyhow::Result<Self> {
         let file = if path == Path::new(STDOUT) {
             None
         } else {
             Some(
-                OutputFile::open(path)
+                OutputFile::open(path, is_private)
                     .with_context(|| format!("cannot write the report to {}", path.display()))?,
             )
         };
@@ -77,12 +79,13 @@ impl Output {
 }
 
 impl OutputFile {
-    fn open(path: &Path) -> io::Result<Self> {
+    fn open(path: &Path, is_private: bool) -> io::Result<Self> {
         let is_unused = !path.exists();
         let file = OpenOptions::new()
             .write(true)
             .create(true)
             .truncate(false)
+            .mode(if is_private { 0o600 } else { 0o666 })
             .open(path)?;
         Ok(Self {
             path: path.to_owned(),

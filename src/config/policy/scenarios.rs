@@ -7,6 +7,7 @@ use super::super::file::ScenarioSection;
 use super::super::located::Named;
 use super::super::scalar::Label;
 use crate::scenario::Scenario;
+use crate::scenario::respond::default_body;
 
 /// Scenarios by name. `None` marks an invalid scenario, whose error was reported.
 pub(in super::super) type ScenariosByName<'f> = BTreeMap<&'f str, Option<Arc<Scenario>>>;
@@ -29,7 +30,14 @@ fn scenario(name: &str, section: &ScenarioSection) -> Option<Scenario> {
         summary: section.summary.as_ref().map(|summary| summary.0.clone()),
         steps: steps
             .iter()
-            .map(|step| Arc::new(step.value.0.clone()))
+            .map(|step| {
+                let mut step = step.value.0.clone();
+                if step.body.is_none() {
+                    // The default body is built once, and not for each response.
+                    step.body = Some(default_body(&step));
+                }
+                Arc::new(step)
+            })
             .collect(),
         at_end: section.at_end,
         by: section.by,

@@ -4,7 +4,8 @@
 //! a few more. In texts of rules and notes, the values of recognised credentials are also replaced wherever they occur,
 //! because these texts can quote a request. A credential in a path or in a header with another name is not recognised.
 
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -40,6 +41,8 @@ pub(super) struct Redaction {
     include_secrets: bool,
     /// Values of the credentials in the report, longest first.
     values: Vec<String>,
+    /// Redacted steps, because a report has many requests and few steps.
+    steps: RefCell<HashMap<String, String>>,
 }
 
 impl Redaction {
@@ -58,6 +61,7 @@ impl Redaction {
         Self {
             include_secrets: report.include_secrets,
             values,
+            steps: RefCell::default(),
         }
     }
 
@@ -90,6 +94,9 @@ impl Redaction {
         if self.include_secrets {
             return step.to_owned();
         }
+        if let Some(redacted) = self.steps.borrow().get(step) {
+            return redacted.clone();
+        }
         let options = words(step).into_iter().map(|word| {
             let Some((option, value)) = word.split_once('=') else {
                 return word.to_owned();
@@ -103,7 +110,10 @@ impl Redaction {
                 _ => word.to_owned(),
             }
         });
-        self.text(&options.collect::<Vec<_>>().join(" "))
+        let redacted = self.text(&options.collect::<Vec<_>>().join(" "));
+        let mut steps = self.steps.borrow_mut();
+        steps.insert(step.to_owned(), redacted.clone());
+        redacted
     }
 
     /// Returns the value of a header for a report. A value that is not UTF-8 is converted with replacement characters.

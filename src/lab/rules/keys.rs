@@ -246,7 +246,7 @@ pub(super) fn post_without_key(record: &Record<'_>) -> Finding {
 fn is_complete(attempt: &Attempt) -> bool {
     let declared = attempt.headers.get(CONTENT_LENGTH);
     let declared = declared.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
-    declared.is_none_or(|declared| declared == attempt.body.length)
+    !attempt.body.is_partial && declared.is_none_or(|declared| declared == attempt.body.length)
 }
 
 /// Returns in what the later request differs from the earlier one.

@@ -60,7 +60,8 @@ fn an_attempt_is_completed_and_times_count_from_the_start_of_its_run() {
     drop(recording);
     assert_eq!(state.in_flight(), 0);
 
-    let observed = state.observed_run("10.0.0.1").unwrap();
+    let (observed, in_flight) = state.observed_run("10.0.0.1").unwrap();
+    assert!(!in_flight);
     assert_eq!(
         observed.started,
         SystemTime::UNIX_EPOCH + Duration::from_secs(10)
@@ -84,7 +85,10 @@ fn an_attempt_is_completed_and_times_count_from_the_start_of_its_run() {
 fn a_dropped_request_has_no_response() {
     let (state, _, _) = scenarios(CountBy::Client);
     let run = state.run_id(client(1), None);
-    drop(state.begin(&run, attempt(&state, 1, "/a")));
+    let recording = state.begin(&run, attempt(&state, 1, "/a"));
+    assert!(state.is_in_flight("10.0.0.1"));
+    drop(recording);
+    assert!(!state.is_in_flight("10.0.0.1"));
     assert!(state.observed().attempts[0].response.is_none());
     let recording = state.begin(&run, attempt(&state, 1, "/a"));
     recording.started(Some(StatusCode::OK), &HeaderMap::new());
@@ -101,6 +105,8 @@ fn runs_are_separated_by_client_or_test() {
     assert_eq!(&*state.run_id(client(1), None), "10.0.0.1");
     assert_eq!(&*state.run_id(client(1), Some("not valid")), "10.0.0.1");
     assert_eq!(&*state.run_id(client(1), Some(&"x".repeat(65))), "10.0.0.1");
+    // An address is the id of the run of a client.
+    assert_eq!(&*state.run_id(client(1), Some("10.0.0.2")), "10.0.0.1");
     let (state, _, _) = scenarios(CountBy::Client);
     assert_eq!(&*state.run_id(client(1), Some("t1")), "10.0.0.1");
 }
@@ -130,7 +136,7 @@ fn a_new_run_with_the_same_id_starts_again_and_ignores_requests_of_the_old_one()
     assert_eq!(state.start_run("t").requests, 0);
     old.started(Some(StatusCode::OK), &HeaderMap::new());
     assert_eq!(status(state.next_step(&run, None)).as_deref(), Some("503"));
-    assert!(state.observed_run("t").unwrap().attempts.is_empty());
+    assert!(state.observed_run("t").unwrap().0.attempts.is_empty());
     assert_eq!(scenarios.usage().record_bytes, 0);
     assert!(state.remove_run("t") && !state.remove_run("t"));
     assert!(state.observed_run("t").is_none());
@@ -164,6 +170,59 @@ fn a_full_record_counts_further_requests_and_still_selects_steps() {
     let observed = state.observed();
     assert_eq!((observed.attempts.len(), observed.unrecorded), (63, 17));
     assert!(state.next_step(&run, None).is_some());
+}
+
+#[test]
+fn a_full_record_removes_the_runs_of_other_clients_first() {
+    let (state, scenarios, clock) = scenarios(CountBy::Client);
+    let target = "/".repeat(1 << 20);
+    for number in 0..63 {
+        clock.advance(Duration::from_secs(1));
+        let run = state.run_id(client(number), None);
+        state.begin(&run, attempt(&state, number, &target));
+    }
+    let run = state.run_id(client(100), None);
+    state.begin(&run, attempt(&state, 100, &target));
+    let used = scenarios.usage();
+    assert_eq!(used.unrecorded, 0);
+    assert!(
+        used.removed_runs > 0 && !state.has_run("10.0.0.0"),
+        "{used:?}"
+    );
+    assert_eq!(
+        state.observed_run("10.0.0.100").unwrap().0.attempts.len(),
+        1
+    );
+}
+
+#[test]
+fn positions_of_keys_are_bounded_over_all_runs() {
+    let (state, scenarios, clock) = scenarios(CountBy::Key);
+    for number in 0..3 {
+        clock.advance(Duration::from_secs(1));
+        let run = state.run_id(client(number), None);
+        for key in 0..MAX_POSITIONS / 2 {
+            state.next_step(&run, Some(&key.to_string()));
+        }
+    }
+    let used = scenarios.usage();
+    assert!(used.positions <= MAX_POSITIONS, "{used:?}");
+    assert!(!state.has_run("10.0.0.0") && state.has_run("10.0.0.2"));
+    assert!(state.remove_run("10.0.0.1") && state.remove_run("10.0.0.2"));
+    assert_eq!(scenarios.usage().positions, 0);
+}
+
+#[test]
+fn requests_are_in_the_order_of_their_arrival() {
+    let (state, _, clock) = scenarios(CountBy::Client);
+    let slow = attempt(&state, 1, "/slow");
+    clock.advance(Duration::from_secs(1));
+    let run = state.run_id(client(1), None);
+    state.begin(&run, attempt(&state, 1, "/fast"));
+    state.begin(&run, slow);
+    let (observed, _) = state.observed_run("10.0.0.1").unwrap();
+    let targets: Vec<_> = observed.attempts.iter().map(|it| &*it.target).collect();
+    assert_eq!(targets, ["/slow", "/fast"]);
 }
 
 #[test]

@@ -161,6 +161,35 @@ fn a_missing_configuration_file_is_named() {
 }
 
 #[test]
+fn explain_shows_the_scenario_of_a_route() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("lab.toml");
+    let config = "[scenario.s]\nsteps = [\"503\", \"delay 1s + 200\"]\nby = \"test\"\nat_end = \"repeat\"\n\
+                  [[route]]\nname = \"all\"\npath = \"/v1\"\nscenario = \"s\"\n";
+    std::fs::write(&file, config).unwrap();
+    let file = file.to_str().unwrap();
+    let arguments = [
+        "explain",
+        "--config",
+        file,
+        "--method",
+        "GET",
+        "--path",
+        "/t/run-1/v1",
+    ];
+    let output = Process::run(&arguments);
+    let text = String::from_utf8(output.stdout).unwrap();
+    for part in [
+        "path       /v1\n",
+        "s: 503, delay 1s + 200; then the last step repeats; counted by test",
+        "upstream   none",
+        "decided by the next step of the scenario",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+}
+
+#[test]
 fn explain_shows_client_route_limits_and_outcome() {
     let explain = |more: &[&str]| {
         let file = shipped("client-endpoints.toml");

@@ -253,6 +253,7 @@ fn attempt(exchange: &SampleRequest, connection: u64) -> Attempt {
         headers: headers(&exchange.headers),
         key: exchange.key.clone(),
         body: ObservedBody {
+            is_partial: false,
             length: exchange.body.len() as u64,
             hash: *blake3::hash(exchange.body.as_bytes()).as_bytes(),
             content: Some(Bytes::from_static(exchange.body.as_bytes())),

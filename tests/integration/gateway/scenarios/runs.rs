@@ -112,8 +112,15 @@ async fn invalid_requests_get_a_problem_that_says_what_is_valid() {
         assert_eq!(found, status, "{body}: {text}");
         assert!(text.contains(part), "{body}: {text}");
     }
-    let (status, _) = post("{\"scenario\":\"test\",\"id\":\"192.0.2.7\"}").await;
+    let (status, text) = post("{\"scenario\":\"test\",\"id\":\"::ffff:192.0.2.7\"}").await;
     assert_eq!(status, 201);
+    assert!(text.contains("\"192.0.2.7\""), "{text}");
+    let listed = gateway
+        .admin()
+        .get(&format!("{RUNS}?scenario=other"))
+        .send()
+        .await;
+    assert_eq!(listed.json()["runs"], json!([]));
     let unknown = gateway.admin().get(&format!("{RUNS}/nope")).send().await;
     assert_eq!(unknown.status, 404);
 }
@@ -138,5 +145,24 @@ async fn an_interrupted_request_is_part_of_the_record() {
             attempts[0]["end"] == "client-closed" && attempts[1]["end"] == "complete"
         },
     )
+    .await;
+}
+
+#[tokio::test]
+async fn a_client_with_a_request_in_flight_has_not_ended() {
+    let gateway = scripted(&["400", "delay 20s + 200"], "").admin().start();
+    gateway.client().get("/a").send().await;
+    let rule = "retryable-only";
+    assert_eq!(verdict(&gateway, "127.0.0.1", rule).await, "pass");
+    let client = gateway.client();
+    let pending = tokio::spawn(async move { client.get("/b").send().await });
+    eventually("the client has not ended", async || {
+        verdict(&gateway, "127.0.0.1", rule).await == "not-enough-data"
+    })
+    .await;
+    pending.abort();
+    eventually("the client has ended", async || {
+        verdict(&gateway, "127.0.0.1", rule).await == "pass"
+    })
     .await;
 }

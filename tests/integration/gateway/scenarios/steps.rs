@@ -276,3 +276,40 @@ async fn scripted_failures_do_not_count_against_the_circuit_breaker() {
     assert_eq!(gateway.client().get("/").send().await.status, 200);
     assert_eq!(gateway.circuit().await["state"], "closed");
 }
+
+#[tokio::test]
+async fn a_large_body_of_a_passing_request_arrives_unchanged() {
+    let upstream = Upstream::echo();
+    let gateway = Gateway::with(
+        "[upstream.api]\nservers = [\"{upstream}\"]\n[scenario.s]\nsteps = [\"pass\"]\nat_end = \"repeat\"\n\
+         [[route]]\nname = \"all\"\npath = \"/\"\nscenario = \"s\"\nrequest_buffer = \"64KiB\"\n",
+    )
+    .upstream(&upstream)
+    .start();
+    let body: Vec<u8> = (0..3_000_000_u32)
+        .map(|byte| byte.to_le_bytes()[1])
+        .collect();
+    for client in [gateway.client(), gateway.client().h2()] {
+        let response = client.post("/").body(body.clone()).send().await;
+        assert_eq!(response.status, 200);
+        assert!(upstream.last().body == body, "the body changed");
+    }
+}
+
+#[tokio::test]
+async fn a_preflight_uses_no_step_and_its_test_prefix_is_removed() {
+    let upstream = Upstream::replying(204);
+    let gateway = Gateway::with(
+        "[upstream.api]\nservers = [\"{upstream}\"]\n[scenario.s]\nsteps = [\"503\"]\nby = \"test\"\n\
+         [[route]]\nname = \"all\"\npath = \"/v1\"\nmethods = \"POST\"\nscenario = \"s\"\n",
+    )
+    .upstream(&upstream)
+    .start();
+    let preflight = gateway.client().request("OPTIONS", "/t/a/v1");
+    let preflight = preflight
+        .header("Origin", "https://app.example")
+        .header("Access-Control-Request-Method", "POST");
+    assert_eq!(preflight.send().await.status, 204);
+    assert_eq!(upstream.last().target, "/v1");
+    assert_eq!(gateway.client().post("/t/a/v1").send().await.status, 503);
+}
