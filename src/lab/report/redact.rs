@@ -266,6 +266,7 @@ mod tests {
         Redaction {
             include_secrets,
             values: vec!["correct horse".to_owned()],
+            steps: RefCell::default(),
         }
     }
 
