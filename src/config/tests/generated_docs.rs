@@ -160,7 +160,7 @@ fn reference() -> String {
         match section {
             "upstream" => table(&mut text, "upstream.api", schema_of("upstream.NAME"), ""),
             "limit" => table(&mut text, "limit.device", schema_of("limit.NAME"), ""),
-            "scenario" => table(&mut text, "scenario.flaky", schema_of("scenario.NAME"), ""),
+            "scenario" => table(&mut text, "scenario.flaky", schema_of("scenario.NAME"), "#"),
             "route" => table(&mut text, "route", &schema["items"], ""),
             _ => table(&mut text, section, schema, ""),
         }
