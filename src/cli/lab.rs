@@ -238,20 +238,17 @@ impl RunArgs {
         let given = paths
             .into_iter()
             .filter_map(|(format, path)| Some((format, path.as_deref()?)));
-        let given: Vec<_> = given.collect();
-        for (index, (_, path)) in given.iter().enumerate() {
-            let is_file = *path != Path::new("-");
-            if is_file && given[..index].iter().any(|(_, earlier)| earlier == path) {
+        let mut outputs: Vec<Output> = Vec::new();
+        for (format, path) in given {
+            let output = Output::open(format, path, self.include_secrets)?;
+            if outputs.iter().any(|earlier| earlier.is_same_file(&output)) {
                 bail!(
                     "two reports cannot be written to the same file: {}",
                     path.display()
                 );
             }
+            outputs.push(output);
         }
-        let outputs: Vec<_> = given
-            .into_iter()
-            .map(|(format, path)| Output::open(format, path, self.include_secrets))
-            .collect::<anyhow::Result<_>>()?;
         if outputs.iter().filter(|output| output.is_stdout()).count() > 1 {
             bail!("only one report can be written to standard output (`-`)");
         }
@@ -278,7 +275,11 @@ impl RunArgs {
                     certificates: certificates.as_ref(),
                     include_secrets: self.include_secrets,
                 };
-                results.push(session.run(&env, &mut signals).await?);
+                let (result, can_continue) = session.run(&env, &mut signals).await?;
+                results.push(result);
+                if !can_continue {
+                    break;
+                }
             }
             anyhow::Ok(results)
         })?;
@@ -314,9 +315,20 @@ fn exit_code(report: &Report, comparison: Option<&Comparison>) -> u8 {
     for name in comparison.iter().flat_map(|it| &it.missing) {
         eprintln!("warning: the scenario {name} of the baseline did not run");
     }
+    let is_incomparable = comparison.is_some_and(|it| it.compared == 0);
+    match comparison {
+        Some(_) if is_incomparable => {
+            eprintln!("error: the baseline has no scenario in common with this run");
+        }
+        Some(it) if it.regressions.is_empty() => {
+            eprintln!("baseline: {} rules compared, none is worse", it.compared);
+        }
+        _ => {}
+    }
     match report.verdict() {
         Verdict::Fail => FAILED,
         _ if !regressions.is_empty() => FAILED,
+        _ if is_incomparable => NOT_JUDGED,
         Verdict::NotEnoughData => {
             if report.scenarios.iter().all(|it| it.failure.is_none()) {
                 eprintln!("error: no rule had enough data to judge the client");

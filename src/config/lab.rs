@@ -108,7 +108,9 @@ fn has_limit(table: &DeTable<'_>, name: &str) -> bool {
     matches!(limits, Some(DeValue::Table(limits)) if limits.contains_key(name))
 }
 
-/// Returns the sections of the gateway. `json!` quotes strings in a form that TOML also accepts.
+/// Returns the sections of the gateway. Some clients end only when the server closes their idle connections, so
+/// `idle_timeout` is shorter than the time limit of a command. It is longer than the time for which the rule on connection
+/// reuse expects a connection to stay open. `json!` quotes strings in a form that TOML also accepts.
 fn gateway(scenario: &str, has_limit: bool, options: LabOptions<'_>) -> String {
     let tls = options.tls.map(|(cert, key)| {
         let quoted = |path: &Path| json!(path.to_string_lossy());
@@ -120,7 +122,7 @@ fn gateway(scenario: &str, has_limit: bool, options: LabOptions<'_>) -> String {
     });
     let limits = has_limit.then(|| format!("limits = [{}]\n", json!(scenario)));
     format!(
-        "[server]\nlisten = \"127.0.0.1:0\"\nworkers = 1\nshutdown_grace = \"0s\"\n{}\
+        "[server]\nlisten = \"127.0.0.1:0\"\nworkers = 1\nshutdown_grace = \"0s\"\nidle_timeout = \"35s\"\n{}\
          [client]\ntrusted_proxies = [\"127.0.0.0/8\"]\n\
          [[route]]\nname = \"lab\"\npath = \"/\"\nscenario = {}\n{}",
         tls.unwrap_or_default(),

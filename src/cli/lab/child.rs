@@ -116,7 +116,13 @@ impl ClientCommand<'_> {
             io::ErrorKind::NotFound if path.components().count() > 1 => {
                 "the file does not exist; check the path"
             }
+            io::ErrorKind::NotFound if program.to_string_lossy().contains(' ') => {
+                "no program has this name; write each argument separately, or use `sh -c '…'`"
+            }
             io::ErrorKind::NotFound => "no directory in PATH contains it; check the spelling",
+            io::ErrorKind::PermissionDenied if path.is_dir() => {
+                "it is a directory; name a program in it"
+            }
             io::ErrorKind::PermissionDenied => {
                 "the file is not executable; `chmod +x` makes it executable"
             }

@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
@@ -55,6 +55,15 @@ impl Output {
 
     pub(super) fn is_stdout(&self) -> bool {
         self.file.is_none()
+    }
+
+    /// Whether both outputs are the same file, also under different names.
+    pub(super) fn is_same_file(&self, other: &Self) -> bool {
+        let identity = |output: &Self| {
+            let metadata = output.file.as_ref()?.file.metadata().ok()?;
+            metadata.is_file().then(|| (metadata.dev(), metadata.ino()))
+        };
+        identity(self).is_some_and(|own| identity(other) == Some(own))
     }
 
     pub(super) fn write(&mut self, report: &Report, document: &Document) -> anyhow::Result<()> {

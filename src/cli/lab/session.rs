@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
+use http::header::CONTENT_TYPE;
 use rustix::process::WaitStatus;
 use tokio::time::{Instant, interval};
 
@@ -78,12 +79,13 @@ impl Session<'_> {
         self.timeout.unwrap_or_else(default).min(MAX_TIMEOUT)
     }
 
-    /// Runs the command in the scenario and judges it. An error means that the whole run cannot continue.
+    /// Runs the command in the scenario and judges it. Returns `false` if further scenarios cannot run, because the command
+    /// does not start or a signal has interrupted it.
     pub(super) async fn run(
         &self,
         env: &Environment,
         signals: &mut Signals,
-    ) -> anyhow::Result<ScenarioResult> {
+    ) -> anyhow::Result<(ScenarioResult, bool)> {
         let gateway = self.start_gateway(env)?;
         let progress = Progress::start(&self.scenario.name, self.limit());
         let ca_file: Option<PathBuf> = self.certificates.map(Certificates::ca_file);
@@ -92,21 +94,28 @@ impl Session<'_> {
             url: &gateway.url,
             ca_file: ca_file.as_deref(),
         };
-        let mut client = command
-            .start(&progress)
-            .inspect_err(|_| progress.finish())?;
+        let mut client = match command.start(&progress) {
+            Ok(client) => client,
+            Err(error) => {
+                progress.finish();
+                let url = gateway.url.clone();
+                let observed = gateway.stop().await?;
+                let mut result = self.judge(url, Duration::ZERO, observed, false);
+                result.failure = Some(format!("{error:#}"));
+                return Ok((result, false));
+            }
+        };
         let began = Instant::now();
         let end = self.watch(&gateway, &mut client, signals, &progress).await;
         let duration = began.elapsed();
         let terminated = client.end(signals).await;
         progress.finish();
         let terminated = terminated?;
-        if matches!(end, CommandEnd::Interrupted) {
-            anyhow::bail!("interrupted by a signal; the command was terminated");
-        }
         let url = gateway.url.clone();
         let observed = gateway.stop().await?;
-        Ok(self.result(&end, terminated, url, duration, observed))
+        let can_continue = !matches!(end, CommandEnd::Interrupted);
+        let result = self.result(&end, terminated, url, duration, observed);
+        Ok((result, can_continue))
     }
 
     fn start_gateway(&self, env: &Environment) -> anyhow::Result<LabGateway> {
@@ -181,48 +190,80 @@ impl Session<'_> {
         duration: Duration,
         observed: Observed,
     ) -> ScenarioResult {
-        let mut notes = lab::notes(&observed);
-        let mut failure = None;
-        let has_exited = matches!(end, CommandEnd::Exited(_));
+        let has_ended = matches!(end, CommandEnd::Exited(_)) && terminated == 0;
+        let mut result = self.judge(url, duration, observed, has_ended);
         match end {
             CommandEnd::Exited(status) => {
-                notes.extend(exit_note(*status));
+                result.notes.extend(exit_note(*status));
                 if terminated > 0 {
-                    notes.push(format!(
+                    result.notes.push(format!(
                         "processes that the command left running were terminated: {terminated}"
                     ));
                 }
             }
-            CommandEnd::TimedOut | CommandEnd::Interrupted => {
+            CommandEnd::TimedOut => {
                 let limit = readable(self.limit());
-                failure = Some(format!(
+                result.failure = Some(format!(
                     "the command did not end within {limit} and was terminated (--timeout sets the limit)"
                 ));
             }
+            CommandEnd::Interrupted => {
+                result.failure =
+                    Some("a signal interrupted the run, and the command was terminated".into());
+            }
         }
-        if observed.attempts.is_empty() {
-            let sent_none = no_request(&url);
-            failure = Some(match failure {
-                Some(timeout) => format!("{timeout}, and {sent_none}"),
+        if result.observed.attempts.is_empty() {
+            let sent_none = no_request(&result.url, self.scenario.refuses_connections());
+            result.failure = Some(match result.failure {
+                Some(failure) => format!("{failure}, and {sent_none}"),
                 None => sent_none,
             });
         }
+        result
+    }
+
+    fn judge(
+        &self,
+        url: String,
+        duration: Duration,
+        observed: Observed,
+        has_ended: bool,
+    ) -> ScenarioResult {
+        let scenario = &self.scenario;
+        let mut notes = lab::notes(&observed);
+        notes.extend(self.upstream_note(&observed));
         ScenarioResult {
-            name: self.scenario.name.to_string(),
-            summary: self.scenario.summary.clone().unwrap_or_default(),
-            steps: self
-                .scenario
+            name: scenario.name.to_string(),
+            summary: scenario.summary.clone().unwrap_or_default(),
+            steps: scenario
                 .steps
                 .iter()
                 .map(|step| step.text.to_string())
                 .collect(),
             url,
             duration,
-            judgement: rules::judge(&observed, has_exited && terminated == 0),
+            judgement: rules::judge(&observed, has_ended),
             observed,
             notes,
-            failure,
+            failure: None,
         }
+    }
+
+    /// Returns a note if requests failed because of the upstream and not because of the scenario.
+    fn upstream_note(&self, observed: &Observed) -> Option<String> {
+        let url = self.upstream?;
+        let failed = observed.attempts.iter().filter(|attempt| {
+            let response = attempt.response.as_ref();
+            response.is_some_and(|response| {
+                let is_problem = response.headers.get(CONTENT_TYPE);
+                let is_problem = is_problem.is_some_and(|it| it == "application/problem+json");
+                let status = response.status.map_or(0, |status| status.as_u16());
+                is_problem && matches!(status, 502..=504)
+            })
+        });
+        let number = failed.count();
+        (number > 0)
+            .then(|| format!("requests that failed because of the upstream {url}: {number}"))
     }
 }
 
@@ -265,14 +306,19 @@ fn progress_text(state: &ScenarioState, limit: Duration) -> String {
 }
 
 /// Returns why a command that sent no request could not be judged.
-fn no_request(url: &str) -> String {
+fn no_request(url: &str, refuses_connections: bool) -> String {
     let proxy = ["http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY"];
     let proxy = proxy.into_iter().find(|it| std::env::var_os(it).is_some());
     let proxy = proxy.map(|name| format!("; {name} is set, so add 127.0.0.1 to NO_PROXY"));
     format!(
         "the command sent no request to {url}; it gets this URL in the environment variable TIDEGATE_URL and instead \
-         of {{url}} in its arguments{}",
-        proxy.unwrap_or_default()
+         of {{url}} in its arguments{}{}",
+        proxy.unwrap_or_default(),
+        if refuses_connections {
+            "; connections that the step `refuse` refuses are not recorded"
+        } else {
+            ""
+        }
     )
 }
 

@@ -234,6 +234,7 @@ fn check(step: &Step, outcome: Option<&Word<'_>>, seen: &[Word<'_>]) -> Result<(
         all.find(|word| word.text == name || option_name(word.text) == Some(name))
     };
     let sends_body = match step.action {
+        StepAction::Respond(StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED) => false,
         StepAction::Respond(_) | StepAction::Stall(_) | StepAction::Truncate => true,
         StepAction::Reset => step.after.is_some(),
         _ => false,
@@ -241,7 +242,10 @@ fn check(step: &Step, outcome: Option<&Word<'_>>, seen: &[Word<'_>]) -> Result<(
     let action = outcome.map_or("slow", |word| word.text);
     let mut without_effect = Vec::new();
     if !sends_body {
-        without_effect.extend(["retry-after", "header", "body", "slow"]);
+        without_effect.extend(["body", "slow"]);
+        if !matches!(step.action, StepAction::Respond(_)) {
+            without_effect.extend(["retry-after", "header"]);
+        }
     }
     if step.action == StepAction::Refuse {
         without_effect.extend(["delay", "times", "chance"]);

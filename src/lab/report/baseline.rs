@@ -21,6 +21,8 @@ pub(crate) struct Comparison {
     pub(crate) regressions: Vec<Regression>,
     /// Names of scenarios of the baseline that the run does not include.
     pub(crate) missing: Vec<String>,
+    /// Number of rules that both the baseline and the run judge.
+    pub(crate) compared: usize,
 }
 
 /// Rule whose verdict is worse than in the baseline.
@@ -100,6 +102,7 @@ pub(crate) fn compare(old: &str, new: &Document) -> Result<Comparison, BaselineE
     let mut comparison = Comparison {
         regressions: Vec::new(),
         missing: Vec::new(),
+        compared: 0,
     };
     for old in scenarios {
         let Some(new) = new.scenarios.iter().find(|new| new.name == old.name) else {
@@ -111,6 +114,7 @@ pub(crate) fn compare(old: &str, new: &Document) -> Result<Comparison, BaselineE
             let Some(before) = before.map(|before| before.verdict) else {
                 continue;
             };
+            comparison.compared += 1;
             if is_worse(before, rule.verdict) {
                 comparison.regressions.push(Regression {
                     scenario: new.name.clone(),

@@ -50,7 +50,7 @@ fn write(document: &Document, out: &mut String) -> fmt::Result {
         write_scenario(scenario, index + 1, with_legend == Some(index), out)?;
     }
     let secrets = if document.redacted {
-        "Credentials are redacted. Bodies are shown as length and hash."
+        "Recognised credentials are redacted. Bodies are shown as length and hash."
     } else {
         "<strong>This report includes credentials and bodies.</strong>"
     };

@@ -20,7 +20,9 @@ use crate::scenario::observation::Attempt;
 pub(super) const REDACTED: &str = "[redacted]";
 
 /// Words in names of headers and parameters that mark a credential, in addition to those of the idempotency stage.
-const WORDS: [&str; 6] = [
+const WORDS: [&str; 8] = [
+    "csrf",
+    "xsrf",
     "password",
     "passwd",
     "passphrase",
@@ -30,7 +32,7 @@ const WORDS: [&str; 6] = [
 ];
 
 /// Names of query parameters that are credentials as a whole.
-const PARAMETERS: [&str; 3] = ["sig", "pass", "pwd"];
+const PARAMETERS: [&str; 5] = ["sig", "pass", "pwd", "code", "otp"];
 
 /// Least length of a credential that is replaced in texts, in bytes. A shorter value, such as `1`, is also a part of
 /// other words.
@@ -103,7 +105,7 @@ impl Redaction {
             };
             let header = value.trim_start_matches('"').split_once(':');
             match (option, header) {
-                ("body", _) => format!("body={REDACTED}"),
+                ("body", _) => format!("body=({} bytes)", value.trim_matches('"').len()),
                 ("header", Some((name, _))) if is_credential_header(name.trim()) => {
                     format!("header=\"{name}: {REDACTED}\"")
                 }

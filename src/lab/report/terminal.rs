@@ -67,24 +67,28 @@ impl Page {
         // Rules without enough data come last, because they say nothing about the client.
         let has_data = |rule: &&DocumentRule| rule.verdict != Verdict::NotEnoughData;
         let (judged, others): (Vec<_>, Vec<_>) = scenario.rules.iter().partition(has_data);
+        // Their reasons are shown only if there is nothing else. The other formats always contain them.
+        let with_reasons = judged.is_empty();
         for rule in judged.into_iter().chain(others) {
-            self.rule(rule, column);
+            self.rule(rule, column, with_reasons);
         }
         if !scenario.rules.is_empty() {
             self.line("");
         }
         let verdict = self.paint(scenario.verdict, verdict_name(scenario.verdict));
-        self.wrap(
-            &format!("{}: {verdict} ({})", scenario.name, tally(scenario)),
-            0,
-        );
+        // This line is not wrapped, so that programs can search for it.
+        self.line(&format!(
+            "{}: {verdict} ({})",
+            scenario.name,
+            tally(scenario)
+        ));
     }
 
-    /// Writes the row of a rule. Summaries start at `column`.
-    fn rule(&mut self, rule: &DocumentRule, column: usize) {
+    /// Writes the row of a rule. Summaries start at `column`. `with_reasons` also writes why there is not enough data.
+    fn rule(&mut self, rule: &DocumentRule, column: usize, with_reasons: bool) {
         let (verdict, summary) = match rule.verdict {
             // These words are too long for the column of the verdicts.
-            Verdict::NotEnoughData if rule.summary.is_empty() => {
+            Verdict::NotEnoughData if !with_reasons || rule.summary.is_empty() => {
                 ("–", "not enough data".to_owned())
             }
             Verdict::NotEnoughData => ("–", format!("not enough data: {}", rule.summary)),

@@ -127,6 +127,7 @@ fn errors_point_to_the_wrong_word_and_contain_a_remedy() {
         ),
         ("pass body=x", "body=x", "no effect on `pass`"),
         ("refuse times=2", "times=2", "no effect on `refuse`"),
+        ("204 body=x", "body=x", "no effect on `204`"),
         ("truncate after=64KiB", "after=64KiB", "65536 bytes"),
         (
             "429 header=\"no colon\"",
