@@ -1,8 +1,12 @@
 //! Groups the requests of a record into operations.
 //!
 //! Requests with an idempotency key belong together if client and key are equal. A request without a key continues the
-//! operation of an identical request that failed before. Identical requests in flight at the same time make this
-//! ambiguous: if two operations match, the request and both operations are unattributed, and no rule uses them.
+//! operation of an identical request that failed before.
+//!
+//! Concurrent identical requests make this ambiguous, such as those of several threads. If two operations match, the
+//! request and both operations are unattributed, and no rule uses them. Connections also show concurrency: all
+//! identical requests are unattributed if a connection is used again after another one. A request that follows a
+//! response immediately on another connection starts an operation of its own.
 //!
 //! A client that gives up and later sends an identical request without a key looks like a client that retries. Both
 //! are one operation, unless the client sends the request immediately although it has waited before its retries. A
@@ -14,7 +18,9 @@ use std::time::Duration;
 use http::Method;
 
 use super::outcome::Outcome;
+use super::stated;
 use crate::client::ClientId;
+use crate::scenario::X_TIDEGATE_TEST;
 use crate::scenario::observation::{Attempt, ObservedBody, ResponseEnd};
 
 /// Least time after which a client stops waiting for a response. Identical requests within a shorter time are
@@ -26,9 +32,6 @@ const IMMEDIATE: Duration = Duration::from_millis(5);
 
 /// Least delay before a retry that shows that a client does not retry immediately.
 const MIN_BACKOFF: Duration = Duration::from_millis(100);
-
-/// Header that identifies the test to which a request belongs.
-const TEST: &str = "x-tidegate-test";
 
 /// A first request and its retries.
 #[derive(Clone, Debug)]
@@ -74,7 +77,7 @@ impl<'a> Sender<'a> {
     pub(super) fn of(attempt: &'a Attempt) -> Self {
         Self {
             client: attempt.client,
-            test: attempt.headers.get(TEST).map(AsRef::as_ref),
+            test: attempt.headers.get(&X_TIDEGATE_TEST).map(AsRef::as_ref),
         }
     }
 }
@@ -102,21 +105,50 @@ pub(super) fn group(attempts: &[Attempt]) -> Grouping {
         attempts,
         operations: Vec::new(),
         ambiguous: HashSet::new(),
+        immediate: Vec::new(),
         unattributed: Vec::new(),
     };
     let mut keyed = HashMap::new();
-    let mut keyless: HashMap<_, Vec<usize>> = HashMap::new();
+    let mut keyless: HashMap<_, Identical> = HashMap::new();
     for (index, attempt) in attempts.iter().enumerate() {
         let sender = Sender::of(attempt);
         if let Some(key) = &attempt.key {
             let last = keyed.get(&(sender, key)).copied();
             keyed.insert((sender, key), builder.add_keyed(index, last));
         } else {
-            let failed = keyless.entry((sender, Content::of(attempt))).or_default();
-            builder.add_keyless(index, failed);
+            let identical = keyless.entry((sender, Content::of(attempt))).or_default();
+            builder.add_keyless(index, identical);
         }
     }
+    let interleaved = keyless.values().filter(|it| it.is_interleaved);
+    let interleaved = interleaved.flat_map(|identical| &identical.operations);
+    builder.ambiguous.extend(interleaved);
     builder.finish()
+}
+
+/// Identical requests of a sender without a key.
+#[derive(Default)]
+struct Identical {
+    /// Indices of their operations.
+    operations: Vec<usize>,
+    /// Indices of the operations whose last attempt fails.
+    failed: Vec<usize>,
+    /// Connections of the requests.
+    connections: HashSet<u64>,
+    /// Connection of the last request.
+    connection: Option<u64>,
+    /// Whether a connection was used again after another one. The requests are then concurrent.
+    is_interleaved: bool,
+}
+
+impl Identical {
+    /// Adds the connection of a request. A client that sends one request at a time does not return to an earlier
+    /// connection.
+    fn add_connection(&mut self, connection: u64) {
+        let is_known = !self.connections.insert(connection);
+        self.is_interleaved |= is_known && self.connection != Some(connection);
+        self.connection = Some(connection);
+    }
 }
 
 /// Operations while they are built.
@@ -125,6 +157,8 @@ struct Builder<'a> {
     operations: Vec<Operation>,
     /// Indices of the operations that can have further attempts among the unattributed ones.
     ambiguous: HashSet<usize>,
+    /// Pairs of operations: the second starts immediately after a failure of the first, on another connection.
+    immediate: Vec<[usize; 2]>,
     unattributed: Vec<usize>,
 }
 
@@ -144,28 +178,29 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Adds an attempt without a key. `failed` contains the operations of identical requests whose last attempt fails.
-    fn add_keyless(&mut self, index: usize, failed: &mut Vec<usize>) {
+    /// Adds an attempt without a key to the identical requests before it.
+    fn add_keyless(&mut self, index: usize, identical: &mut Identical) {
         let attempt = &self.attempts[index];
+        identical.add_connection(attempt.connection);
+        let failed = &mut identical.failed;
         let mut open = (0..failed.len()).filter(|position| {
             can_be_retried(self.last_attempt(failed[*position]), attempt.arrived)
         });
-        let has_failed = Outcome::of(attempt).is_failure();
-        match (open.next(), open.next()) {
-            (None, _) => {
-                let operation = self.begin(index);
-                failed.extend(has_failed.then_some(operation));
-            }
+        let operation = match (open.next(), open.next()) {
+            (None, _) => self.begin(index),
             (Some(position), None) if self.has_given_up(failed[position], attempt) => {
-                let operation = self.begin(index);
                 failed.swap_remove(position);
-                failed.extend(has_failed.then_some(operation));
+                self.begin(index)
+            }
+            (Some(position), None) if self.is_concurrent(failed[position], attempt) => {
+                let operation = self.begin(index);
+                self.immediate.push([failed[position], operation]);
+                operation
             }
             (Some(position), None) => {
-                self.operations[failed[position]].attempts.push(index);
-                if !has_failed {
-                    failed.swap_remove(position);
-                }
+                let operation = failed.swap_remove(position);
+                self.operations[operation].attempts.push(index);
+                operation
             }
             (Some(first), Some(second)) => {
                 self.unattributed.push(index);
@@ -176,8 +211,24 @@ impl<'a> Builder<'a> {
                 if !is_known {
                     self.ambiguous.extend(failed.iter());
                 }
+                return;
             }
+        };
+        if Outcome::of(attempt).is_failure() {
+            failed.push(operation);
         }
+        if self.operations[operation].attempts.len() == 1 {
+            identical.operations.push(operation);
+        }
+    }
+
+    /// Whether an identical request is too early for a retry: it follows the response immediately, on another
+    /// connection. A client that lost its connection needs another one, so a lost response is excluded.
+    fn is_concurrent(&self, operation: usize, next: &Attempt) -> bool {
+        let failed = self.last_attempt(operation);
+        failed.connection != next.connection
+            && Outcome::of(failed) != Outcome::Lost
+            && gap(failed, next).is_some_and(|gap| gap < IMMEDIATE)
     }
 
     /// Whether an identical request shows that the client has given up the operation and started the next one: the
@@ -187,15 +238,9 @@ impl<'a> Builder<'a> {
         let [.., before, last] = self.operations[operation].attempts[..] else {
             return false;
         };
-        let gap = |failed: &Attempt, next: &Attempt| {
-            let ended = failed.response.as_ref()?.ended;
-            Some(next.arrived.saturating_sub(ended))
-        };
         let (before, last) = (&self.attempts[before], &self.attempts[last]);
-        let states_time = last.response.as_ref().is_some_and(|response| {
-            let mut names = response.headers.keys();
-            names.any(|name| name.as_str().contains("retry-after"))
-        });
+        let response = last.response.as_ref();
+        let states_time = response.is_some_and(|response| stated::has_time(&response.headers));
         !states_time
             && gap(before, last).is_some_and(|gap| gap >= MIN_BACKOFF)
             && gap(last, next).is_some_and(|gap| gap < IMMEDIATE)
@@ -214,6 +259,13 @@ impl<'a> Builder<'a> {
     }
 
     fn finish(mut self) -> Grouping {
+        for pair in &self.immediate {
+            // The first operation has no later attempt, so the second can be its retry.
+            let [first, second] = pair.map(|operation| &self.operations[operation]);
+            if first.last() < second.attempts[0] {
+                self.ambiguous.extend(pair);
+            }
+        }
         let mut operations = Vec::with_capacity(self.operations.len());
         for (index, operation) in self.operations.into_iter().enumerate() {
             if self.ambiguous.contains(&index) {
@@ -228,6 +280,12 @@ impl<'a> Builder<'a> {
             unattributed: self.unattributed,
         }
     }
+}
+
+/// Returns the time from the end of the response to a failed attempt to the next attempt.
+fn gap(failed: &Attempt, next: &Attempt) -> Option<Duration> {
+    let ended = failed.response.as_ref()?.ended;
+    Some(next.arrived.saturating_sub(ended))
 }
 
 /// Whether a request that arrives at `time` can be a retry of the attempt.

@@ -16,10 +16,9 @@ use std::time::{Duration, SystemTime};
 
 use super::operation::{Operation, group};
 use super::outcome::Outcome;
+use super::stated::StatedTimes;
 use super::verdict::{Evidence, Judgement, MAX_EVIDENCE, Rule, RuleVerdict, Verdict};
 use crate::scenario::observation::{Attempt, Observed};
-use waiting::StatedTimes;
-pub(super) use waiting::stated_wait;
 
 /// Least time by which a retry must precede the stated time to be early.
 const MIN_TOLERANCE: Duration = Duration::from_millis(50);
@@ -233,6 +232,20 @@ impl Finding {
         self.evidence = evidence.into_iter().take(MAX_EVIDENCE).collect();
         self
     }
+
+    /// Adds a remark to a failure if none of its requests has a key. The requests can then be separate operations of a
+    /// client that does not retry.
+    fn unless_separate<'a>(mut self, requests: impl IntoIterator<Item = &'a Attempt>) -> Self {
+        if requests.into_iter().all(|request| request.key.is_none()) {
+            self.evidence.truncate(MAX_EVIDENCE - 1);
+            self.evidence.push(Evidence {
+                attempt: None,
+                text: "if these requests are separate operations, give them different paths, bodies or keys"
+                    .into(),
+            });
+        }
+        self
+    }
 }
 
 /// Returns the method and path of a request, for evidence. A query can contain credentials, so it is omitted.
@@ -268,7 +281,7 @@ fn range<T: PartialEq + Display>(least: &T, most: &T) -> String {
 }
 
 /// Formats a number with its noun: "1 retry", "2 retries".
-fn count(number: usize, singular: &str, plural: &str) -> String {
+pub(super) fn count(number: usize, singular: &str, plural: &str) -> String {
     let noun = if number == 1 { singular } else { plural };
     format!("{number} {noun}")
 }

@@ -33,7 +33,7 @@ pub(crate) enum Rule {
     Retryable,
     /// Does not retry a response that is marked as final: 409 or 422.
     FinalResponse,
-    /// Gives up after a bounded number of attempts and a bounded time.
+    /// Gives up after a bounded number of attempts. Many attempts are a warning if the operation ends.
     Stops,
     /// The delay between attempts grows.
     Backoff,

@@ -74,6 +74,66 @@ fn an_immediate_request_after_delayed_retries_is_a_new_operation() {
         .headers
         .insert("retry-after", HeaderValue::from_static("1"));
     assert_eq!(grouped(&attempts), (vec![vec![0, 1, 2]], vec![]));
+    // A header with a similar name states no time.
+    let mut attempts = [failed(0), failed(500), failed(503)];
+    let response = attempts[1].response.as_mut().unwrap();
+    response
+        .headers
+        .insert("x-retry-after-policy", HeaderValue::from_static("none"));
+    assert_eq!(grouped(&attempts), (vec![vec![0, 1], vec![2]], vec![]));
+}
+
+/// Returns the attempt on another connection.
+fn on(connection: u64, attempt: Attempt) -> Attempt {
+    Attempt {
+        connection,
+        ..attempt
+    }
+}
+
+#[test]
+fn identical_requests_on_interleaved_connections_are_unattributed() {
+    let attempts = |connections: &[u64]| -> Vec<_> {
+        let times = (0..).map(|number| number * 500);
+        let failed = times.map(|arrived| get(arrived, Some(503), 1));
+        let connections = connections.iter();
+        let attempts = connections.zip(failed);
+        attempts
+            .map(|(connection, failed)| on(*connection, failed))
+            .collect()
+    };
+    let interleaved = attempts(&[1, 2, 1, 3]);
+    assert_eq!(grouped(&interleaved), (vec![], vec![0, 1, 2, 3]));
+    let reconnected = attempts(&[1, 1, 2, 2, 3]);
+    assert_eq!(grouped(&reconnected), (vec![vec![0, 1, 2, 3, 4]], vec![]));
+    // Other requests can use the connections in any order.
+    let mut others = attempts(&[1, 2, 1]);
+    others[1].target = "/other".into();
+    assert_eq!(grouped(&others), (vec![vec![0, 2], vec![1]], vec![]));
+}
+
+#[test]
+fn an_immediate_request_on_another_connection_is_concurrent() {
+    let attempts = [
+        get(0, Some(429), 1),
+        on(2, get(3, Some(200), 1)),
+        on(3, get(1_001, Some(200), 1)),
+    ];
+    assert_eq!(grouped(&attempts), (vec![vec![0, 2], vec![1]], vec![]));
+    // Without a later retry, the second request can also be the retry of the first one.
+    assert_eq!(grouped(&attempts[..2]), (vec![], vec![0, 1]));
+    let later = [get(0, Some(429), 1), on(2, get(6, Some(200), 1))];
+    assert_eq!(grouped(&later), (vec![vec![0, 1]], vec![]));
+}
+
+#[test]
+fn an_immediate_request_on_another_connection_after_a_reset_is_a_retry() {
+    let mut reset = get(0, Some(503), 1);
+    let response = reset.response.as_mut().unwrap();
+    response.status = None;
+    response.end = ResponseEnd::Aborted;
+    let attempts = [reset, on(2, get(3, Some(200), 1))];
+    assert_eq!(grouped(&attempts), (vec![vec![0, 1]], vec![]));
 }
 
 #[test]
@@ -84,7 +144,8 @@ fn requests_with_other_methods_targets_bodies_or_tests_are_other_operations() {
         ..ObservedBody::default()
     };
     let mut test = get(1_000, Some(200), 1);
-    test.headers.insert(TEST, HeaderValue::from_static("2"));
+    test.headers
+        .insert(X_TIDEGATE_TEST, HeaderValue::from_static("2"));
     let others = [
         Attempt {
             method: Method::PUT,

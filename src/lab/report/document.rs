@@ -15,7 +15,7 @@ use super::text::printable;
 use super::{Report, ScenarioResult};
 use crate::lab::operation::Operation;
 use crate::lab::outcome::Outcome;
-use crate::lab::rules::stated_wait;
+use crate::lab::stated::stated_wait;
 use crate::lab::verdict::{RuleVerdict, Verdict};
 use crate::scenario::observation::{Attempt, Observed, ObservedBody, ResponseEnd};
 

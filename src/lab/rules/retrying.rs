@@ -3,17 +3,21 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use http::header::{AUTHORIZATION, EXPECT, PROXY_AUTHORIZATION};
-use http::{Method, StatusCode};
+use http::header::{AUTHORIZATION, COOKIE, EXPECT};
+use http::{HeaderName, Method, StatusCode};
 
 use super::{Finding, ObservedRetry, Record, count, range, readable, readable_range, request_line};
+use crate::idempotency::credentials::{has_credential_word, is_signed};
 use crate::lab::operation::Operation;
 use crate::lab::outcome::{Outcome, is_marked_final};
-use crate::lab::verdict::Evidence;
+use crate::lab::verdict::{Evidence, Verdict};
 use crate::scenario::observation::{Attempt, ResponseEnd};
 
 /// Maximum number of attempts of an operation that still counts as bounded.
 const MAX_ATTEMPTS: usize = 20;
+
+/// Number of attempts of a failed operation above which the client does not stop, even if it has ended.
+const UNBOUNDED: usize = 100;
 
 /// Judges whether the client retries any failure that a retry can repair.
 pub(super) fn retries(record: &Record<'_>) -> Finding {
@@ -88,7 +92,9 @@ pub(super) fn retryable_only(record: &Record<'_>) -> Finding {
         counts.collect::<Vec<_>>().join(", "),
     );
     let first = by_status.values().filter_map(|retries| retries.first());
-    Finding::fail(summary).with(first.map(|retry| retried_after(retry)))
+    Finding::fail(summary)
+        .with(first.map(|retry| retried_after(retry)))
+        .unless_separate(by_status.values().flatten().map(|retry| retry.next))
 }
 
 /// Judges whether the client retries 409 and 422.
@@ -119,28 +125,18 @@ pub(super) fn final_response(record: &Record<'_>) -> Finding {
 
 /// Judges whether the client stops after a bounded number of attempts.
 pub(super) fn stops(record: &Record<'_>) -> Finding {
-    let is_unbounded = |operation: &&Operation| operation.attempts.len() > MAX_ATTEMPTS;
-    let unbounded: Vec<_> = record.operations.iter().filter(is_unbounded).collect();
-    if let Some(most) = unbounded
-        .iter()
-        .map(|operation| operation.attempts.len())
-        .max()
-    {
-        let summary = format!(
-            "{} had more than {MAX_ATTEMPTS} attempts, up to {most}.",
-            count(unbounded.len(), "operation", "operations"),
-        );
-        let evidence = unbounded.iter().map(|operation| {
-            let (attempts, time) = (
-                operation.attempts.len(),
-                readable(duration(record, operation)),
-            );
-            Evidence {
-                attempt: Some(record.last(operation).0),
-                text: format!("{attempts} attempts in {time}"),
-            }
-        });
-        return Finding::fail(summary).with(evidence);
+    let has_many = |operation: &&Operation| operation.attempts.len() > MAX_ATTEMPTS;
+    let many: Vec<_> = record.operations.iter().filter(has_many).collect();
+    let (unbounded, ended): (Vec<_>, Vec<_>) = many
+        .into_iter()
+        .partition(|operation| is_unbounded(record, operation));
+    if !unbounded.is_empty() {
+        let first = unbounded.iter().map(|operation| operation.attempts[0]);
+        return many_attempts(record, Verdict::Fail, &unbounded)
+            .unless_separate(first.map(|index| &record.attempts[index]));
+    }
+    if !ended.is_empty() {
+        return many_attempts(record, Verdict::Warn, &ended);
     }
     let gave_up = record.operations.iter().filter(|operation| {
         let (_, last) = record.last(operation);
@@ -170,6 +166,33 @@ pub(super) fn stops(record: &Record<'_>) -> Finding {
     Finding::pass(summary)
 }
 
+/// Whether an operation with many attempts has no end: it did not succeed, and the client was still retrying at the end
+/// of the record or had sent more than [`UNBOUNDED`] attempts.
+fn is_unbounded(record: &Record<'_>, operation: &Operation) -> bool {
+    let (_, last) = record.last(operation);
+    Outcome::of(last).is_failure() && (!record.has_ended || operation.attempts.len() > UNBOUNDED)
+}
+
+/// Returns the finding on operations with more than [`MAX_ATTEMPTS`] attempts.
+fn many_attempts(record: &Record<'_>, verdict: Verdict, operations: &[&Operation]) -> Finding {
+    let attempts = operations.iter().map(|operation| operation.attempts.len());
+    let summary = format!(
+        "{} had more than {MAX_ATTEMPTS} attempts, up to {}.",
+        count(operations.len(), "operation", "operations"),
+        attempts.max().unwrap_or_default(),
+    );
+    let evidence = operations.iter().map(|operation| {
+        let (index, last) = record.last(operation);
+        let (attempts, time) = (operation.attempts.len(), duration(record, operation));
+        let (time, outcome) = (readable(time), Outcome::of(last));
+        Evidence {
+            attempt: Some(index),
+            text: format!("{attempts} attempts in {time}, last outcome: {outcome}"),
+        }
+    });
+    Finding::new(verdict, summary).with(evidence)
+}
+
 /// Whether a request changes data and has no key, so that a server would execute its repetition again.
 pub(super) fn is_unsafe_without_key(attempt: &Attempt) -> bool {
     attempt.key.is_none() && [Method::POST, Method::PATCH].contains(&attempt.method)
@@ -195,10 +218,17 @@ fn is_final(retry: &ObservedRetry<'_>) -> bool {
 }
 
 /// Whether the retry has other credentials or expectations. It is then a corrected request, such as after a 401.
-fn is_corrected(retry: &ObservedRetry<'_>) -> bool {
-    [AUTHORIZATION, PROXY_AUTHORIZATION, EXPECT]
-        .iter()
-        .any(|name| retry.failed.headers.get(name) != retry.next.headers.get(name))
+pub(super) fn is_corrected(retry: &ObservedRetry<'_>) -> bool {
+    let [before, after] = [&retry.failed.headers, &retry.next.headers];
+    // A signature differs in every request, so it does not show that the credentials are new.
+    let are_signed = is_signed(before) && is_signed(after);
+    let is_compared = |name: &&HeaderName| {
+        let is_credential =
+            **name == COOKIE || **name == EXPECT || has_credential_word(name.as_str().as_bytes());
+        is_credential && !(are_signed && **name == AUTHORIZATION)
+    };
+    let mut names = before.keys().chain(after.keys()).filter(is_compared);
+    names.any(|name| !before.get_all(name).iter().eq(after.get_all(name)))
 }
 
 fn retries_of<'r, 'a>(

@@ -15,6 +15,10 @@ use super::*;
 use crate::lab::simulated::{attempt, body, client, observed};
 use crate::scenario::observation::{ObservedResponse, ResponseEnd};
 
+/// Remark on failures of requests without a key.
+const SEPARATE: &str =
+    "if these requests are separate operations, give them different paths, bodies or keys";
+
 pub(super) fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
@@ -95,6 +99,15 @@ fn judged(rule: Rule, attempts: impl IntoIterator<Item = Attempt>) -> RuleVerdic
     )
 }
 
+/// Returns the rules that failed.
+fn fails(judgement: &Judgement) -> Vec<&'static str> {
+    let fails = judgement
+        .rules
+        .iter()
+        .filter(|rule| rule.verdict == Verdict::Fail);
+    fails.map(|rule| rule.rule.id()).collect()
+}
+
 fn rule_of(judgement: &Judgement, rule: Rule) -> RuleVerdict {
     let found = judgement.rules.iter().find(|verdict| verdict.rule == rule);
     found.unwrap().clone()
@@ -135,6 +148,7 @@ fn evidence_is_limited_and_names_attempts() {
     );
     assert_eq!(judged.evidence[0].text, "400 at 1 ms, retried after 999 ms");
     assert_eq!(judged.evidence[0].attempt, Some(1));
+    assert_eq!(judged.evidence[1].text, SEPARATE);
     let attempts = (0..9).map(|number| post(number * 1_000, None, "a").got(503));
     assert_eq!(
         self::judged(Rule::UnsafeRetry, attempts).evidence.len(),

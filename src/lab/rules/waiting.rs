@@ -1,130 +1,15 @@
 //! Rules `retry-after` and `long-retry-after`: a client waits for the time that a response states.
-//!
-//! A response can state several times, because clients read different headers. A client that obeys any of them is not
-//! early, so the shortest time counts. A response states nothing with an invalid header or with a date in the past.
 
-use std::time::{Duration, SystemTime};
-
-use http::HeaderMap;
-use http::header::RETRY_AFTER;
+use std::time::Duration;
 
 use super::{Finding, ObservedRetry, Record, count, readable, readable_range};
 use crate::lab::outcome::Outcome;
+use crate::lab::stated::{Form, Stated, StatedTimes};
 use crate::lab::verdict::Evidence;
-use crate::retry::RetryAfter;
-use crate::scenario::observation::{Attempt, ObservedResponse};
+use crate::scenario::observation::Attempt;
 
 /// Least stated time that the rule `long-retry-after` judges. Shorter times belong to `retry-after`.
 const LONG: Duration = Duration::from_mins(1);
-
-/// Headers with a wait in milliseconds.
-const MILLISECONDS: [(&str, &str); 2] = [
-    ("retry-after-ms", "Retry-After-Ms"),
-    ("x-amz-retry-after", "X-Amz-Retry-After"),
-];
-
-/// Times that a response states, and whether it has such a header at all.
-#[derive(Clone, Debug, Default)]
-pub(super) struct StatedTimes {
-    /// Valid times, shortest first.
-    stated: Vec<Stated>,
-    /// Whether the response has a header for a time, valid or not. Its retry says nothing about the backoff.
-    pub(super) has_header: bool,
-}
-
-/// Time that a header of a response states.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Stated {
-    header: &'static str,
-    form: Form,
-    /// Time from the start of the response.
-    pub(super) wait: Duration,
-}
-
-/// Form of a stated time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Form {
-    Seconds,
-    Date,
-    Milliseconds,
-}
-
-impl StatedTimes {
-    /// Reads the headers of a response. `record_started` is the system time at the start of the record.
-    pub(super) fn of(response: &ObservedResponse, record_started: SystemTime) -> Self {
-        let headers = &response.headers;
-        let mut stated = Vec::new();
-        match RetryAfter::of(headers) {
-            Some(RetryAfter::Seconds(seconds)) => stated.push(Stated {
-                header: "Retry-After",
-                form: Form::Seconds,
-                wait: Duration::from_secs(seconds),
-            }),
-            Some(RetryAfter::At(date)) => {
-                let wait = date.duration_since(record_started + response.started);
-                stated.extend(wait.ok().map(|wait| Stated {
-                    header: "Retry-After",
-                    form: Form::Date,
-                    wait,
-                }));
-            }
-            None => {}
-        }
-        stated.extend(MILLISECONDS.iter().filter_map(|(name, header)| {
-            Some(Stated {
-                header,
-                form: Form::Milliseconds,
-                wait: milliseconds(headers, name)?,
-            })
-        }));
-        stated.sort_by_key(|stated| stated.wait);
-        let mut names = MILLISECONDS.iter().map(|(name, _)| *name);
-        Self {
-            stated,
-            has_header: headers.contains_key(RETRY_AFTER)
-                || names.any(|name| headers.contains_key(name)),
-        }
-    }
-
-    /// Returns the shortest stated time. Zero states nothing that a client could violate.
-    pub(super) fn shortest(&self) -> Option<Stated> {
-        self.stated
-            .first()
-            .copied()
-            .filter(|stated| !stated.wait.is_zero())
-    }
-
-    /// Returns the longest stated time that a client with this gap has waited for.
-    fn obeyed(&self, gap: Duration, tolerance: Duration) -> Option<Stated> {
-        let waited = |stated: &&Stated| stated.wait <= gap.saturating_add(tolerance);
-        self.stated.iter().rev().find(waited).copied()
-    }
-}
-
-/// Returns the shortest time that a response states. `record_started` is the system time at the start of the record.
-pub(in crate::lab) fn stated_wait(
-    response: &ObservedResponse,
-    record_started: SystemTime,
-) -> Option<Duration> {
-    let shortest = StatedTimes::of(response, record_started).shortest();
-    shortest.map(|stated| stated.wait)
-}
-
-impl Form {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Seconds => "seconds",
-            Self::Date => "date",
-            Self::Milliseconds => "milliseconds",
-        }
-    }
-}
-
-fn milliseconds(headers: &HeaderMap, name: &str) -> Option<Duration> {
-    let text = headers.get(name)?.to_str().ok()?.trim();
-    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    is_number.then(|| Duration::from_millis(text.parse().unwrap_or(u64::MAX)))
-}
 
 /// Retry of a response that states a time.
 struct Waited<'r, 'a> {
@@ -186,7 +71,9 @@ pub(super) fn retry_after(record: &Record<'_>) -> Finding {
             count(waited.len(), "retry", "retries"),
             readable(earliest.early_by()),
         );
-        return Finding::fail(summary).with(early.iter().map(|waited| waited.evidence()));
+        return Finding::fail(summary)
+            .with(early.iter().map(|waited| waited.evidence()))
+            .unless_separate(early.iter().map(|waited| waited.retry.next));
     }
     let obeyed = in_time.iter().filter_map(|waited| {
         let stated = waited.retry.stated.obeyed(waited.gap, record.tolerance)?;

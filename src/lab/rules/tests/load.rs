@@ -1,7 +1,7 @@
 use super::*;
 
 /// Returns two attempts each of clients that fail within 10 ms. `delay` is the delay of a client in milliseconds.
-fn stampede(clients: u32, delay: impl Fn(u64) -> u64) -> Vec<Attempt> {
+fn outage(clients: u32, delay: impl Fn(u64) -> u64) -> Vec<Attempt> {
     let attempts = (0..clients).flat_map(|number| {
         let failed_at = u64::from(number) % 10;
         let first = get(failed_at).by(number).got(503);
@@ -17,7 +17,7 @@ fn stampede(clients: u32, delay: impl Fn(u64) -> u64) -> Vec<Attempt> {
 
 #[test]
 fn clients_that_retry_together_are_a_warning() {
-    let judged = judged(Rule::Synchrony, stampede(20, |_| 1_000));
+    let judged = judged(Rule::Synchrony, outage(20, |_| 1_000));
     assert_eq!(judged.verdict, Verdict::Warn);
     assert!(
         judged.summary.starts_with("20 of 20 clients"),
@@ -25,12 +25,12 @@ fn clients_that_retry_together_are_a_warning() {
         judged.summary
     );
     assert_eq!(
-        verdict(Rule::Synchrony, stampede(20, |number| 1_000 + 50 * number)),
+        verdict(Rule::Synchrony, outage(20, |number| 1_000 + 50 * number)),
         Verdict::Pass
     );
     // Delays of 40 s differ by up to 1 s, which is less than 5 %.
     assert_eq!(
-        verdict(Rule::Synchrony, stampede(20, |number| 40_000 + 50 * number)),
+        verdict(Rule::Synchrony, outage(20, |number| 40_000 + 50 * number)),
         Verdict::Warn
     );
 }
@@ -38,14 +38,14 @@ fn clients_that_retry_together_are_a_warning() {
 #[test]
 fn synchrony_needs_ten_clients_that_fail_together() {
     assert_eq!(
-        verdict(Rule::Synchrony, stampede(9, |_| 1_000)),
+        verdict(Rule::Synchrony, outage(9, |_| 1_000)),
         Verdict::NotEnoughData
     );
     assert_eq!(
-        verdict(Rule::Synchrony, stampede(10, |_| 1_000)),
+        verdict(Rule::Synchrony, outage(10, |_| 1_000)),
         Verdict::Warn
     );
-    let mut apart = stampede(20, |_| 1_000);
+    let mut apart = outage(20, |_| 1_000);
     for attempt in &mut apart {
         let number = u64::from(
             attempt
@@ -84,6 +84,17 @@ fn more_than_ten_requests_per_operation_are_a_warning() {
 }
 
 #[test]
+fn requests_without_failures_do_not_show_the_amplification() {
+    let succeeded = (0..20).map(|index| get(index * 1_000).got(200));
+    assert_eq!(
+        verdict(Rule::Amplification, succeeded),
+        Verdict::NotEnoughData
+    );
+    let failed = (0..2).map(|index| get(index * 1_000).got(503));
+    assert_eq!(verdict(Rule::Amplification, failed), Verdict::Pass);
+}
+
+#[test]
 fn a_retry_on_a_new_connection_is_a_warning_if_none_reuses_one() {
     let first = || get(0).on(1).got(503);
     let reused = [first(), get(1_000).on(1).got(200)];
@@ -93,7 +104,7 @@ fn a_retry_on_a_new_connection_is_a_warning_if_none_reuses_one() {
     let mixed = [
         first(),
         get(1_000).on(2).got(503),
-        get(3_000).on(1).got(200),
+        get(3_000).on(2).got(200),
     ];
     assert_eq!(verdict(Rule::ConnectionReuse, mixed), Verdict::Pass);
 }

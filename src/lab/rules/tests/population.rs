@@ -43,14 +43,6 @@ const WITH_RETRY_AFTER: [&[SimulatedStep]; 6] = [
     &[SimulatedStep::Date(429, 130), SimulatedStep::Status(200)],
 ];
 
-fn fails(judgement: &Judgement) -> Vec<&'static str> {
-    let fails = judgement
-        .rules
-        .iter()
-        .filter(|rule| rule.verdict == Verdict::Fail);
-    fails.map(|rule| rule.rule.id()).collect()
-}
-
 /// Judges simulated clients that follow a policy in these scenarios.
 fn population(policy: RetryPolicy, scenarios: &[&[SimulatedStep]]) -> Judgement {
     let mut simulation = SimulatedClients::new(1);
@@ -190,13 +182,16 @@ fn each_broken_client_fails_exactly_the_rule_that_it_breaks() {
 #[test]
 fn a_client_with_a_constant_interval_that_never_stops_fails() {
     let endless = RetryPolicy {
-        attempts: NonZeroU32::new(50).unwrap(),
+        attempts: NonZeroU32::new(101).unwrap(),
         ..policy(Strategy::Constant, Jitter::None)
     };
     let judgement = broken(endless, Defect::None, &[SimulatedStep::Status(503)]);
     assert_eq!(fails(&judgement), ["stops"]);
     let stops = rule_of(&judgement, Rule::Stops).summary;
-    assert_eq!(stops, "200 operations had more than 20 attempts, up to 50.");
+    assert_eq!(
+        stops,
+        "200 operations had more than 20 attempts, up to 101."
+    );
     for rule in [Rule::Backoff, Rule::Jitter, Rule::Amplification] {
         assert_eq!(
             rule_of(&judgement, rule).verdict,
@@ -265,8 +260,8 @@ fn retries_of_concurrent_identical_requests_are_not_enough_data() {
 }
 
 #[test]
-fn a_stampede_of_1_000_clients_is_a_warning_unless_jitter_spreads_it() {
-    let stampede = |preset: Preset| {
+fn retries_of_1_000_clients_at_the_same_time_are_a_warning_unless_jitter_spreads_them() {
+    let outage = |preset: Preset| {
         let mut simulation = SimulatedClients::new(4);
         for number in 0..1_000 {
             let steps = [SimulatedStep::Status(503), SimulatedStep::Status(200)];
@@ -280,8 +275,8 @@ fn a_stampede_of_1_000_clients_is_a_warning_unless_jitter_spreads_it() {
         }
         rule_of(&judge(&simulation.observed(), true), Rule::Synchrony)
     };
-    let together = stampede(Preset::Sender);
+    let together = outage(Preset::Sender);
     assert_eq!(together.verdict, Verdict::Warn, "{}", together.summary);
-    let spread = stampede(Preset::Standard);
+    let spread = outage(Preset::Standard);
     assert_eq!(spread.verdict, Verdict::Pass, "{}", spread.summary);
 }

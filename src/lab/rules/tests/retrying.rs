@@ -59,6 +59,31 @@ fn a_request_with_new_credentials_after_401_is_no_retry() {
         get(1_000).sent("authorization", "Bearer new").got(200),
     ];
     assert_eq!(verdict(Rule::Retryable, attempts), Verdict::Pass);
+    for name in ["proxy-authorization", "cookie", "expect", "x-api-key"] {
+        let changed = [
+            get(0).sent(name, "a=old").got(401),
+            get(1_000).sent(name, "a=new").got(200),
+        ];
+        assert_eq!(verdict(Rule::Retryable, changed), Verdict::Pass, "{name}");
+    }
+    let other = [
+        get(0).sent("x-attempt", "1").got(401),
+        get(1_000).sent("x-attempt", "2").got(200),
+    ];
+    assert_eq!(verdict(Rule::Retryable, other), Verdict::Fail);
+}
+
+#[test]
+fn a_new_signature_with_the_same_credentials_is_no_correction() {
+    let signed = |at, signature| {
+        let value = format!(
+            "AWS4-HMAC-SHA256 Credential=AKIA/20270115/eu-west-1/s3/aws4_request, \
+             SignedHeaders=host;x-amz-date, Signature={signature}"
+        );
+        get(at).sent("authorization", &value)
+    };
+    let attempts = [signed(0, "aa").got(400), signed(1_000, "bb").got(200)];
+    assert_eq!(verdict(Rule::Retryable, attempts), Verdict::Fail);
 }
 
 #[test]
@@ -85,7 +110,8 @@ fn the_evidence_has_one_observation_per_status() {
     let judged = judged(Rule::Retryable, attempts);
     let summary = "Retried statuses that a retry cannot change: 400 (1 time), 404 (2 times).";
     assert_eq!(judged.summary, summary);
-    assert_eq!(judged.evidence.len(), 2);
+    let requests = judged.evidence.iter().map(|evidence| evidence.attempt);
+    assert_eq!(requests.collect::<Vec<_>>(), [Some(1), Some(2), None]);
 }
 
 #[test]
@@ -120,13 +146,26 @@ fn a_final_409_or_422_must_not_be_retried() {
 }
 
 #[test]
-fn more_than_20_attempts_are_unbounded() {
+fn more_than_20_attempts_fail_if_the_client_still_retries_and_are_otherwise_a_warning() {
     let attempts = |number| (0..number).map(|index| get(index * 1_000).got(503));
-    assert_eq!(verdict(Rule::Stops, attempts(21)), Verdict::Fail);
+    assert_eq!(verdict(Rule::Stops, attempts(101)), Verdict::Fail);
+    assert_eq!(verdict(Rule::Stops, attempts(100)), Verdict::Warn);
+    assert_eq!(verdict(Rule::Stops, attempts(21)), Verdict::Warn);
     assert_eq!(verdict(Rule::Stops, attempts(20)), Verdict::Pass);
     assert_eq!(verdict(Rule::Stops, attempts(1)), Verdict::NotEnoughData);
     let endless = judge(&observed(attempts(21).collect()), false);
-    assert_eq!(rule_of(&endless, Rule::Stops).verdict, Verdict::Fail);
+    let stops = rule_of(&endless, Rule::Stops);
+    assert_eq!(stops.verdict, Verdict::Fail);
+    assert_eq!(
+        stops.evidence[0].text,
+        "21 attempts in 20.000 s, last outcome: 503"
+    );
+    assert_eq!(stops.evidence[1].text, SEPARATE);
+    let late = || attempts(101).chain([get(101_000).got(200)]).collect();
+    for has_ended in [false, true] {
+        let judgement = judge(&observed(late()), has_ended);
+        assert_eq!(rule_of(&judgement, Rule::Stops).verdict, Verdict::Warn);
+    }
     let running = judge(&observed(attempts(20).collect()), false);
     assert_eq!(
         rule_of(&running, Rule::Stops).verdict,

@@ -78,10 +78,17 @@ fn invalid_headers_and_past_dates_state_nothing() {
         let verdict = after(&[("retry-after", value)], 1);
         assert_eq!(verdict, Verdict::NotEnoughData, "{value}");
     }
-    for value in ["-250", "250.5", "x"] {
+    for value in ["-250", "250.", ".5", "2.5.0", "1e3", "x"] {
         let verdict = after(&[("retry-after-ms", value)], 1);
         assert_eq!(verdict, Verdict::NotEnoughData, "{value}");
     }
+}
+
+#[test]
+fn milliseconds_can_have_decimals() {
+    let headers = [("retry-after-ms", "1200.5")];
+    assert_eq!(after(&headers, 1_150), Verdict::Fail);
+    assert_eq!(after(&headers, 1_151), Verdict::Pass);
 }
 
 #[test]
@@ -96,6 +103,37 @@ fn the_evidence_of_an_early_retry_has_the_header_the_stated_time_and_the_gap() {
         "429 at 1 ms, Retry-After (seconds) states 2.000 s, retried after 1.000 s (1.000 s early)"
     );
     assert_eq!(judged.evidence[0].attempt, Some(1));
+    assert_eq!(judged.evidence[1].text, SEPARATE);
+    let keyed = retried(&[("retry-after", "2")], 1_000).map(|attempt| Attempt {
+        key: Some("k".into()),
+        ..attempt
+    });
+    assert_eq!(super::judged(Rule::RetryAfter, keyed).evidence.len(), 1);
+}
+
+/// Returns the requests of ten threads that each get a 429 and retry after the stated second. They start `interval`
+/// milliseconds apart. `connection` is the connection of an attempt of a thread.
+fn threads(interval: u64, connection: impl Fn(u64, u64) -> u64) -> Vec<Attempt> {
+    let attempts = (0..10).flat_map(|thread| {
+        let start = thread * interval;
+        let limited = get(start).on(connection(thread, 0)).got(429);
+        let retry = get(start + 1_002).on(connection(thread, 1)).got(200);
+        [limited.header("retry-after", "1"), retry]
+    });
+    let mut attempts: Vec<_> = attempts.collect();
+    attempts.sort_by_key(|attempt| attempt.arrived);
+    attempts
+}
+
+#[test]
+fn threads_that_send_the_same_request_and_wait_for_the_stated_time_fail_no_rule() {
+    let no_fails = [""; 0];
+    for interval in [2, 20] {
+        let reused = threads(interval, |thread, _| thread);
+        assert_eq!(fails(&judge(&observed(reused), true)), no_fails);
+    }
+    let opened = threads(2, |thread, attempt| 10 * attempt + thread);
+    assert_eq!(fails(&judge(&observed(opened), true)), no_fails);
 }
 
 #[test]
