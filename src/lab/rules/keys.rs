@@ -3,14 +3,23 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use http::header::CONTENT_LENGTH;
+use http::Version;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 
-use super::retrying::is_unsafe_without_key;
-use super::{Finding, Record, count, readable, request_line};
+use super::retrying::{is_corrected, is_unsafe_without_key};
+use super::{Finding, ObservedRetry, Record, count, readable, request_line};
+use crate::lab::has_action;
 use crate::lab::operation::{Content, Sender, can_be_retried};
 use crate::lab::outcome::Outcome;
+use crate::lab::stated::StatedTimes;
 use crate::lab::verdict::Evidence;
-use crate::scenario::observation::Attempt;
+use crate::scenario::observation::{Attempt, ResponseEnd};
+
+/// Least gap between attempts that shows a backoff.
+const MIN_BACKOFF: Duration = Duration::from_millis(50);
+
+/// Least factor by which a gap must exceed the previous one to show a backoff.
+const MIN_GROWTH: f64 = 1.3;
 
 /// Identical requests in sequence, the second with another key than the first.
 struct Renewed<'a> {
@@ -46,7 +55,8 @@ impl Renewed<'_> {
 /// Judges whether a retry has the key of the failed attempt.
 ///
 /// A retry with another key looks like a new operation. The rule recognises it by its content, and by the client: a
-/// client that repeats a key after some failure sends another key only for a new operation.
+/// client that repeats a key after some failure sends another key only for a new operation. The gaps must also show that
+/// the client retries. Otherwise it can be a client without retries that sends identical operations.
 pub(super) fn same_key(record: &Record<'_>) -> Finding {
     let keyed = record
         .retries
@@ -59,7 +69,12 @@ pub(super) fn same_key(record: &Record<'_>) -> Finding {
         .filter(|renewed| !kept.contains(&Sender::of(renewed.later)));
     let (retries, repetitions): (Vec<_>, Vec<_>) =
         others.partition(|renewed| renewed.outcome.is_failure());
-    if is_slower(&retries, &repetitions) {
+    let are_retries = if repetitions.is_empty() {
+        has_backoff(&retries) || follows_stated_times(record, &retries)
+    } else {
+        is_slower(&retries, &repetitions)
+    };
+    if are_retries {
         let summary = format!(
             "{} changed the key of the operation.",
             count(retries.len(), "retry", "retries")
@@ -74,7 +89,7 @@ pub(super) fn same_key(record: &Record<'_>) -> Finding {
     Finding::not_enough_data(if retries.is_empty() {
         "No request with an idempotency key was retried."
     } else {
-        "Identical requests with other keys follow failures and successes alike, so they can be new operations."
+        "Identical requests with other keys can be new operations, because their gaps do not show retries."
     })
 }
 
@@ -116,6 +131,36 @@ fn is_slower(retries: &[&Renewed<'_>], repetitions: &[&Renewed<'_>]) -> bool {
     median(retries) > median(repetitions) * 2 + Duration::from_millis(20)
 }
 
+/// Whether most sequences of at least two gaps grow, like the delays of a client with backoff.
+fn has_backoff(retries: &[&Renewed<'_>]) -> bool {
+    let mut sequences: HashMap<_, Vec<Duration>> = HashMap::new();
+    for renewed in retries {
+        let request = (Sender::of(renewed.later), Content::of(renewed.later));
+        sequences.entry(request).or_default().push(renewed.gap());
+    }
+    let grows = |gaps: &&Vec<Duration>| {
+        let is_longer = |pair: &[Duration]| pair[1] >= pair[0].mul_f64(MIN_GROWTH);
+        gaps.iter().all(|gap| *gap >= MIN_BACKOFF) && gaps.windows(2).all(is_longer)
+    };
+    let sequences: Vec<_> = sequences.values().filter(|gaps| gaps.len() > 1).collect();
+    sequences.iter().copied().filter(grows).count() * 2 > sequences.len()
+}
+
+/// Whether most retries of responses that state a time follow at that time.
+fn follows_stated_times(record: &Record<'_>, retries: &[&Renewed<'_>]) -> bool {
+    let (mut stated, mut followed) = (0, 0);
+    for renewed in retries {
+        let Some(response) = &renewed.earlier.response else {
+            continue;
+        };
+        let times = StatedTimes::of(response, record.started);
+        let gap = renewed.later.arrived.saturating_sub(response.started);
+        stated += usize::from(times.shortest().is_some());
+        followed += usize::from(times.explains(gap));
+    }
+    followed * 2 > stated
+}
+
 /// Judges whether a retry with the same key has the same content.
 pub(super) fn same_body(record: &Record<'_>) -> Finding {
     let keyed = record
@@ -124,6 +169,7 @@ pub(super) fn same_body(record: &Record<'_>) -> Finding {
         .filter(|retry| retry.next.key.is_some());
     let compared: Vec<_> = keyed
         .filter(|retry| is_complete(retry.failed) && is_complete(retry.next))
+        .filter(|retry| !has_new_boundary(retry.failed, retry.next))
         .collect();
     let changed: Vec<_> = compared
         .iter()
@@ -206,11 +252,13 @@ pub(super) fn new_key(record: &Record<'_>) -> Finding {
     }
 }
 
-/// Judges whether a POST or PATCH without a key is repeated.
+/// Judges whether a POST or PATCH without a key is repeated. The rule `retryable-only` judges repetitions after a final
+/// response.
 pub(super) fn post_without_key(record: &Record<'_>) -> Finding {
     let retries = record.retries.iter();
     let repeated: Vec<_> = retries
-        .filter(|retry| is_unsafe_without_key(retry.next))
+        .filter(|retry| is_unsafe_without_key(retry.next) && retry.outcome.is_retryable())
+        .filter(|retry| !is_corrected(retry) && !is_refused(retry))
         .collect();
     if !repeated.is_empty() {
         let summary = format!(
@@ -240,6 +288,32 @@ pub(super) fn post_without_key(record: &Record<'_>) -> Finding {
             "{number} without a key not repeated before the end of the record."
         )),
     }
+}
+
+/// Whether the gateway refused the stream of the failed attempt. The server has then not processed it, so a repetition
+/// is safe (RFC 9113, section 8.7).
+fn is_refused(retry: &ObservedRetry<'_>) -> bool {
+    let response = retry.failed.response.as_ref();
+    let is_reset = response.is_some_and(|response| response.end == ResponseEnd::Aborted);
+    is_reset
+        && retry.failed.version == Version::HTTP_2
+        && has_action(retry.failed, "refused-stream")
+}
+
+/// Whether both bodies are multipart with different boundaries. Clients choose a random boundary for each attempt, so
+/// the bodies of a correct client differ too.
+fn has_new_boundary(earlier: &Attempt, later: &Attempt) -> bool {
+    let [before, after] = [earlier, later].map(|attempt| attempt.headers.get(CONTENT_TYPE));
+    let is_multipart = |value: &http::HeaderValue| {
+        let start = value.as_bytes().get(.."multipart/".len());
+        start.is_some_and(|start| start.eq_ignore_ascii_case(b"multipart/"))
+    };
+    let are_multipart = [before, after]
+        .iter()
+        .all(|value| value.is_some_and(is_multipart));
+    are_multipart
+        && before != after
+        && (&earlier.method, &earlier.target) == (&later.method, &later.target)
 }
 
 /// Whether the gateway received the whole body. It can respond before it has read the body.

@@ -1,3 +1,5 @@
+use http::Version;
+
 use super::*;
 
 #[test]
@@ -14,15 +16,44 @@ fn a_retry_with_the_same_key_and_body_passes() {
 #[test]
 fn a_retry_with_another_key_or_none_fails() {
     for key in [Some("other"), None] {
-        let attempts = [
-            post(0, Some("k"), "a").got(503),
-            post(1_000, key, "a").got(200),
-        ];
+        let attempts = [limited(Some("k")), post(1_001, key, "a").got(200)];
         assert_eq!(verdict(Rule::SameKey, attempts), Verdict::Fail, "{key:?}");
     }
-    let lost = post(0, Some("k"), "a").ended(None, ResponseEnd::Aborted, 1);
-    let attempts = [lost, post(1_000, Some("other"), "a").got(200)];
+    let lost = |at, key| post(at, Some(key), "a").ended(None, ResponseEnd::Aborted, 1);
+    let attempts = [
+        lost(0, "1"),
+        lost(100, "2"),
+        post(300, Some("3"), "a").got(200),
+    ];
     assert_eq!(verdict(Rule::SameKey, attempts), Verdict::Fail);
+}
+
+/// Returns a POST request that is rejected and can be retried after one second.
+fn limited(key: Option<&str>) -> Attempt {
+    post(0, key, "a").got(429).header("retry-after", "1")
+}
+
+#[test]
+fn identical_operations_that_all_fail_change_keys_only_if_their_gaps_show_retries() {
+    let failed = |times: &[u64]| {
+        let keys = times.iter().map(ToString::to_string);
+        let attempts = times.iter().zip(keys);
+        let attempts = attempts.map(|(at, key)| post(*at, Some(&key), "a").got(503));
+        verdict(Rule::SameKey, attempts.collect::<Vec<_>>())
+    };
+    assert_eq!(failed(&[0, 100, 300]), Verdict::Fail);
+    assert_eq!(failed(&[0, 1_000]), Verdict::NotEnoughData);
+    assert_eq!(failed(&[0, 1_000, 2_000, 3_000]), Verdict::NotEnoughData);
+    assert_eq!(failed(&[0, 1_000, 2_200, 5_000]), Verdict::NotEnoughData);
+    assert_eq!(failed(&[0, 40, 120]), Verdict::NotEnoughData);
+    for (at, expected) in [
+        (901, Verdict::Fail),
+        (1_101, Verdict::Fail),
+        (1_102, Verdict::NotEnoughData),
+    ] {
+        let attempts = [limited(Some("1")), post(at, Some("2"), "a").got(503)];
+        assert_eq!(verdict(Rule::SameKey, attempts), expected, "{at}");
+    }
 }
 
 #[test]
@@ -97,6 +128,25 @@ fn a_body_that_the_gateway_did_not_read_to_its_end_is_not_compared() {
 }
 
 #[test]
+fn multipart_bodies_with_different_boundaries_are_not_compared() {
+    let sent = |at, boundary: &str, text, status| {
+        let value = format!("multipart/form-data; boundary={boundary}");
+        let attempt = post(at, Some("k"), text).sent("content-type", &value);
+        attempt.got(status)
+    };
+    let first = || sent(0, "x", "--x", 503);
+    let other = [first(), sent(1_000, "y", "--y", 200)];
+    assert_eq!(verdict(Rule::SameBody, other), Verdict::NotEnoughData);
+    let same = [first(), sent(1_000, "x", "--z", 200)];
+    assert_eq!(verdict(Rule::SameBody, same), Verdict::Fail);
+    let moved = Attempt {
+        target: "/other".into(),
+        ..sent(1_000, "y", "--y", 200)
+    };
+    assert_eq!(verdict(Rule::SameBody, [first(), moved]), Verdict::Fail);
+}
+
+#[test]
 fn a_key_must_not_be_used_again_after_success() {
     let first = || post(0, Some("k"), "a").got(200);
     let again = |key, text| [first(), post(1_000, Some(key), text).got(200)];
@@ -131,6 +181,35 @@ fn a_post_or_patch_must_not_be_repeated_without_a_key() {
 }
 
 #[test]
+fn a_post_can_be_repeated_with_new_credentials_or_after_a_response_that_shows_no_execution() {
+    let again = |first: Attempt| {
+        let retry = post(1_000, None, "a").sent("authorization", "Bearer new");
+        let retry = Attempt {
+            version: first.version,
+            ..retry.got(200)
+        };
+        verdict(Rule::UnsafeRetry, [first, retry])
+    };
+    let old = || post(0, None, "a").sent("authorization", "Bearer old");
+    assert_eq!(again(old().got(429)), Verdict::NotEnoughData);
+    let same = || post(0, None, "a").sent("authorization", "Bearer new");
+    assert_eq!(again(same().got(429)), Verdict::Fail);
+    assert_eq!(again(same().got(400)), Verdict::NotEnoughData);
+    let reset = |step: &str, version, end| Attempt {
+        step: Some(step.into()),
+        version,
+        ..same().ended(None, end, 1)
+    };
+    let aborted = |step, version| again(reset(step, version, ResponseEnd::Aborted));
+    let refused = "delay 1ms + refused-stream times=2";
+    assert_eq!(aborted(refused, Version::HTTP_2), Verdict::NotEnoughData);
+    assert_eq!(aborted(refused, Version::HTTP_11), Verdict::Fail);
+    assert_eq!(aborted("reset", Version::HTTP_2), Verdict::Fail);
+    let closed = reset(refused, Version::HTTP_2, ResponseEnd::ClientClosed);
+    assert_eq!(again(closed), Verdict::Fail);
+}
+
+#[test]
 fn a_post_after_a_timeout_of_the_client_is_a_repetition() {
     let attempts = [post(0, None, "a"), post(1_000, None, "a").got(200)];
     let judged = judged(Rule::UnsafeRetry, attempts);
@@ -156,7 +235,8 @@ fn another_key_after_a_final_response_or_without_a_body_is_a_new_operation() {
     let again = |text, status| {
         let attempts = [
             post(0, Some("1"), text).got(status),
-            post(1_000, Some("2"), text).got(200),
+            post(1_000, Some("2"), text).got(status),
+            post(3_000, Some("3"), text).got(200),
         ];
         verdict(Rule::SameKey, attempts)
     };
