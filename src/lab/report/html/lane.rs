@@ -1,6 +1,6 @@
 //! One lane of a timeline: the requests of an operation.
 //!
-//! Labels are left out where they would overlap, on a narrow screen earlier than on a wide one.
+//! Labels are omitted where they would overlap, on a narrow screen earlier than on a wide one.
 
 use std::fmt::{self, Write as _};
 
@@ -103,7 +103,7 @@ fn write_bars(
     write_gap_label(axis, attempt, next, out)
 }
 
-/// Writes the length of the gap, and the stated time. A part that needs more space than the gap has is left out.
+/// Writes the length of the gap, and the stated time. A part that needs more space than the gap has is omitted.
 fn write_gap_label(
     axis: &Axis,
     attempt: &DocumentAttempt,
@@ -194,7 +194,7 @@ fn shape(attempt: &DocumentAttempt) -> &'static str {
 pub(super) fn outcome(attempt: &DocumentAttempt) -> String {
     match (attempt.end, attempt.status) {
         (Some("complete"), Some(status)) => status.to_string(),
-        (Some("client-closed"), _) => "left".to_owned(),
+        (Some("client-closed"), _) => "closed".to_owned(),
         (None, _) => "none".to_owned(),
         (_, Some(status)) => format!("{status} cut"),
         _ => "lost".to_owned(),

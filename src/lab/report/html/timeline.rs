@@ -32,7 +32,7 @@ const LEGEND: [(&str, &str); 5] = [
     ("retryable", "failure that a retry can repair"),
     ("final", "failure that a retry cannot repair"),
     ("lost", "response lost or cut off"),
-    ("open", "client left, or no response yet"),
+    ("open", "client closed, or no response yet"),
 ];
 
 /// Timeline of a scenario.
