@@ -30,8 +30,19 @@ const MAX_NOISE: Duration = Duration::from_millis(200);
 pub(crate) fn judge(observed: &Observed, has_ended: bool) -> Judgement {
     let grouping = group(&observed.attempts);
     let record = Record::new(observed, &grouping.operations, has_ended);
+    // The operations that remain are not a fair sample if most requests belong to none.
+    let is_judged = grouping.unattributed.len() * 2 <= observed.attempts.len();
     let rules = Rule::ALL.map(|rule| {
-        let finding = record.judge(rule);
+        let finding = if is_judged {
+            record.judge(rule)
+        } else {
+            Finding::not_enough_data(format!(
+                "{} of {} requests belong to no single operation, because identical requests were in flight at the same \
+                 time: use different paths, bodies or keys, or the header X-Tidegate-Test.",
+                grouping.unattributed.len(),
+                observed.attempts.len(),
+            ))
+        };
         RuleVerdict {
             rule,
             verdict: finding.verdict,

@@ -144,7 +144,7 @@ impl Rule {
             Self::Backoff => "increases its delay",
             Self::Jitter => "randomises its delay",
             Self::SameKey => "keeps the key of an operation",
-            Self::SameBody => "keeps the body of an operation",
+            Self::SameBody => "keeps the request of an operation",
             Self::NewKey => "uses a new key for a new operation",
             Self::UnsafeRetry => "repeats no POST without a key",
             Self::Synchrony => "spreads retries of many clients",

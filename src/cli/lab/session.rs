@@ -299,10 +299,10 @@ fn progress_text(state: &ScenarioState, limit: Duration) -> String {
     let requests: u64 = state.runs().iter().map(|run| run.requests).sum();
     let limit = readable(limit);
     if requests > MAX_COUNTED {
-        return format!("at most {limit}, {requests} requests");
+        return format!("at most {limit}, requests: {requests}");
     }
     let operations = operation::count(&state.observed().attempts);
-    format!("at most {limit}, {requests} requests, {operations} operations")
+    format!("at most {limit}, requests: {requests}, operations: {operations}")
 }
 
 /// Returns why a command that sent no request could not be judged.

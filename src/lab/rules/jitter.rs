@@ -25,6 +25,10 @@ const MIN_OPERATIONS: usize = 4;
 /// Number of operations that show the kind of jitter.
 const MIN_OPERATIONS_FOR_KIND: usize = 20;
 
+/// Least median of the first delay that shows the kind of jitter, in seconds. The latency of requests changes shorter
+/// delays too much.
+const MIN_DELAY_FOR_KIND: f64 = 0.02;
+
 /// Judges whether the delay is random, and reports the kind of jitter.
 pub(super) fn jitter(record: &Record<'_>) -> Finding {
     let chosen = Delays::chosen(record, 1);
@@ -44,6 +48,9 @@ pub(super) fn jitter(record: &Record<'_>) -> Finding {
         Some(false) => Finding::warn(format!("Delay has no jitter ({operations_text}).")),
         Some(true) if operations < MIN_OPERATIONS_FOR_KIND => Finding::pass(format!(
             "Jitter present, kind inconclusive: {operations_text}, {MIN_OPERATIONS_FOR_KIND} needed."
+        )),
+        Some(true) if samples[0].median() < MIN_DELAY_FOR_KIND => Finding::pass(format!(
+            "Jitter present, kind inconclusive: the delays are too short ({operations_text})."
         )),
         Some(true) => match kind::kind(&chosen, MIN_OPERATIONS_FOR_KIND) {
             Kind::Unknown(reason) => Finding::pass(format!(

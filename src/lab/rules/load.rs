@@ -115,7 +115,8 @@ pub(super) fn amplification(record: &Record<'_>) -> Finding {
     #[expect(clippy::cast_precision_loss, reason = "the numbers are small")]
     let mean = total as f64 / operations as f64;
     let summary = format!(
-        "Sent {mean:.2} requests per operation, at most {most} ({total} requests, {}).",
+        "{mean:.2} requests per operation on average, {most} in the longest ({}, {}).",
+        count(total, "request", "requests"),
         count(operations, "operation", "operations")
     );
     if mean > MAX_AMPLIFICATION {
