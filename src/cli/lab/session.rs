@@ -208,8 +208,9 @@ impl Session<'_> {
                 ));
             }
             CommandEnd::Interrupted => {
-                result.failure =
-                    Some("a signal interrupted the run, and the command was terminated".into());
+                result.failure = Some(
+                    "the run was interrupted by a signal, and the command was terminated".into(),
+                );
             }
         }
         if result.observed.attempts.is_empty() {

@@ -232,7 +232,7 @@ fn the_terminal_report_fits_in_80_columns() {
         "Observed  3 operations, 12 requests, 2 clients, 9.5 s",
         "  fail  waits for the stated time",
         "        · 429 at 0.105 s states 2 s in Retry-After",
-        "not enough data: 3 operations",
+        "not enough data\n",
         "rate-limited: fail (1 fail, 1 warn, 1 pass, 1 without data)",
         "Overview",
         "Total: fail (3 scenarios)",

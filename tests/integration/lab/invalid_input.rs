@@ -70,7 +70,7 @@ fn a_file_that_cannot_be_read_or_written_is_rejected() {
 }
 
 #[test]
-fn a_command_that_cannot_be_started_is_explained_and_leaves_no_report() {
+fn a_command_that_cannot_be_started_is_explained_also_in_the_report() {
     let directory = directory();
     let path = directory.path();
     let report = path.join("report.json");
@@ -90,7 +90,9 @@ fn a_command_that_cannot_be_started_is_explained_and_leaves_no_report() {
         let lab = lab.args(&["--json", report.to_str().unwrap(), "--", command]);
         let message = format!("cannot start the command `{command}`");
         assert_ends(&lab.run(), 2, &[&message, part]);
-        assert!(!report.exists());
+        // A report of an earlier run must not look like the result of this one.
+        let written = std::fs::read_to_string(&report).unwrap();
+        assert!(written.contains("cannot start the command"), "{written}");
     }
 }
 

@@ -162,7 +162,7 @@ fn output_of_the_command_appears_above_the_progress_in_a_terminal() {
     assert!(screen.contains("a line\r\n"), "{screen}");
     assert!(screen.contains("scenario limited"), "{screen}");
     assert!(
-        screen.contains("at most 1m 1s, 1 requests, 1 operations"),
+        screen.contains("at most 1m 1s, requests: 1, operations: 1"),
         "{screen}"
     );
     assert!(screen.contains("limited: pass"), "{screen}");

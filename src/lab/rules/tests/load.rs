@@ -79,7 +79,7 @@ fn more_than_ten_requests_per_operation_are_a_warning() {
     assert_eq!(judged.verdict, Verdict::Warn);
     assert_eq!(
         judged.summary,
-        "Sent 11.00 requests per operation, at most 11 (11 requests, 1 operation)."
+        "11.00 requests per operation on average, 11 in the longest (11 requests, 1 operation)."
     );
 }
 

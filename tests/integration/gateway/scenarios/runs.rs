@@ -1,5 +1,7 @@
 //! Tests of `/admin/v1/lab/runs`.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 
 use super::scripted;
@@ -33,6 +35,8 @@ async fn a_run_is_created_judged_and_removed() {
     assert_eq!(run["header"], "X-Tidegate-Test: t1");
 
     for _ in 0..2 {
+        // An identical request that follows immediately on another connection would be a concurrent one.
+        tokio::time::sleep(Duration::from_millis(30)).await;
         gateway.client().get("/t/t1/x").send().await;
         gateway.client().get("/t/good/x").send().await;
         gateway
@@ -72,6 +76,7 @@ async fn every_client_of_a_scenario_has_its_own_run() {
         let client = gateway.client().from(address);
         client.get("/a?token=secret").send().await;
     }
+    tokio::time::sleep(Duration::from_millis(30)).await;
     gateway
         .client()
         .from("127.0.0.2")
@@ -129,7 +134,7 @@ async fn invalid_requests_get_a_problem_that_says_what_is_valid() {
 async fn an_interrupted_request_is_part_of_the_record() {
     let gateway = scripted(&["stall 10s", "200"], "").admin().start();
     let response = gateway.client().get("/").try_send();
-    let stopped = tokio::time::timeout(std::time::Duration::from_millis(200), response).await;
+    let stopped = tokio::time::timeout(Duration::from_millis(200), response).await;
     assert!(stopped.is_err(), "the response stalls");
     assert_eq!(gateway.client().get("/").send().await.status, 200);
     eventually(
