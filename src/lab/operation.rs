@@ -135,27 +135,19 @@ struct Identical {
     failed: Vec<usize>,
     /// Connections of the requests.
     connections: HashSet<u64>,
-    /// Index of the last request.
-    last: Option<usize>,
-    /// Whether a request followed a failure at once, on another connection.
-    has_quick_switch: bool,
-    /// Whether the requests are concurrent: after a quick switch, a connection was used again after another one. A client
-    /// that sends one request at a time can alternate between connections, but it waits before its retries.
+    /// Connection of the last request.
+    connection: Option<u64>,
+    /// Whether a connection was used again after another one. The requests are then concurrent.
     is_interleaved: bool,
 }
 
 impl Identical {
-    /// Adds a request, which is the attempt with this index.
-    fn add(&mut self, index: usize, attempts: &[Attempt]) {
-        let attempt = &attempts[index];
-        let is_known = !self.connections.insert(attempt.connection);
-        let last = self.last.replace(index).map(|last| &attempts[last]);
-        let other = last.filter(|last| last.connection != attempt.connection);
-        self.has_quick_switch |= other.is_some_and(|failed| {
-            Outcome::of(failed).is_failure()
-                && gap(failed, attempt).is_some_and(|gap| gap < MIN_TIMEOUT)
-        });
-        self.is_interleaved |= self.has_quick_switch && is_known && other.is_some();
+    /// Adds the connection of a request. A client that sends one request at a time does not return to an earlier
+    /// connection.
+    fn add_connection(&mut self, connection: u64) {
+        let is_known = !self.connections.insert(connection);
+        self.is_interleaved |= is_known && self.connection != Some(connection);
+        self.connection = Some(connection);
     }
 }
 
@@ -189,7 +181,7 @@ impl<'a> Builder<'a> {
     /// Adds an attempt without a key to the identical requests before it.
     fn add_keyless(&mut self, index: usize, identical: &mut Identical) {
         let attempt = &self.attempts[index];
-        identical.add(index, self.attempts);
+        identical.add_connection(attempt.connection);
         let failed = &mut identical.failed;
         let mut open = (0..failed.len()).filter(|position| {
             can_be_retried(self.last_attempt(failed[*position]), attempt.arrived)
