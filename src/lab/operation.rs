@@ -5,20 +5,21 @@
 //!
 //! Concurrent identical requests make this ambiguous, such as those of several threads. If two operations match, the
 //! request and both operations are unattributed, and no rule uses them. Connections also show concurrency: all
-//! identical requests are unattributed if a connection is used again after another one. A request that follows a
-//! response immediately on another connection starts an operation of its own.
+//! identical requests are unattributed if connections alternate and a request on another connection is early. Without an
+//! early request, a client with a connection pool can alternate too. A request that follows a response immediately on
+//! another connection starts an operation of its own.
 //!
 //! A client that gives up and later sends an identical request without a key looks like a client that retries. Both
 //! are one operation, unless the client sends the request immediately although it has waited before its retries. A
 //! client can separate its operations with the header `X-Tidegate-Test`.
 
 use std::collections::{HashMap, HashSet};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use http::Method;
 
 use super::outcome::Outcome;
-use super::stated;
+use super::stated::{StatedTimes, has_time};
 use crate::client::ClientId;
 use crate::scenario::X_TIDEGATE_TEST;
 use crate::scenario::observation::{Attempt, ObservedBody, ResponseEnd};
@@ -94,15 +95,18 @@ impl<'a> Content<'a> {
     }
 }
 
-/// Returns the number of operations in attempts, which are in the order of their arrival.
+/// Returns the number of operations in attempts, which are in the order of their arrival. The number is approximate if
+/// concurrent requests get dates in `Retry-After`.
 pub(crate) fn count(attempts: &[Attempt]) -> usize {
-    group(attempts).operations.len()
+    group(attempts, SystemTime::UNIX_EPOCH).operations.len()
 }
 
-/// Groups attempts, which are in the order of their arrival, into operations.
-pub(super) fn group(attempts: &[Attempt]) -> Grouping {
+/// Groups attempts, which are in the order of their arrival, into operations. `record_started` is the system time at the
+/// start of the record.
+pub(super) fn group(attempts: &[Attempt], record_started: SystemTime) -> Grouping {
     let mut builder = Builder {
         attempts,
+        record_started,
         operations: Vec::new(),
         ambiguous: HashSet::new(),
         immediate: Vec::new(),
@@ -120,9 +124,11 @@ pub(super) fn group(attempts: &[Attempt]) -> Grouping {
             builder.add_keyless(index, identical);
         }
     }
-    let interleaved = keyless.values().filter(|it| it.is_interleaved);
-    let interleaved = interleaved.flat_map(|identical| &identical.operations);
-    builder.ambiguous.extend(interleaved);
+    let concurrent = keyless
+        .values()
+        .filter(|identical| identical.is_concurrent());
+    let concurrent = concurrent.flat_map(|identical| &identical.operations);
+    builder.ambiguous.extend(concurrent);
     builder.finish()
 }
 
@@ -137,13 +143,20 @@ struct Identical {
     connections: HashSet<u64>,
     /// Connection of the last request.
     connection: Option<u64>,
-    /// Whether a connection was used again after another one. The requests are then concurrent.
+    /// Whether a connection was used again after another one.
     is_interleaved: bool,
+    /// Whether a request continues an operation early on another connection.
+    is_early: bool,
 }
 
 impl Identical {
-    /// Adds the connection of a request. A client that sends one request at a time does not return to an earlier
-    /// connection.
+    /// Whether the requests are concurrent. A client with a connection pool can return to an earlier connection, and a
+    /// client that reconnects can retry early. A client that does both more likely sends several requests at a time.
+    fn is_concurrent(&self) -> bool {
+        self.is_interleaved && self.is_early
+    }
+
+    /// Adds the connection of a request.
     fn add_connection(&mut self, connection: u64) {
         let is_known = !self.connections.insert(connection);
         self.is_interleaved |= is_known && self.connection != Some(connection);
@@ -154,6 +167,7 @@ impl Identical {
 /// Operations while they are built.
 struct Builder<'a> {
     attempts: &'a [Attempt],
+    record_started: SystemTime,
     operations: Vec<Operation>,
     /// Indices of the operations that can have further attempts among the unattributed ones.
     ambiguous: HashSet<usize>,
@@ -192,13 +206,14 @@ impl<'a> Builder<'a> {
                 failed.swap_remove(position);
                 self.begin(index)
             }
-            (Some(position), None) if self.is_concurrent(failed[position], attempt) => {
+            (Some(position), None) if self.is_immediate(failed[position], attempt) => {
                 let operation = self.begin(index);
                 self.immediate.push([failed[position], operation]);
                 operation
             }
             (Some(position), None) => {
                 let operation = failed.swap_remove(position);
+                identical.is_early |= self.is_early(operation, attempt);
                 self.operations[operation].attempts.push(index);
                 operation
             }
@@ -222,13 +237,30 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Whether an identical request is too early for a retry: it follows the response immediately, on another
-    /// connection. A client that lost its connection needs another one, so a lost response is excluded.
-    fn is_concurrent(&self, operation: usize, next: &Attempt) -> bool {
+    /// Whether an identical request follows the response of an operation immediately, on another connection. A new
+    /// process or a delay takes longer.
+    fn is_immediate(&self, operation: usize, next: &Attempt) -> bool {
         let failed = self.last_attempt(operation);
-        failed.connection != next.connection
-            && Outcome::of(failed) != Outcome::Lost
-            && gap(failed, next).is_some_and(|gap| gap < IMMEDIATE)
+        has_switched(failed, next) && gap(failed, next).is_some_and(|gap| gap < IMMEDIATE)
+    }
+
+    /// Whether an identical request on another connection is early: before the time that the response states, or sooner
+    /// than most clients retry.
+    fn is_early(&self, operation: usize, next: &Attempt) -> bool {
+        let failed = self.last_attempt(operation);
+        let Some(response) = failed
+            .response
+            .as_ref()
+            .filter(|_| has_switched(failed, next))
+        else {
+            return false;
+        };
+        let times = StatedTimes::of(response, self.record_started);
+        let waited = next.arrived.saturating_sub(response.started);
+        match times.shortest() {
+            Some(stated) => waited < stated.wait && !times.explains(waited),
+            None => waited < MIN_BACKOFF,
+        }
     }
 
     /// Whether an identical request shows that the client has given up the operation and started the next one: the
@@ -240,7 +272,7 @@ impl<'a> Builder<'a> {
         };
         let (before, last) = (&self.attempts[before], &self.attempts[last]);
         let response = last.response.as_ref();
-        let states_time = response.is_some_and(|response| stated::has_time(&response.headers));
+        let states_time = response.is_some_and(|response| has_time(&response.headers));
         !states_time
             && gap(before, last).is_some_and(|gap| gap >= MIN_BACKOFF)
             && gap(last, next).is_some_and(|gap| gap < IMMEDIATE)
@@ -280,6 +312,12 @@ impl<'a> Builder<'a> {
             unattributed: self.unattributed,
         }
     }
+}
+
+/// Whether an attempt uses another connection than the failed attempt, although the response was complete. A client that
+/// lost its connection needs another one.
+fn has_switched(failed: &Attempt, next: &Attempt) -> bool {
+    failed.connection != next.connection && Outcome::of(failed) != Outcome::Lost
 }
 
 /// Returns the time from the end of the response to a failed attempt to the next attempt.

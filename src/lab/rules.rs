@@ -28,7 +28,7 @@ const MAX_NOISE: Duration = Duration::from_millis(200);
 
 /// Judges the requests of a record. `has_ended` means that the client sends no further requests.
 pub(crate) fn judge(observed: &Observed, has_ended: bool) -> Judgement {
-    let grouping = group(&observed.attempts);
+    let grouping = group(&observed.attempts, observed.started);
     let record = Record::new(observed, &grouping.operations, has_ended);
     // The operations that remain are not a fair sample if most requests belong to none.
     let is_judged = grouping.unattributed.len() * 2 <= observed.attempts.len();

@@ -92,7 +92,7 @@ impl StatedTimes {
         self.stated.iter().rev().find(waited).copied()
     }
 
-    /// Whether a gap differs from a stated time by at most 10 %. It is then not a coincidence.
+    /// Whether a gap differs from a stated time by at most 10 %, so that the client obeys it.
     pub(super) fn explains(&self, gap: Duration) -> bool {
         let mut stated = self.stated.iter().filter(|stated| !stated.wait.is_zero());
         stated.any(|stated| gap.abs_diff(stated.wait) <= stated.wait / 10)

@@ -34,7 +34,7 @@ fn keyed(key: &str, attempt: Attempt) -> Attempt {
 
 /// Groups attempts. Returns the indices of each operation, and those that are not attributed.
 fn grouped(attempts: &[Attempt]) -> (Vec<Vec<usize>>, Vec<usize>) {
-    let grouping = group(attempts);
+    let grouping = group(attempts, SystemTime::UNIX_EPOCH);
     let operations = grouping.operations.into_iter();
     (
         operations.map(|operation| operation.attempts).collect(),
@@ -92,9 +92,9 @@ fn on(connection: u64, attempt: Attempt) -> Attempt {
 }
 
 #[test]
-fn identical_requests_on_interleaved_connections_are_unattributed() {
-    let attempts = |connections: &[u64]| -> Vec<_> {
-        let times = (0..).map(|number| number * 500);
+fn early_identical_requests_on_interleaved_connections_are_unattributed() {
+    let attempts = |interval: u64, connections: &[u64]| -> Vec<_> {
+        let times = (0..).map(|number| number * interval);
         let failed = times.map(|arrived| get(arrived, Some(503), 1));
         let connections = connections.iter();
         let attempts = connections.zip(failed);
@@ -102,12 +102,22 @@ fn identical_requests_on_interleaved_connections_are_unattributed() {
             .map(|(connection, failed)| on(*connection, failed))
             .collect()
     };
-    let interleaved = attempts(&[1, 2, 1, 3]);
-    assert_eq!(grouped(&interleaved), (vec![], vec![0, 1, 2, 3]));
-    let reconnected = attempts(&[1, 1, 2, 2, 3]);
+    let concurrent = attempts(20, &[1, 2, 1, 3]);
+    assert_eq!(grouped(&concurrent), (vec![], vec![0, 1, 2, 3]));
+    let pooled = attempts(500, &[1, 2, 1, 3]);
+    assert_eq!(grouped(&pooled), (vec![vec![0, 1, 2, 3]], vec![]));
+    let reconnected = attempts(20, &[1, 1, 2, 2, 3]);
     assert_eq!(grouped(&reconnected), (vec![vec![0, 1, 2, 3, 4]], vec![]));
+    // A stated time makes a request early.
+    let mut limited = pooled;
+    for attempt in &mut limited {
+        let response = attempt.response.as_mut().unwrap();
+        let seconds = HeaderValue::from_static("1");
+        response.headers.insert("retry-after", seconds);
+    }
+    assert_eq!(grouped(&limited), (vec![], vec![0, 1, 2, 3]));
     // Other requests can use the connections in any order.
-    let mut others = attempts(&[1, 2, 1]);
+    let mut others = attempts(20, &[1, 2, 1]);
     others[1].target = "/other".into();
     assert_eq!(grouped(&others), (vec![vec![0, 2], vec![1]], vec![]));
 }

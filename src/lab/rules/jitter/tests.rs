@@ -57,7 +57,7 @@ fn judged(policy: RetryPolicy, operations: u32, seed: u64) -> &'static str {
         7,
     );
     let observed = simulation.observed();
-    let grouping = group(&observed.attempts);
+    let grouping = group(&observed.attempts, observed.started);
     let record = Record::new(&observed, &grouping.operations, true);
     let delays = Delays::chosen(&record, 1);
     match presence(&delays, record.noise) {

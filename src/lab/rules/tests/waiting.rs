@@ -128,9 +128,19 @@ fn threads(interval: u64, connection: impl Fn(u64, u64) -> u64) -> Vec<Attempt> 
 #[test]
 fn threads_that_send_the_same_request_and_wait_for_the_stated_time_fail_no_rule() {
     let no_fails = [""; 0];
-    for interval in [2, 20] {
+    for interval in [2, 20, 95] {
         let reused = threads(interval, |thread, _| thread);
-        assert_eq!(fails(&judge(&observed(reused), true)), no_fails);
+        assert_eq!(fails(&judge(&observed(reused.clone()), true)), no_fails);
+        // The first requests of odd threads succeed.
+        let mut mixed = reused;
+        mixed.retain(|attempt| attempt.connection % 2 == 0 || attempt.arrived < millis(1_000));
+        for attempt in &mut mixed {
+            if attempt.connection % 2 == 1 {
+                let response = attempt.response.as_mut().unwrap();
+                response.status = Some(StatusCode::OK);
+            }
+        }
+        assert_eq!(fails(&judge(&observed(mixed), true)), no_fails);
     }
     let opened = threads(2, |thread, attempt| 10 * attempt + thread);
     assert_eq!(fails(&judge(&observed(opened), true)), no_fails);
@@ -174,4 +184,16 @@ fn giving_up_on_a_long_wait_passes_only_if_the_client_has_ended() {
     assert_eq!(judged(true).verdict, Verdict::Pass);
     assert!(judged(true).summary.starts_with("Gives up"));
     assert_eq!(judged(false).verdict, Verdict::NotEnoughData);
+}
+
+#[test]
+fn a_client_that_alternates_between_pooled_connections_is_judged() {
+    // Operations after the first one start on connection 1, because connection 0 is not yet free.
+    let operations = (0..4).flat_map(|number| {
+        let start = number * 1_010;
+        let limited = get(start).on(number.min(1)).got(429);
+        let retry = get(start + 1_005).on(0).got(200);
+        [limited.header("retry-after", "1"), retry]
+    });
+    assert_eq!(verdict(Rule::RetryAfter, operations), Verdict::Pass);
 }
