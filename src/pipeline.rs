@@ -257,7 +257,7 @@ impl Pipeline {
             {
                 let responding = Box::pin(self.run_scenario(&routed, scenario, request));
                 let (response, recording) = responding.await;
-                return pending.finish_recorded(response, Some(recording));
+                return pending.finish_recorded(response, Some(Box::new(recording)));
             }
             let reject = |problem| self.reject(problem, &ctx.preferences, ctx.notes.as_ref());
             let charged = self.throttle.charge(ctx, &rule.limits, request.headers());

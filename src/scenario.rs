@@ -11,6 +11,7 @@ pub(crate) mod observation;
 mod position;
 mod record;
 pub(crate) mod respond;
+mod runs;
 mod state;
 pub(crate) mod step;
 mod timer_delay;

@@ -97,8 +97,8 @@ pub(crate) struct RecordedBody {
 struct AccessLogLine {
     facts: RequestFacts,
     status: StatusCode,
-    /// Record of the request; `None` unless its route has a scenario.
-    recording: Option<Recording>,
+    /// Record of the request; `None` unless its route has a scenario. Boxed, because most routes have none.
+    recording: Option<Box<Recording>>,
 }
 
 impl Logged {
@@ -178,7 +178,7 @@ impl PendingRequest<'_> {
     pub(super) fn finish_recorded(
         mut self,
         mut response: Response<ResponseBody>,
-        recording: Option<Recording>,
+        recording: Option<Box<Recording>>,
     ) -> Response<RecordedBody> {
         let facts = self.facts();
         let id = facts.request_id.to_header();

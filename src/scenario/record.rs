@@ -5,7 +5,8 @@ use std::sync::Arc;
 use http::{HeaderMap, StatusCode};
 
 use super::observation::{Attempt, ObservedResponse, ResponseEnd};
-use super::state::{AttemptId, ScenarioState};
+use super::runs::AttemptId;
+use super::state::ScenarioState;
 use super::step::Step;
 
 /// Attempt in flight. If it is dropped before the response is complete, the client has closed the connection.

@@ -3,10 +3,9 @@
 //! A run is the group of requests that one record contains. Its id is the id of the test (`by = "test"`), or else the
 //! address of the client. All workers share this state. Only routes with a scenario use it.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
@@ -18,49 +17,19 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::observation::{Attempt, Observed};
 use super::position::Position;
 use super::record::Recording;
+use super::runs::{AttemptId, MAX_BYTES, MAX_POSITIONS, Run, Runs, ScenarioTotals, attempt_bytes};
 use super::step::Step;
-use super::timer_delay::TimerDelay;
 use super::{CountBy, Scenario};
 use crate::clock::{Clock, Moment};
 
-/// Maximum number of runs of a scenario. Above it, the quarter of the runs that were unused for the longest time is
-/// removed.
-const MAX_RUNS: usize = 8_192;
-
-/// Maximum number of positions of all runs of a gateway. With `by = "key"`, each idempotency key has one. Above it, runs
-/// are removed, and then the positions of the run start again.
-const MAX_POSITIONS: usize = 262_144;
-
-/// Maximum size of all records of a gateway in memory. Above it, runs that were unused for the longest time are removed.
-/// If this is not enough, requests are not recorded.
-const MAX_BYTES: usize = 64 << 20;
-
 /// Maximum length of the id of a test.
 pub(crate) const MAX_TEST_ID: usize = 64;
-
-/// Estimated size of an attempt in memory without its texts, in bytes.
-const ATTEMPT_BYTES: usize = 1_024;
-
-/// Estimated size of a header line in memory without its texts, in bytes.
-const HEADER_BYTES: usize = 64;
 
 /// All scenarios of a gateway.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scenarios {
     states: Arc<[Arc<ScenarioState>]>,
     shared: Arc<ScenarioTotals>,
-}
-
-/// What all scenarios of a gateway share.
-#[derive(Debug, Default)]
-struct ScenarioTotals {
-    /// Size of all records in bytes, estimated.
-    bytes: AtomicUsize,
-    unrecorded: AtomicU64,
-    removed_runs: AtomicU64,
-    positions: AtomicUsize,
-    includes_bodies: AtomicBool,
-    timer_delay: Arc<TimerDelay>,
 }
 
 /// Use of the bounds, for metrics.
@@ -94,36 +63,6 @@ struct RefusalHook {
 
 /// Makes the listener refuse connections for a time.
 type RefuseConnections = Box<dyn Fn(Duration) + Send + Sync>;
-
-#[derive(Debug, Default)]
-struct Runs {
-    by_id: HashMap<Arc<str>, Run>,
-    /// Number of runs that were ever started.
-    started: u64,
-}
-
-#[derive(Debug)]
-struct Run {
-    /// Distinguishes runs that have the same id one after the other.
-    number: u64,
-    created: Duration,
-    used: Duration,
-    /// Positions by the hash of the idempotency key, or by 0 if the scenario does not count by key.
-    positions: HashMap<u64, Position>,
-    attempts: Vec<Arc<Attempt>>,
-    bytes: usize,
-    unrecorded: u64,
-    /// Number of recorded requests whose response is not complete.
-    in_flight: usize,
-}
-
-/// Place of an attempt in the records of a scenario.
-#[derive(Clone, Debug)]
-pub(super) struct AttemptId {
-    run: Arc<str>,
-    number: u64,
-    index: usize,
-}
 
 /// Summary of a run.
 #[derive(Clone, Debug)]
@@ -411,62 +350,6 @@ impl ScenarioState {
     }
 }
 
-impl Runs {
-    fn get_or_start(&mut self, id: &Arc<str>, now: Duration, shared: &ScenarioTotals) -> &mut Run {
-        if self.by_id.len() >= MAX_RUNS && !self.by_id.contains_key(id) {
-            self.remove_unused(id, shared);
-        }
-        self.started += 1;
-        let number = self.started;
-        let run = self.by_id.entry(Arc::clone(id)).or_insert_with(|| Run {
-            number,
-            created: now,
-            used: now,
-            positions: HashMap::new(),
-            attempts: Vec::new(),
-            bytes: 0,
-            unrecorded: 0,
-            in_flight: 0,
-        });
-        run.used = now;
-        run
-    }
-
-    /// Returns the run of an attempt; `None` if it was removed.
-    fn find(&mut self, id: &AttemptId) -> Option<&mut Run> {
-        let run = self.by_id.get_mut(&id.run);
-        run.filter(|run| run.number == id.number)
-    }
-
-    /// Removes the quarter of the runs that were unused for the longest time, at least one, but not the run `except`.
-    fn remove_unused(&mut self, except: &str, shared: &ScenarioTotals) {
-        let others = || self.by_id.iter().filter(|(id, _)| ***id != *except);
-        let mut used: Vec<_> = others().map(|(_, run)| run.used).collect();
-        if used.is_empty() {
-            return;
-        }
-        let at = used.len() / 4;
-        let (_, limit, _) = used.select_nth_unstable(at);
-        let limit = *limit;
-        let unused = others().filter(|(_, run)| run.used <= limit);
-        let unused: Vec<_> = unused.map(|(id, _)| Arc::clone(id)).collect();
-        for id in unused {
-            shared.removed_runs.fetch_add(1, Ordering::Relaxed);
-            self.remove(&id, shared);
-        }
-    }
-
-    fn remove(&mut self, id: &str, shared: &ScenarioTotals) -> bool {
-        let removed = self.by_id.remove(id);
-        if let Some(run) = &removed {
-            shared.bytes.fetch_sub(run.bytes, Ordering::Relaxed);
-            let positions = run.positions.len();
-            shared.positions.fetch_sub(positions, Ordering::Relaxed);
-        }
-        removed.is_some()
-    }
-}
-
 impl fmt::Debug for ScenarioState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ScenarioState")
@@ -490,19 +373,6 @@ pub(crate) fn split_test_prefix(path: &str) -> Option<(&str, &str)> {
     let rest = path.strip_prefix("/t/")?;
     let (id, rest) = rest.split_at(rest.find('/')?);
     is_test_id(id).then_some((id, rest))
-}
-
-/// Returns the estimated size of an attempt in memory, in bytes.
-fn attempt_bytes(attempt: &Attempt) -> usize {
-    let lines = attempt.headers.iter();
-    let response = attempt.response.iter();
-    let lines = lines.chain(response.flat_map(|response| &response.headers));
-    let headers: usize = lines
-        .map(|(name, value)| HEADER_BYTES + name.as_str().len() + value.len())
-        .sum();
-    let content = attempt.body.content.as_ref().map_or(0, bytes::Bytes::len);
-    let key = attempt.key.as_ref().map_or(0, String::len);
-    ATTEMPT_BYTES + attempt.target.len() + key + content + headers
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep_until};
 /// Time between two measurements.
 const INTERVAL: Duration = Duration::from_millis(20);
 
-/// Maximum delay that is told apart, in milliseconds. Longer delays count as this one.
+/// Maximum delay that is distinguished, in milliseconds. Longer delays count as this one.
 const MAX_MILLIS: usize = 200;
 
 /// Time after which measurements are dropped, at the earliest. A run of the lab is rarely longer.

@@ -1,6 +1,6 @@
 """Sends requests to the gateway of `tidegate lab` with a client library and its retries.
 
-    lab_clients.py urllib3|stripe|openai OPERATIONS
+    lab_clients.py urllib3|stripe|openai|authorization-api OPERATIONS
 
 The URL of the gateway is in TIDEGATE_URL. An operation that fails after all retries is reported and not an error.
 """
@@ -33,8 +33,35 @@ def with_openai():
     return lambda: len(client.models.list().data)
 
 
+def authorization_api():
+    """Backoff of 1, 2, 4, 8 and 16 s with 25 % jitter, five attempts, and Retry-After in seconds wins."""
+    import random
+    import time
+
+    import urllib3
+
+    pool = urllib3.PoolManager(retries=False)
+
+    def operate():
+        for attempt in range(5):
+            response = pool.request("GET", f"{URL}/authorize")
+            if response.status != 429 and response.status < 500:
+                return response.status
+            if attempt == 4:
+                raise RuntimeError("rate limit exceeded")
+            delay = 2**attempt * random.uniform(0.75, 1.25)
+            time.sleep(float(response.headers.get("Retry-After", delay)))
+
+    return operate
+
+
 def main(library: str, operations: int) -> None:
-    clients = {"urllib3": with_urllib3, "stripe": with_stripe, "openai": with_openai}
+    clients = {
+        "urllib3": with_urllib3,
+        "stripe": with_stripe,
+        "openai": with_openai,
+        "authorization-api": authorization_api,
+    }
     operate = clients[library]()
     for _ in range(operations):
         try:

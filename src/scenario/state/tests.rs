@@ -4,6 +4,7 @@ use super::*;
 use crate::client::ClientId;
 use crate::scenario::AtEnd;
 use crate::scenario::observation::{ObservedBody, ResponseEnd};
+use crate::scenario::runs::MAX_RUNS;
 
 fn scenarios(by: CountBy) -> (Arc<ScenarioState>, Scenarios, Clock) {
     let step = |status: u16| Arc::new(Step::respond(StatusCode::from_u16(status).unwrap()));

@@ -158,6 +158,49 @@ fn openai_follows_retry_after_in_milliseconds() {
     assert!((1_150.0..1_900.0).contains(&gap), "{gap}");
 }
 
+/// Returns the delays of the first operation in seconds.
+fn delays(judged: &Judged) -> Vec<f64> {
+    let attempts = judged.report["scenarios"][0]["operations"][0]["attempts"].as_array();
+    let attempts = attempts.expect("an operation has attempts").iter();
+    attempts
+        .filter_map(|attempt| Some(attempt["gap_ms"].as_f64()? / 1_000.0))
+        .collect()
+}
+
+#[test]
+fn three_rejections_are_retried_after_1_2_and_4_seconds() {
+    let judged = judge("three-rejections", &[], &library("authorization-api", 1));
+    assert_eq!(judged.failed(), [] as [&str; 0]);
+    let delays = delays(&judged);
+    assert_eq!(delays.len(), 3, "{delays:?}");
+    for (delay, expected) in delays.iter().zip([1.0, 2.0, 4.0]) {
+        assert!(
+            (expected * 0.75..expected * 1.25 + 0.5).contains(delay),
+            "{delays:?}"
+        );
+    }
+}
+
+#[test]
+fn a_rejection_with_retry_after_is_retried_after_10_seconds() {
+    let judged = judge("retry-after", &[], &library("authorization-api", 1));
+    assert_eq!(judged.verdict("retry-after"), "pass");
+    assert_eq!(judged.failed(), [] as [&str; 0]);
+    let delays = delays(&judged);
+    assert!(
+        delays.len() == 1 && (9.95..11.0).contains(&delays[0]),
+        "{delays:?}"
+    );
+}
+
+#[test]
+fn five_rejections_make_the_client_give_up() {
+    let judged = judge("always-limited", &[], &library("authorization-api", 1));
+    assert_eq!(judged.verdict("stops"), "pass");
+    assert_eq!(judged.failed(), [] as [&str; 0]);
+    assert_eq!(delays(&judged).len(), 4);
+}
+
 /// Takes 35 s, so `make lab-clients` runs it and `make test` does not.
 #[test]
 #[ignore = "takes 35 s"]
