@@ -9,7 +9,7 @@ use http::{HeaderMap, Version};
 use super::{Finding, ObservedRetry, Record, count, readable, readable_range};
 use crate::lab::outcome::Outcome;
 use crate::lab::verdict::Evidence;
-use crate::scenario::observation::{Attempt, ResponseEnd};
+use crate::scenario::observation::ResponseEnd;
 
 /// Number of clients that must fail together for a judgement of their synchrony.
 const MIN_CLIENTS: usize = 10;
@@ -106,9 +106,13 @@ pub(super) fn amplification(record: &Record<'_>) -> Finding {
         return Finding::not_enough_data("The record has no operation.");
     };
     // Without a failure, the record does not show what the client adds to the load.
-    let has_failed = |attempt: &Attempt| Outcome::of(attempt).is_failure();
-    if !record.attempts.iter().any(has_failed) {
-        return Finding::not_enough_data("No request failed.");
+    let has_failed = |index: &usize| Outcome::of(&record.attempts[*index]).is_failure();
+    let mut indices = record
+        .operations
+        .iter()
+        .flat_map(|operation| &operation.attempts);
+    if !indices.any(has_failed) {
+        return Finding::not_enough_data("No request of an operation failed.");
     }
     let total: usize = attempts.sum();
     let operations = record.operations.len();

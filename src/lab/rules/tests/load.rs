@@ -92,6 +92,17 @@ fn requests_without_failures_do_not_show_the_amplification() {
     );
     let failed = (0..2).map(|index| get(index * 1_000).got(503));
     assert_eq!(verdict(Rule::Amplification, failed), Verdict::Pass);
+    // The failed requests are concurrent, so that they belong to no operation.
+    let concurrent = [
+        get(0).on(1).got(503),
+        get(20).on(2).got(503),
+        get(40).on(1).got(503),
+        post(1_000, None, "a").got(200),
+    ];
+    assert_eq!(
+        verdict(Rule::Amplification, concurrent),
+        Verdict::NotEnoughData
+    );
 }
 
 #[test]
