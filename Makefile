@@ -38,7 +38,7 @@ export TIDEGATE_TEST_CLIENTS := $(CLIENTS)
 
 # Commands that are required besides a Rust toolchain, each with the Debian package that installs it: command=package.
 TEST_NEEDS := cc=gcc redis-server=redis-server faketime=faketime setpriv=util-linux mount=mount curl=curl openssl=openssl \
-	nginx=nginx chromium=chromium
+	nginx=nginx chromium=chromium script=bsdutils
 CLIENT_NEEDS := python3=python3
 INSTRUCTIONS_NEEDS := nginx=nginx valgrind=valgrind
 PEER_NEEDS := nginx=nginx haproxy=haproxy wrk=wrk redis-server=redis-server redis-benchmark=redis-tools
