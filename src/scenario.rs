@@ -42,7 +42,7 @@ pub(crate) struct Scenario {
     pub(crate) steps: Vec<Arc<Step>>,
     pub(crate) at_end: AtEnd,
     pub(crate) by: CountBy,
-    /// Seed of `chance`.
+    /// Seed of the random choices of `chance`.
     pub(crate) seed: u64,
 }
 

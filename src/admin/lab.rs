@@ -13,6 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
 
 use super::listener::AdminState;
 use super::problem::AdminProblem;
@@ -25,6 +26,9 @@ use crate::scenario::{CountBy, RunInfo, ScenarioState, is_test_id};
 
 /// Maximum number of runs in one response.
 const MAX_SHOWN: usize = 1_000;
+
+/// Permit to make a verdict.
+static VERDICTS: Semaphore = Semaphore::const_new(1);
 
 /// Number of checks whether a request of a run is in flight, before its verdict.
 const SETTLE_CHECKS: u32 = 20;
@@ -151,8 +155,13 @@ async fn show(
         }
         tokio::time::sleep(SETTLE_INTERVAL).await;
     }
-    // A large record takes long to judge, and must not delay the probes.
-    let document = tokio::task::spawn_blocking(move || report(&state, id));
+    // A large record takes long to judge, and must not delay the probes. A verdict copies the record, so only one is made
+    // at a time. The permit moves to the thread, which continues if this request is abandoned.
+    let permit = VERDICTS.acquire().await;
+    let document = tokio::task::spawn_blocking(move || {
+        let _permit = permit;
+        report(&state, id)
+    });
     let document = document.await.ok().flatten().ok_or_else(not_found)?;
     let json = HeaderValue::from_static("application/json");
     Ok(([(CONTENT_TYPE, json)], document).into_response())

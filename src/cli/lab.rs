@@ -131,7 +131,7 @@ struct RunArgs {
     command: Vec<OsString>,
 }
 
-/// Suite of scenarios.
+/// Named list of scenarios for `--suite`.
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Suite {
     /// All scenarios that are part of the program

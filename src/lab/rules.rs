@@ -82,7 +82,7 @@ struct ObservedRetry<'a> {
     number: usize,
     /// Index of the attempt in the record.
     index: usize,
-    /// The failed attempt.
+    /// The attempt whose failure the retry follows.
     failed: &'a Attempt,
     /// The attempt that follows it.
     next: &'a Attempt,

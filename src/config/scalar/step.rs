@@ -45,7 +45,7 @@ const OPTIONS: [&str; 7] = [
 /// Time for which `refuse` applies unless `for` is set.
 const DEFAULT_REFUSAL: Duration = Duration::from_secs(1);
 
-/// Parses a step.
+/// Parses the text of a step, such as `delay 200ms + 503`.
 pub(super) fn step(text: &str) -> Result<Step, ValueError> {
     let words = words(text)?;
     let mut parser = StepParser {
