@@ -5,9 +5,11 @@
 #   make clients         installs only the HTTP clients that tests run against the gateway
 #   make lab-clients     judges clients whose runs take longer than a test should, such as waits of 30 s
 #   make registry        tests npm packages behind the gateway, with a registry that it installs (about 65 MB)
-#   make lint            checks formatting, clippy, and (if cargo-deny is installed) licences and advisories
+#   make lint            checks formatting, clippy with and without the gateway, and (if cargo-deny is installed)
+#                        licences and advisories
 #   make fmt             formats the sources
-#   make docs            generates config/reference.toml and the tables of docs/configuration.md
+#   make docs            generates config/reference.toml, the tables of docs/configuration.md, and the reviewed messages
+#                        of src/config/tests/mistakes.txt
 #   make crash           kills the gateway under load 200 times, and checks all idempotency keys after each kill
 #   make drain           drains the gateway under load 100 times, and checks that every request gets a response
 #   make bench           measures the time of each decision on a request, and its growth with routes and clients
@@ -61,7 +63,7 @@ define install
 	fi
 endef
 
-.PHONY: test quick clients lab-clients registry lint lint-format lint-clippy lint-dependencies fmt docs
+.PHONY: test quick clients lab-clients registry lint lint-format lint-clippy lint-features lint-dependencies fmt docs
 .PHONY: crash drain bench disk peers peers-clients peers-fleet peers-keyed peers-upstream instructions
 
 test: clients
@@ -125,7 +127,7 @@ $(CLIENTS)/registry/installed: $(addprefix tests/clients/registry/,package.json 
 	touch "$@"
 
 # Separate targets, so that `make --keep-going lint` runs every check even if one fails.
-lint: lint-format lint-clippy lint-dependencies
+lint: lint-format lint-clippy lint-features lint-dependencies
 
 lint-format:
 	$(CARGO) fmt --check
@@ -133,6 +135,14 @@ lint-format:
 # The features are those of the tests, so that both share one build of the build scripts and procedural macros.
 lint-clippy:
 	$(CARGO) clippy --locked --all-targets --all-features -- -D warnings
+
+# Builds of the library without the gateway. `lint-clippy` checks the complete crate.
+lint-features:
+	@for features in "" embed embed,disk embed,redis; do \
+	    echo "clippy with the features '$$features'"; \
+	    $(CARGO) clippy --locked --no-default-features --features "$$features" -- -D warnings; \
+	done
+	$(CARGO) clippy --locked --no-default-features --features embed --example embed_in_axum -- -D warnings
 
 lint-dependencies:
 	@if command -v cargo-deny >/dev/null; then \
@@ -145,7 +155,7 @@ fmt:
 	$(CARGO) fmt
 
 docs:
-	UPDATE_DOCS=1 $(CARGO) test --locked $(TEST_FEATURES) --lib generated_documentation
+	UPDATE_DOCS=1 $(CARGO) test --locked $(TEST_FEATURES) --lib -- generated_documentation common_mistakes
 
 # `crash`, `drain`, `disk`, `peers` and `instructions` run the production build. Their own code has another profile,
 # because their build also builds the gateway, with the features of the tests.

@@ -5,6 +5,8 @@
 //! stage uses are defined in that stage. `upstream` defines the body of an attempt and the copy for retries. `pipeline`
 //! defines a response body that writes the access log line when the body ends.
 
+#[cfg(feature = "gateway")]
+mod client_stream;
 mod held;
 mod read;
 mod request;

@@ -11,7 +11,6 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::time::{ClockId, clock_gettime};
-use serde::{Deserialize, Serialize};
 
 /// A point in time on the gateway's monotonic clock: nanoseconds since the creation of the clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -43,7 +42,8 @@ impl Moment {
 }
 
 /// Identifier that the kernel generates at each boot of the machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "disk", derive(serde::Serialize, serde::Deserialize))]
 pub struct BootId(u128);
 
 impl BootId {

@@ -4,6 +4,8 @@
 //! a context, and that the context is complete. The context contains no configuration, because the pipeline passes each
 //! stage its part of the route's settings. [`Arrival`] exists only in the gateway, not in an embedding application.
 
+mod key_function;
+
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,6 +20,8 @@ use crate::metrics::OpenConnection;
 use crate::problem::Problem;
 use crate::request_id::RequestId;
 use crate::respond::Preferences;
+
+pub use key_function::KeyFunction;
 
 /// Number of client connections so far.
 static CONNECTIONS: AtomicU64 = AtomicU64::new(0);

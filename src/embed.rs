@@ -1,130 +1,160 @@
 //! Rate limits and idempotency keys as tower layers for an axum application, without the proxy.
 //!
-//! [`Embedded`] contains the rate limits, the settings for idempotency keys, and the state that the layers share. All
-//! routes of the application have the same limits and settings. The layer that is added last processes a request first:
+//! [`Embedded`] contains the state that all layers of an application share: the store, the metrics, and the settings
+//! of responses. [`Embedded::layer`] creates the layer of a rule. A rule has a name, any number of rate limits, and
+//! optional settings for idempotency keys:
 //!
 //! ```
-//! use std::num::NonZeroU32;
-//! use std::time::Duration;
-//!
-//! use axum::Router;
-//! use axum::routing::post;
-//! use tidegate::embed::Embedded;
-//! use tidegate::idempotency::KeyRule;
-//! use tidegate::throttle::{Limit, Quota};
+//! use axum::{Router, routing::post};
+//! use tidegate::embed::{Embedded, KeyRule, Limit};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let quota = Quota::new(NonZeroU32::MIN, Duration::from_secs(1), 3)?;
-//! let embedded = Embedded::new(vec![Limit::per_client("device", quota)], Some(KeyRule::default()));
+//! let embedded = Embedded::new();
+//! let device = Limit::per_client("device", "1/s".parse()?).burst(3)?;
+//! let hourly = Limit::per_client("hourly", "1000/h".parse()?);
+//! let payments = embedded.layer("payments", [device, hourly.clone()], Some(KeyRule::default()))?;
+//! let reports = embedded.layer("reports", [hourly], None)?;
+//!
 //! let app: Router = Router::new()
-//!     .route("/payments", post(|| async { "paid\n" }))
-//!     .layer(embedded.idempotency())
-//!     .layer(embedded.throttle())
-//!     .layer(embedded.identify());
+//!     .route("/payments", post("paid\n").layer(payments))
+//!     .route("/reports", post("reported\n").layer(reports));
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! Serve the application with `into_make_service_with_connect_info::<SocketAddr>()`. Otherwise the layers do not know
-//! the peer address. They then apply no rate limits, ignore idempotency keys, and log one warning. Apply the layers to
-//! the outermost router. In a nested router, axum removes the prefix of the path, so two different requests could have
-//! the same fingerprint. All state is in memory.
+//! A layer identifies the client, charges all limits of its rule or none, and executes a request with an idempotency
+//! key once. It calls the same stage functions as the gateway. A limit that two rules contain has one bucket per client
+//! for both. Layers can be nested, for example limits outside and idempotency keys inside of an authentication layer.
 //!
-//! The layers call the same stage functions as the gateway.
+//! Serve the application with `into_make_service_with_connect_info::<SocketAddr>()`. Without the address of its peer, a
+//! request has no client, so the layer responds with 500 and does not call the application.
+//!
+//! At shutdown, stop the server first and then call [`Embedded::finish`]. Executions of requests with an idempotency
+//! key continue after their clients have disconnected:
+//!
+//! ```no_run
+//! # use std::net::SocketAddr;
+//! # use tidegate::embed::Embedded;
+//! # async fn serve(embedded: Embedded, app: axum::Router) -> std::io::Result<()> {
+//! let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
+//! axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>())
+//!     .with_graceful_shutdown(async { drop(tokio::signal::ctrl_c().await) })
+//!     .await?;
+//! embedded.finish().await;
+//! # Ok(())
+//! # }
+//! ```
 
-mod idempotency;
-mod identify;
-mod throttle;
+mod layer;
+mod rules;
 
-use std::num::NonZeroU32;
-use std::pin::Pin;
 use std::sync::Arc;
 
-use bytes::Bytes;
-use http::{Request, Response};
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
+use parking_lot::Mutex;
 use tokio_util::task::TaskTracker;
 
-use self::idempotency::IdempotencyState;
-use self::identify::IdentifyState;
-use self::throttle::ThrottleState;
+use self::layer::RuleState;
+use self::rules::Rules;
 use crate::buffers::{BufferBounds, Buffers};
 use crate::client::Trust;
 use crate::clock::Clock;
-use crate::context::RequestContext;
-use crate::hash_keys::HashKeySource;
-use crate::idempotency::{Idempotency, KeyRule, RouteKeys};
-use crate::intake::headers::HeaderNames;
+use crate::idempotency::{Idempotency, RouteKeys};
 use crate::metrics::Metrics;
-use crate::problem::Problem;
-use crate::respond::{Preferences, RespondSettings, render};
-use crate::store::StoreCapacity;
-use crate::store::memory::MemoryBuckets;
-use crate::store::memory::records::MemoryRecords;
-use crate::throttle::{Limit, LimitId, Mode, RouteLimits, Throttle};
+use crate::respond::RespondSettings;
+use crate::stage_metrics::{OPENMETRICS, StageMetrics};
+use crate::store::{BucketStore, OpenStore, RecordStore, StoreCapacity};
+use crate::throttle::Throttle;
 
-pub use self::idempotency::{IdempotencyLayer, Idempotent};
-pub use self::identify::{Identify, IdentifyLayer};
-pub use self::throttle::{ThrottleLayer, Throttled};
+pub use self::layer::{EmbeddedLayer, EmbeddedService};
+pub use self::rules::RuleError;
+pub use crate::idempotency::{KeyRule, Scope};
+pub use crate::store::OpenError;
+pub use crate::throttle::{KeyPart, Limit, Quota};
 
 /// Maximum number of rate limit buckets in memory.
 const MAX_CLIENTS: usize = 1_000_000;
 
-/// Maximum number of requests with an idempotency key that are in flight at the same time.
+/// Maximum number of requests of one rule with an idempotency key that are in flight at the same time.
 const MAX_EXECUTIONS: usize = 65_536;
 
-/// Settings and state that the layers of one application share.
+/// State and settings that the layers of one application share.
+///
+/// Call the functions that change settings before [`layer`](Self::layer). A layer keeps the settings it was created
+/// with.
 #[derive(Debug)]
 pub struct Embedded {
-    limits: Vec<Arc<Limit>>,
-    rule: Option<KeyRule>,
     trust: Arc<Trust>,
-    settings: Arc<RespondSettings>,
-    throttle: Arc<Throttle<MemoryBuckets>>,
-    records: MemoryRecords,
-    hash_keys: HashKeySource,
+    respond: Arc<RespondSettings>,
     buffers: Arc<Buffers>,
-    metrics: Metrics,
+    store: OpenStore,
+    throttle: Arc<Throttle<BucketStore>>,
+    rules: Arc<Mutex<Rules>>,
     tasks: TaskTracker,
     clock: Clock,
 }
 
 impl Embedded {
-    /// Creates the state for these rate limits and, if given, these settings for idempotency keys. No peer is trusted
-    /// to set `X-Forwarded-For`.
-    pub fn new(limits: Vec<Limit>, idempotency: Option<KeyRule>) -> Self {
-        let limits: Vec<_> = (0..)
-            .zip(limits)
-            .map(|(index, limit)| {
-                let id = LimitId(index);
-                Arc::new(Limit { id, ..limit })
-            })
-            .collect();
+    /// Creates the state with a store in memory. All buckets and idempotency records are lost when the process ends.
+    pub fn new() -> Self {
         let clock = Clock::real();
-        let hash_keys = HashKeySource::random();
-        let buckets = MemoryBuckets::new(MAX_CLIENTS, clock.clone());
-        let route = ("embedded".into(), idempotency.is_some());
+        let store = OpenStore::in_memory(MAX_CLIENTS, StoreCapacity::default(), clock.clone());
+        Self::with_store(store, clock)
+    }
+
+    /// Creates the state with a store in the directory `path`, which is created if it does not exist. Idempotency
+    /// records survive a crash of the process. Only one process at a time can open the directory.
+    ///
+    /// Call [`finish`](Self::finish) before the process ends. Otherwise the charges to limits of the last 10 s are
+    /// lost.
+    ///
+    /// This function blocks while it reads the store. The store has two threads of its own.
+    #[cfg(feature = "disk")]
+    pub fn on_disk(path: impl AsRef<std::path::Path>) -> Result<Self, OpenError> {
+        let clock = Clock::real();
+        let capacity = StoreCapacity {
+            max_bytes: 4 << 30,
+            ..StoreCapacity::default()
+        };
+        let store = OpenStore::on_disk(path.as_ref(), MAX_CLIENTS, capacity, clock.clone())?;
+        Ok(Self::with_store(store, clock))
+    }
+
+    /// Creates the state with a store in the Redis server at `url`, such as `redis://127.0.0.1:6379`. All applications
+    /// and gateways with the same server share limits and idempotency keys. With `rediss://`, the connection uses TLS.
+    ///
+    /// If the server cannot be reached, the application starts and connects later. Until then, limits count in memory,
+    /// and requests with an idempotency key get 503. The settings are the defaults of `[store]` in the configuration.
+    ///
+    /// This function blocks for up to 2 s. The store has a thread of its own, and its connections belong to the tokio
+    /// runtime of the first request. This runtime must have I/O and time enabled.
+    #[cfg(feature = "redis")]
+    pub fn in_redis(url: &str) -> Result<Self, OpenError> {
+        let settings = crate::store::redis::settings::RedisSettings::try_from(url)?;
+        let clock = Clock::real();
+        let store = OpenStore::in_redis(settings, true, MAX_CLIENTS, clock.clone())?;
+        Ok(Self::with_store(store, clock))
+    }
+
+    fn with_store(store: OpenStore, clock: Clock) -> Self {
+        let throttle = Throttle::new(store.buckets.clone(), store.hash_keys.clone());
         Self {
             trust: Arc::default(),
-            settings: Arc::default(),
-            throttle: Arc::new(Throttle::new(buckets, hash_keys.clone())),
-            records: MemoryRecords::new(StoreCapacity::default(), clock.clone()),
-            hash_keys,
+            respond: Arc::default(),
             buffers: Arc::new(Buffers::new(BufferBounds::default())),
-            metrics: Metrics::new(
-                [(&route.0, route.1)],
-                limits.iter().map(|limit| &limit.name),
-                [],
-            ),
+            store,
+            throttle: Arc::new(throttle),
+            rules: Arc::default(),
             tasks: TaskTracker::new(),
-            limits,
-            rule: idempotency,
             clock,
         }
     }
 
-    /// Sets which peers are trusted to report the client address in `X-Forwarded-For`.
+    /// Sets which peers are trusted to report the client address in `X-Forwarded-For`, and which clients have no
+    /// limits. By default, no peer is trusted.
     #[must_use]
-    pub fn trusting(self, trust: Trust) -> Self {
+    pub fn trust(self, trust: Trust) -> Self {
         let trust = Arc::new(trust);
         Self { trust, ..self }
     }
@@ -132,124 +162,127 @@ impl Embedded {
     /// Sets the format of the responses that the layers generate: the `RateLimit` headers, the hints for SDKs, the link
     /// to the documentation, and CORS.
     #[must_use]
-    pub fn speaking(self, settings: RespondSettings) -> Self {
-        let settings = Arc::new(settings);
-        Self { settings, ..self }
+    pub fn respond(self, settings: RespondSettings) -> Self {
+        let respond = Arc::new(settings);
+        Self { respond, ..self }
     }
 
     /// Sets the bounds on the memory for request and response bodies. Neither bound should be below `max_request` of
     /// the idempotency settings. A request with an idempotency key gets 503 if its body is larger than `total`. It also
     /// gets 503 if its body is larger than `per_client` and more than half of `total` is in use.
     #[must_use]
-    pub fn buffering(self, bounds: BufferBounds) -> Self {
+    pub fn buffer(self, bounds: BufferBounds) -> Self {
         let buffers = Arc::new(Buffers::new(bounds));
         Self { buffers, ..self }
     }
 
-    /// Returns the layer that identifies the client of a request. A request must pass this layer first.
+    /// Creates the layer of the rule `name`. A request that passes the layer is charged to all `limits` or to none. If
+    /// `keys` is set, a request with an idempotency key is then executed once, and its response is replayed to retries.
     ///
-    /// The layer rejects a request with 400 if a header value has leading or trailing white space. It also rejects a
-    /// request that repeats a header in the key of a rate limit or in the scope of idempotency keys.
-    pub fn identify(&self) -> IdentifyLayer {
-        let mut names = HeaderNames::default();
-        let headers_of = |mode| {
-            let limits = self.limits.iter().filter(move |limit| limit.mode == mode);
-            limits.flat_map(|limit| limit.headers())
-        };
-        let rule = self.rule.as_ref();
-        let scope = rule.into_iter().flat_map(|rule| rule.scope.headers());
-        let counted = names.add_route(
-            headers_of(Mode::Enforce).chain(scope),
-            headers_of(Mode::Shadow),
-            rule.map(|rule| &rule.header),
-        );
-        IdentifyLayer(Arc::new(IdentifyState {
+    /// Two rules can contain the same limit, which then has one bucket for both. The name of a limit must have the same
+    /// settings in all rules. Rule names are values of the label `route` in metrics, so each rule has its own.
+    ///
+    /// The layer responds with 500 if the address of the peer is unknown. It responds with 400 if a header value has
+    /// leading or trailing white space, or if the request repeats a header in the key of a limit or in the scope of
+    /// idempotency keys.
+    pub fn layer(
+        &self,
+        name: &str,
+        limits: impl IntoIterator<Item = Limit>,
+        keys: Option<KeyRule>,
+    ) -> Result<EmbeddedLayer, RuleError> {
+        let mut rules = self.rules.lock();
+        let limits = rules.add(name, limits.into_iter().collect(), keys.as_ref())?;
+        #[cfg(feature = "disk")]
+        if let RecordStore::Disk(records) = &self.store.records {
+            records.set_max_response(rules.max_response);
+        }
+        let metrics = rules.newest();
+        let state = RuleState {
             trust: Arc::clone(&self.trust),
-            names,
-            counted,
-            problems: self.problems(),
-        }))
-    }
-
-    /// Returns the layer that applies the rate limits. A request must pass this layer second.
-    pub fn throttle(&self) -> ThrottleLayer {
-        let limits = RouteLimits::new(
-            &self.limits,
-            NonZeroU32::MIN,
-            self.settings.rate_limit,
-            &self.metrics.routes[0],
-            &self.metrics,
-            self.clock.clone(),
-        );
-        ThrottleLayer(Arc::new(ThrottleState {
+            respond: Arc::clone(&self.respond),
             throttle: Arc::clone(&self.throttle),
-            limits,
-            problems: self.problems(),
-        }))
+            headers: rules::HeaderChecks::new(&limits, keys.as_ref()),
+            limits: rules.prepare(&limits, self.respond.rate_limit, &self.clock),
+            idempotency: self.idempotency(),
+            keys: keys.map(|keys| Arc::new(RouteKeys::new(keys, Arc::clone(&metrics)))),
+            metrics,
+            clock: self.clock.clone(),
+        };
+        Ok(EmbeddedLayer::new(state))
     }
 
-    /// Returns the layer that executes requests with an idempotency key once and replays their responses. A request
-    /// must pass this layer last.
-    pub fn idempotency(&self) -> IdempotencyLayer {
-        let rule = self.rule.clone();
-        IdempotencyLayer(Arc::new(IdempotencyState {
-            stage: Idempotency::new(
-                self.records.clone(),
-                self.hash_keys.clone(),
-                MAX_EXECUTIONS,
-                Arc::clone(&self.buffers),
-                self.tasks.clone(),
-                self.clock.clone(),
-            ),
-            keys: rule.map(|rule| {
-                let metrics = Arc::clone(&self.metrics.routes[0]);
-                Arc::new(RouteKeys::new(rule, metrics))
-            }),
-            problems: self.problems(),
-        }))
+    fn idempotency(&self) -> Idempotency<RecordStore> {
+        Idempotency::new(
+            self.store.records.clone(),
+            self.store.hash_keys.clone(),
+            MAX_EXECUTIONS,
+            Arc::clone(&self.buffers),
+            self.tasks.clone(),
+            self.clock.clone(),
+        )
     }
 
-    /// Waits until all requests with an idempotency key are executed, including those whose client has disconnected.
-    /// Call this function after the server has stopped accepting requests.
+    /// Returns a handle to the metrics of all layers, including those that are created later. The metrics have the
+    /// names of the gateway's metrics.
+    pub fn metrics(&self) -> EmbeddedMetrics {
+        EmbeddedMetrics {
+            rules: Arc::clone(&self.rules),
+            store: self.store.clone(),
+            buffers: Arc::clone(&self.buffers),
+        }
+    }
+
+    /// Waits until all requests with an idempotency key are executed, including those whose client has disconnected,
+    /// and closes the store. Call this function after the server has stopped. A later request with an idempotency key
+    /// gets 503, unless the store is in memory.
     pub async fn finish(&self) {
         self.tasks.close();
         self.tasks.wait().await;
-    }
-
-    fn problems(&self) -> ProblemRenderer {
-        ProblemRenderer {
-            settings: Arc::clone(&self.settings),
-            clock: self.clock.clone(),
+        let store = self.store.clone();
+        // The close blocks, because it waits for the threads of the store.
+        let closing = tokio::task::spawn_blocking(move || store.close());
+        if let Err(error) = closing.await {
+            tracing::error!(%error, "cannot close store");
         }
     }
 }
 
-/// Converts the problems of a layer into responses.
-#[derive(Clone, Debug)]
-struct ProblemRenderer {
-    settings: Arc<RespondSettings>,
-    clock: Clock,
-}
-
-impl ProblemRenderer {
-    fn render<B: From<Bytes>>(&self, problem: Problem, preferences: &Preferences) -> Response<B> {
-        render(problem, preferences, &self.settings, &self.clock)
+impl Default for Embedded {
+    fn default() -> Self {
+        Self::new()
     }
 }
 
-/// Boxed future that resolves to the response of a layer.
-type ResponseFuture<B, E> = Pin<Box<dyn Future<Output = Result<Response<B>, E>> + Send>>;
-
-/// Returns the context that [`IdentifyLayer`] has attached to a request. Returns `None` if the peer address is unknown.
-fn context<B>(request: &Request<B>) -> Option<Arc<RequestContext>> {
-    request.extensions().get().cloned()
+/// Metrics of the layers of an [`Embedded`], for Prometheus. Label values are names of rules and limits, never clients
+/// or idempotency keys.
+///
+/// The handle is an axum handler: `.route("/metrics", get(embedded.metrics()))`.
+#[derive(Clone, Debug)]
+pub struct EmbeddedMetrics {
+    rules: Arc<Mutex<Rules>>,
+    store: OpenStore,
+    buffers: Arc<Buffers>,
 }
 
-/// Takes the service whose `poll_ready` succeeded, and leaves a clone for the next request. The clone itself is not
-/// ready.
-fn take_ready<Inner: Clone>(inner: &mut Inner) -> Inner {
-    let clone = inner.clone();
-    std::mem::replace(inner, clone)
+impl EmbeddedMetrics {
+    /// Returns the current values in the `OpenMetrics` text format.
+    pub fn text(&self) -> String {
+        let metrics: Metrics = self.rules.lock().metrics();
+        let stages = StageMetrics {
+            workers: [Arc::new(metrics)].into(),
+            buckets: self.store.buckets.clone(),
+            records: self.store.records.clone(),
+            buffers: Buffers::clone(&self.buffers),
+        };
+        stages.into_text()
+    }
+}
+
+impl IntoResponse for EmbeddedMetrics {
+    fn into_response(self) -> Response {
+        ([(CONTENT_TYPE, OPENMETRICS)], self.text()).into_response()
+    }
 }
 
 #[cfg(test)]

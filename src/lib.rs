@@ -13,9 +13,12 @@
 //!
 //! Where to start:
 //!
-//! - [`embed`] provides rate limits and idempotency keys as tower layers for an axum application, without the proxy.
-//! - [`retry`] provides retries for clients of any API: which failures to retry, the backoff, and when to give up.
-//! - [`gateway`] runs the proxy in this process, with a policy that [`config`] reads from a file.
+//! - [`embed`] provides rate limits and idempotency keys as tower layers for an axum application, without the proxy. It
+//!   needs only the feature `embed`, and `disk` or `redis` for these stores.
+//! - [`retry`] provides retries for clients of any API: which failures to retry, the backoff, and when to give up. It
+//!   needs no feature.
+//! - [`gateway`] runs the proxy in this process, with a policy that [`config`] reads from a file. It needs the feature
+//!   `gateway`, which is enabled by default.
 //! - [`throttle`] and [`idempotency`] define the settings of limits and keys, the arithmetic of a quota, and the traits
 //!   that stores implement.
 //!
@@ -29,54 +32,95 @@
 // If the feature `internals` is disabled, items that only benches and tests use are not reachable from outside the
 // crate. So the lint is allowed in such builds. `make lint` checks builds with and without the feature.
 #![cfg_attr(not(feature = "internals"), allow(unreachable_pub))]
+// Without the feature `gateway`, no code uses those items of the shared modules that only the gateway needs. `make lint`
+// checks the complete crate for unused items.
+#![cfg_attr(
+    not(feature = "gateway"),
+    allow(dead_code, unused_imports, unused_macros)
+)]
 
 // The bottom layer imports nothing from the crate.
+#[cfg(feature = "embed")]
 mod access_notes;
+#[cfg(feature = "embed")]
 pub mod clock;
+#[cfg(feature = "embed")]
 mod failpoint;
+#[cfg(feature = "gateway")]
 mod log;
+#[cfg(feature = "embed")]
 mod metrics;
+#[cfg(feature = "gateway")]
 mod net;
+#[cfg(feature = "embed")]
 mod problem;
+#[cfg(feature = "embed")]
 mod request_id;
 
 // The next layers contain client identity, paths, retries, the rendering of problems, and bounds on memory.
+#[cfg(feature = "embed")]
 pub mod buffers;
+#[cfg(feature = "embed")]
 pub mod client;
+#[cfg(feature = "embed")]
 mod hash_keys;
+#[cfg(feature = "embed")]
 mod intake;
+#[cfg(feature = "gateway")]
 mod path;
+#[cfg(feature = "embed")]
 pub mod respond;
 pub mod retry;
+#[cfg(feature = "gateway")]
 mod server_settings;
 
 // These modules parse and write HTTP on client connections.
+#[cfg(feature = "gateway")]
 mod http1;
+#[cfg(feature = "gateway")]
 mod http2;
 
 // These modules define types that the stages share.
+#[cfg(feature = "embed")]
 pub mod body;
+#[cfg(feature = "embed")]
 mod context;
+#[cfg(feature = "gateway")]
 mod route;
 
 // Each of these modules is a stage.
+#[cfg(feature = "embed")]
 pub mod idempotency;
+#[cfg(feature = "gateway")]
 mod scenario;
+#[cfg(feature = "embed")]
 pub mod throttle;
+#[cfg(feature = "gateway")]
 mod upstream;
 
-// These modules contain the stores, the configuration, the chain of stages, and the gateway's listeners and workers.
+// These modules contain the stores, the metrics of the stages, the configuration, the chain of stages, and the
+// gateway's listeners and workers.
+#[cfg(feature = "gateway")]
 pub mod config;
+#[cfg(feature = "gateway")]
 pub mod gateway;
+#[cfg(feature = "gateway")]
 pub mod pipeline;
+#[cfg(feature = "embed")]
+mod stage_metrics;
+#[cfg(feature = "embed")]
 mod store;
 
 // This module judges how clients retry.
+#[cfg(feature = "gateway")]
 mod lab;
 
 // These modules contain the admin endpoints, the commands, and the layers for other applications.
+#[cfg(feature = "gateway")]
 mod admin;
+#[cfg(feature = "gateway")]
 pub mod cli;
+#[cfg(feature = "embed")]
 pub mod embed;
 
 // This module exports internals to benches and tests.

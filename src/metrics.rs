@@ -5,8 +5,8 @@
 //! Prometheus scrape adds up the sets. Label values are names from the configuration. They are never clients, paths or
 //! idempotency keys, because clients could then create an unbounded number of time series.
 //!
-//! This module imports nothing from other modules of the crate, so every module can use it. `admin` exports the
-//! counters.
+//! This module imports nothing from other modules of the crate, so every module can use it. `stage_metrics` and `admin`
+//! export the counters.
 
 mod admin;
 mod count;
@@ -123,7 +123,8 @@ impl Drop for OpenConnection {
 }
 
 impl RouteMetrics {
-    fn new(name: Arc<str>, has_keys: bool) -> Arc<Self> {
+    /// Creates the counters of a route. The flag is [`has_keys`](Self::has_keys).
+    pub(crate) fn new(name: Arc<str>, has_keys: bool) -> Arc<Self> {
         let by_status = (0..STATUSES).map(|_| Count::default()).collect();
         Arc::new(Self {
             name,
@@ -142,7 +143,8 @@ impl RouteMetrics {
 }
 
 impl LimitMetrics {
-    fn new(name: &Arc<str>) -> Arc<Self> {
+    /// Creates the counters of the rate limit `name`.
+    pub(crate) fn new(name: &Arc<str>) -> Arc<Self> {
         Arc::new(Self {
             name: Arc::clone(name),
             refused: Count::default(),

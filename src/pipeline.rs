@@ -46,17 +46,15 @@ use crate::route::Matcher;
 use crate::scenario::{CountBy, Scenarios, respond};
 use crate::server_settings::ServerSettings;
 use crate::store::disk::bucket_snapshots::BucketSnapshots;
-use crate::store::memory::MemoryBuckets;
-use crate::store::memory::records::MemoryRecords;
 use crate::store::redis::Redis;
-use crate::store::{BucketStore, RecordStore};
+use crate::store::{BucketStore, OpenStore, RecordStore};
 use crate::throttle::{Admission, Throttle};
 use crate::upstream::UpstreamState;
 use crate::upstream::connect::ConnectorError;
 use crate::upstream::tunnel::Tunnels;
 
+pub use crate::store::OpenError;
 pub(crate) use access_log::RecordedBody;
-pub use open_store::OpenError;
 
 /// State that all workers of the gateway share.
 #[derive(Clone, Debug)]
@@ -122,9 +120,15 @@ struct Routed {
 }
 
 impl Shared {
-    /// Creates the state for a policy, with buckets and idempotency records in memory. [`open`](Self::open) replaces
-    /// them with the configured store.
+    /// Creates the state for a policy, with buckets and idempotency records in memory.
     pub(crate) fn new(policy: Arc<Policy>, clock: Clock) -> Self {
+        let capacity = policy.store.capacity;
+        let store = OpenStore::in_memory(policy.max_clients, capacity, clock.clone());
+        Self::with_store(policy, store, clock)
+    }
+
+    /// Creates the state for a policy, with buckets and idempotency records in `store`.
+    fn with_store(policy: Arc<Policy>, store: OpenStore, clock: Clock) -> Self {
         let metrics = || {
             let routes = policy.routes.iter();
             Metrics::new(
@@ -134,14 +138,11 @@ impl Shared {
             )
         };
         Self {
-            buckets: BucketStore::Memory(Arc::new(MemoryBuckets::new(
-                policy.max_clients,
-                clock.clone(),
-            ))),
-            records: RecordStore::Memory(MemoryRecords::new(policy.store.capacity, clock.clone())),
-            hash_keys: HashKeySource::random(),
-            redis: None,
-            snapshots: None,
+            buckets: store.buckets,
+            records: store.records,
+            hash_keys: store.hash_keys,
+            redis: store.redis,
+            snapshots: store.snapshots,
             buffers: Buffers::new(policy.server.buffers),
             tunnels: Arc::new(Tunnels::new(policy.server.tunnels)),
             scenarios: Scenarios::new(&policy.scenarios, &clock),
@@ -260,7 +261,9 @@ impl Pipeline {
                 return pending.finish_recorded(response, Some(Box::new(recording)));
             }
             let reject = |problem| self.reject(problem, &ctx.preferences, ctx.notes.as_ref());
-            let charged = self.throttle.charge(ctx, &rule.limits, request.headers());
+            let charged = self
+                .throttle
+                .charge(ctx, &rule.limits, request.headers().into());
             let admission = match charged.await {
                 Ok(admission) => admission,
                 Err(problem) => return pending.finish(reject(problem)),

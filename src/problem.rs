@@ -13,8 +13,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::header::ALLOW;
 use http::{HeaderMap, HeaderValue, StatusCode};
-use schemars::JsonSchema;
-use serde::Deserialize;
 use smallvec::SmallVec;
 
 /// Value of `Retry-After` for a condition that usually ends within a second, such as a request in flight.
@@ -75,8 +73,12 @@ pub enum Retry {
 }
 
 /// Format of the `Retry-After` header.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "gateway",
+    derive(serde::Deserialize, schemars::JsonSchema),
+    serde(rename_all = "kebab-case")
+)]
 pub enum RetryAfterForm {
     /// Number of whole seconds.
     #[default]

@@ -3,28 +3,36 @@
 //! The modules `throttle` and `idempotency` define the traits of these stores. This module implements the traits.
 
 mod capacity;
+#[cfg(feature = "disk")]
 pub(crate) mod disk;
+#[cfg(any(feature = "disk", feature = "redis"))]
 mod encoding;
 mod health;
+#[cfg(any(feature = "disk", feature = "redis"))]
 mod in_flight;
 pub(crate) mod memory;
+mod open;
+#[cfg(feature = "redis")]
 pub(crate) mod redis;
 
 use std::sync::Arc;
 
 use self::memory::MemoryBuckets;
-use self::redis::buckets::RedisBuckets;
-use self::redis::records::RedisRecords;
+#[cfg(feature = "redis")]
+use self::redis::{buckets::RedisBuckets, records::RedisRecords};
 use crate::idempotency::{
     Claim, ClaimRequest, ExecutionOutcome, KeyHash, Permit, RecordCounts, RecordId, RecordInfo,
     Records, ScopeHash, StoreError, StoredResponse,
 };
 use crate::throttle::{Buckets, Charge, ChargeResult};
+#[cfg(feature = "disk")]
 use disk::DiskRecords;
 use memory::records::MemoryRecords;
 
 pub use capacity::StoreCapacity;
 pub(crate) use health::{Health, Part};
+pub use open::OpenError;
+pub(crate) use open::OpenStore;
 
 /// The store of rate limit buckets that the configuration selects.
 #[derive(Clone, Debug)]
@@ -32,6 +40,7 @@ pub(crate) enum BucketStore {
     /// The buckets are in memory. If `store.backend` is `"disk"`, the gateway also writes snapshots of them to disk.
     Memory(Arc<MemoryBuckets>),
     /// The buckets are in Redis, and all gateways of a fleet share them. Each clone has its own connection.
+    #[cfg(feature = "redis")]
     Redis(RedisBuckets),
 }
 
@@ -41,6 +50,7 @@ impl BucketStore {
     pub(crate) fn local(&self) -> &MemoryBuckets {
         match self {
             Self::Memory(buckets) => buckets,
+            #[cfg(feature = "redis")]
             Self::Redis(buckets) => buckets.local(),
         }
     }
@@ -52,6 +62,7 @@ impl Buckets for BucketStore {
             Self::Memory(buckets) => buckets.charge(enforced, watched).await,
             // This future is boxed because it is large. Unboxed, it would also enlarge the futures of requests that do
             // not use Redis.
+            #[cfg(feature = "redis")]
             Self::Redis(buckets) => Box::pin(buckets.charge(enforced, watched)).await,
         }
     }
@@ -59,6 +70,7 @@ impl Buckets for BucketStore {
     fn try_charge(&self, enforced: &[Charge<'_>], watched: &[Charge<'_>]) -> Option<ChargeResult> {
         match self {
             Self::Memory(buckets) => buckets.try_charge(enforced, watched),
+            #[cfg(feature = "redis")]
             Self::Redis(buckets) => buckets.try_charge(enforced, watched),
         }
     }
@@ -70,8 +82,10 @@ pub enum RecordStore {
     /// The records are in memory. A restart of the process loses all of them.
     Memory(MemoryRecords),
     /// The records are on disk. Records whose write was acknowledged survive a crash.
+    #[cfg(feature = "disk")]
     Disk(DiskRecords),
     /// The records are in Redis, and all gateways of a fleet share them.
+    #[cfg(feature = "redis")]
     Redis(RedisRecords),
 }
 
@@ -81,7 +95,9 @@ macro_rules! call {
     ($store:expr, $records:ident => $call:expr) => {
         match $store {
             RecordStore::Memory($records) => $call.await,
+            #[cfg(feature = "disk")]
             RecordStore::Disk($records) => $call.await,
+            #[cfg(feature = "redis")]
             RecordStore::Redis($records) => Box::pin($call).await,
         }
     };
@@ -90,7 +106,11 @@ macro_rules! call {
 impl RecordStore {
     /// Returns whether other gateways use the same record store, which is true only with Redis.
     pub fn is_shared(&self) -> bool {
-        matches!(self, Self::Redis(_))
+        match self {
+            #[cfg(feature = "redis")]
+            Self::Redis(_) => true,
+            _ => false,
+        }
     }
 
     /// Returns the health of each part of the store that can fail. A memory store has no such part. In a disk store,
@@ -98,13 +118,16 @@ impl RecordStore {
     pub fn health(&self) -> Vec<Health> {
         match self {
             Self::Memory(_) => Vec::new(),
+            #[cfg(feature = "disk")]
             Self::Disk(records) => vec![records.health()],
+            #[cfg(feature = "redis")]
             Self::Redis(records) => records.health().into(),
         }
     }
 
     /// Counts all idempotency records of the store, by state. If the store is Redis, this call is slow, because it
     /// reads every record.
+    #[cfg(feature = "gateway")]
     pub async fn count(&self) -> Result<RecordCounts, StoreError> {
         match self {
             Self::Memory(_) | Self::Disk(_) => Ok(self.counts()),
@@ -142,7 +165,9 @@ impl Records for RecordStore {
     fn copies_replays(&self) -> bool {
         match self {
             Self::Memory(records) => records.copies_replays(),
+            #[cfg(feature = "disk")]
             Self::Disk(records) => records.copies_replays(),
+            #[cfg(feature = "redis")]
             Self::Redis(records) => records.copies_replays(),
         }
     }
@@ -150,7 +175,9 @@ impl Records for RecordStore {
     fn counts(&self) -> RecordCounts {
         match self {
             Self::Memory(records) => records.counts(),
+            #[cfg(feature = "disk")]
             Self::Disk(records) => records.counts(),
+            #[cfg(feature = "redis")]
             Self::Redis(records) => records.counts(),
         }
     }
@@ -166,4 +193,4 @@ fn log_evictions(evictions: u64) {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,5 +1,7 @@
 //! Tests of the crate as a whole, which read its sources.
 
+mod embed_dependencies;
+mod embed_example;
 mod module_layers;
 mod type_names;
 

@@ -12,14 +12,18 @@ pub(crate) mod bucket;
 pub(crate) mod decision;
 mod limit;
 pub(crate) mod quota;
+pub(crate) mod rate;
 mod rate_limit;
 mod stage;
 
+pub use crate::context::KeyFunction;
 pub use crate::problem::RetryAfterForm;
 pub use bucket::BucketKey;
 pub use decision::{Buckets, Charge, ChargeOutcome, ChargeResult, Decision, decide};
 pub use limit::{Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError};
-pub use quota::{BucketReading, Quota, QuotaError};
+pub use quota::{BucketReading, ParseQuotaError, Quota, QuotaError};
+pub use rate::RateError;
 
-pub(crate) use bucket::BucketKind;
+pub(crate) use bucket::{BucketKind, KeySource};
+pub(crate) use limit::is_limit_name;
 pub(crate) use stage::{Admission, RouteLimits, Throttle};

@@ -32,11 +32,9 @@ use crate::metrics::AdminMetrics;
 use crate::pipeline::Shared;
 use crate::problem::Problem;
 use crate::scenario::Scenarios;
+use crate::stage_metrics::OPENMETRICS;
 use crate::store::{Health, RecordStore};
 use crate::upstream::UpstreamState;
-
-/// Value of `Content-Type` in responses of `/metrics`.
-const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Timeout of a request to any endpoint except the probes. It expires only if the idempotency store does not respond.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,6 +1,5 @@
 //! Body of a request, with a maximum length. Its start can be buffered before the rest is forwarded.
 
-use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -16,10 +15,14 @@ use super::held::HeldParts;
 use super::read::{ReadBody, read_start};
 use crate::access_notes::AccessLogNotes;
 use crate::buffers::BufferCharge;
-use crate::http1::Violation;
-use crate::metrics::Metrics;
 use crate::problem::Problem;
-use crate::{http1, http2};
+#[cfg(feature = "gateway")]
+use {
+    super::client_stream::{ClientStream, ClientStreamError},
+    crate::http1::Http1Body,
+    crate::http2::Http2Body,
+    crate::metrics::Metrics,
+};
 
 /// Body of a request: complete in memory, or streamed from the client.
 ///
@@ -46,14 +49,13 @@ struct LimitedStream {
     allowance: u64,
     /// Access log notes that count the received bytes; `None` if the request is not logged.
     notes: Option<Arc<AccessLogNotes>>,
-    /// Metrics that count a body below `min_rate`; `None` in an embedding application, which has no `min_rate`.
-    metrics: Option<Arc<Metrics>>,
 }
 
-/// Source of a streamed body. The HTTP/1 and HTTP/2 sources enforce `body_timeout` and `min_rate`.
+/// Source of a streamed body: a client connection of the gateway, or the HTTP server of an embedding application.
+#[derive(Debug)]
 enum Transport {
-    Http1(http1::Http1Body),
-    Http2(http2::Http2Body),
+    #[cfg(feature = "gateway")]
+    Client(ClientStream),
     Application(UnsyncBoxBody<Bytes, BoxError>),
 }
 
@@ -63,12 +65,10 @@ pub enum RequestBodyError {
     /// The body is longer than the maximum, which is this number of bytes.
     #[error("request body is larger than `max_body`, which is {0} bytes")]
     TooLarge(u64),
-    /// The client disconnected, violated `body_timeout` or `min_rate`, or violated HTTP/1.
-    #[error("cannot read the request body from the HTTP/1 connection")]
-    Http1(#[source] http1::Http1BodyError),
-    /// The client reset the stream, disconnected, violated `body_timeout` or `min_rate`, or violated HTTP/2.
-    #[error("cannot read the request body from the HTTP/2 stream")]
-    Http2(#[source] http2::Http2BodyError),
+    /// The gateway cannot read the body from the client connection.
+    #[cfg(feature = "gateway")]
+    #[error(transparent)]
+    Client(ClientStreamError),
     /// The HTTP server of the embedding application returned an error while it read the body.
     #[error("cannot read the request body from the HTTP server of the application")]
     Application(#[source] BoxError),
@@ -83,19 +83,25 @@ impl RequestBody {
     /// Creates the body of an HTTP/1 request, with a maximum length of `limit` bytes. The length of a body that has
     /// arrived completely is not checked here, because the check of the head already rejects a `Content-Length` above
     /// the maximum.
-    pub(crate) fn http1(body: http1::Http1Body, limit: u64, metrics: &Arc<Metrics>) -> Self {
+    #[cfg(feature = "gateway")]
+    pub(crate) fn http1(body: Http1Body, limit: u64, metrics: &Arc<Metrics>) -> Self {
         match body.into_complete() {
             Ok(bytes) => bytes.into(),
-            Err(body) => Self::streaming(Transport::Http1(body), limit, Some(metrics)),
+            Err(body) => {
+                let body = ClientStream::http1(body, metrics);
+                Self::streaming(Transport::Client(body), limit)
+            }
         }
     }
 
     /// Creates the body of an HTTP/2 request, with a maximum length of `limit` bytes.
-    pub(crate) fn http2(body: http2::Http2Body, limit: u64, metrics: &Arc<Metrics>) -> Self {
+    #[cfg(feature = "gateway")]
+    pub(crate) fn http2(body: Http2Body, limit: u64, metrics: &Arc<Metrics>) -> Self {
         if body.is_end_stream() {
             Self::empty()
         } else {
-            Self::streaming(Transport::Http2(body), limit, Some(metrics))
+            let body = ClientStream::http2(body, metrics);
+            Self::streaming(Transport::Client(body), limit)
         }
     }
 
@@ -115,17 +121,16 @@ impl RequestBody {
         B::Error: Into<BoxError>,
     {
         let body = body.map_err(Into::into).boxed_unsync();
-        Self::streaming(Transport::Application(body), u64::MAX, None)
+        Self::streaming(Transport::Application(body), u64::MAX)
     }
 
-    fn streaming(body: Transport, limit: u64, metrics: Option<&Arc<Metrics>>) -> Self {
+    fn streaming(body: Transport, limit: u64) -> Self {
         Self(RequestBodySource::Stream(Box::new(LimitedStream {
             buffered: HeldParts::default(),
             body,
             limit,
             allowance: limit,
             notes: None,
-            metrics: metrics.cloned(),
         })))
     }
 
@@ -181,15 +186,7 @@ impl LimitedStream {
         }
         let data = match ready!(self.body.poll_data(cx)) {
             Some(Ok(data)) => data,
-            Some(Err(error)) => {
-                if error.violation() == Some(Violation::BodyTooSlow)
-                    && let Some(metrics) = &self.metrics
-                {
-                    metrics.slow_bodies.inc();
-                }
-                return Poll::Ready(Some(Err(error)));
-            }
-            None => return Poll::Ready(None),
+            other => return Poll::Ready(other),
         };
         if let Some(notes) = &self.notes {
             notes.add_bytes_in(data.len());
@@ -212,20 +209,21 @@ impl LimitedStream {
 
 impl Transport {
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, RequestBodyError>>> {
+        let body = match self {
+            #[cfg(feature = "gateway")]
+            Self::Client(body) => {
+                let data = ready!(body.poll_data(cx));
+                return Poll::Ready(data.map(|data| data.map_err(RequestBodyError::Client)));
+            }
+            Self::Application(body) => body,
+        };
         loop {
-            let frame = match self {
-                Self::Http1(body) => ready!(Pin::new(body).poll_frame(cx))
-                    .map(|frame| frame.map_err(RequestBodyError::Http1)),
-                Self::Http2(body) => {
-                    let data = ready!(body.poll_part(cx));
-                    return Poll::Ready(data.map(|data| data.map_err(RequestBodyError::Http2)));
-                }
-                Self::Application(body) => ready!(Pin::new(body).poll_frame(cx))
-                    .map(|frame| frame.map_err(RequestBodyError::Application)),
-            };
+            let frame = ready!(Pin::new(&mut *body).poll_frame(cx));
             match frame.map(|frame| frame.map(Frame::into_data)) {
                 None => return Poll::Ready(None),
-                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                Some(Err(error)) => {
+                    return Poll::Ready(Some(Err(RequestBodyError::Application(error))));
+                }
                 Some(Ok(Ok(data))) => return Poll::Ready(Some(Ok(data))),
                 Some(Ok(Err(_trailers))) => {}
             }
@@ -234,28 +232,18 @@ impl Transport {
 
     fn is_end_stream(&self) -> bool {
         match self {
-            Self::Http1(body) => body.is_end_stream(),
-            Self::Http2(body) => body.is_end_stream(),
+            #[cfg(feature = "gateway")]
+            Self::Client(body) => body.is_end_stream(),
             Self::Application(body) => body.is_end_stream(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Http1(body) => body.size_hint(),
-            Self::Http2(body) => body.size_hint(),
+            #[cfg(feature = "gateway")]
+            Self::Client(body) => body.size_hint(),
             Self::Application(body) => body.size_hint(),
         }
-    }
-}
-
-impl fmt::Debug for Transport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Http1(_) => "Http1",
-            Self::Http2(_) => "Http2",
-            Self::Application(_) => "Application",
-        })
     }
 }
 
@@ -293,32 +281,27 @@ impl Body for RequestBody {
     }
 }
 
+#[cfg(feature = "gateway")]
 impl RequestBodyError {
-    /// Returns the violation of HTTP, `body_timeout` or `min_rate` that the gateway reports to the client. Returns `None` if the
-    /// client has disconnected or the error has another cause.
-    pub fn violation(&self) -> Option<Violation> {
+    /// Returns the violation of HTTP, `body_timeout` or `min_rate` that the gateway reports to the client. Returns
+    /// `None` if the client has disconnected or the error has another cause.
+    pub fn violation(&self) -> Option<crate::http1::Violation> {
         match self {
-            Self::Http1(http1::Http1BodyError::Violation(violation))
-            | Self::Http2(http2::Http2BodyError::Violation(violation)) => Some(*violation),
-            Self::Http1(http1::Http1BodyError::Closed)
-            | Self::Http2(http2::Http2BodyError::Stream(_))
-            | Self::Application(_)
-            | Self::TooLarge(_) => None,
+            Self::Client(error) => error.violation(),
+            Self::Application(_) | Self::TooLarge(_) => None,
         }
     }
 }
 
 impl From<RequestBodyError> for Problem {
     fn from(error: RequestBodyError) -> Self {
-        match (&error, error.violation()) {
-            (RequestBodyError::TooLarge(limit), _) => Self::payload_too_large(*limit),
-            (_, Some(violation)) => violation.into(),
-            (RequestBodyError::Application(_), None) => {
+        match error {
+            RequestBodyError::TooLarge(limit) => Self::payload_too_large(limit),
+            #[cfg(feature = "gateway")]
+            RequestBodyError::Client(error) => error.into(),
+            RequestBodyError::Application(_) => {
                 Self::bad_request("The server cannot read the request body. Send a complete body.")
             }
-            (_, None) => Self::bad_request(
-                "The client closed the connection before the request body was complete. Send a complete body.",
-            ),
         }
     }
 }

@@ -1,7 +1,6 @@
 //! Body of a response to a client: bytes in memory, a stream, or bytes followed by a stream.
 
 use std::fmt;
-use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -12,8 +11,12 @@ use thiserror::Error;
 
 use super::BoxError;
 use super::held::HeldParts;
+#[cfg(feature = "gateway")]
 use crate::http1::Abort;
 use crate::problem::TimeoutPhase;
+// Only the gateway aborts responses.
+#[cfg(not(feature = "gateway"))]
+use std::convert::Infallible as Abort;
 
 /// Body of a response to a client.
 pub struct ResponseBody {
@@ -43,6 +46,7 @@ pub enum BodyError {
     )]
     TimedOut,
     /// The upstream closed the connection before the end of the body, or sent a body that is not valid HTTP.
+    #[cfg(feature = "gateway")]
     #[error("cannot read the response body from the upstream: {0}")]
     Upstream(#[source] hyper::Error),
     /// The response body of the embedding application returned an error.
@@ -155,18 +159,11 @@ impl BodyError {
     /// Returns whether the body is malformed HTTP, for example because of a chunk with an invalid size. A truncated
     /// body is not malformed.
     pub fn is_invalid_http(&self) -> bool {
-        use io::ErrorKind::{InvalidData, InvalidInput};
-        let Self::Upstream(error) = self else {
-            return false;
-        };
-        let source = std::error::Error::source(error);
-        let Some(error) = source.and_then(|source| source.downcast_ref::<io::Error>()) else {
-            return false;
-        };
-        // The error kind alone is not sufficient. hyper reports malformed chunks and trailers with these two kinds, but
-        // rustls uses them for malformed TLS records, which are not HTTP.
-        let is_tls = matches!(error.get_ref(), Some(inner) if inner.is::<rustls::Error>());
-        matches!(error.kind(), InvalidData | InvalidInput) && !is_tls
+        match self {
+            #[cfg(feature = "gateway")]
+            Self::Upstream(error) => is_malformed(error),
+            _ => false,
+        }
     }
 
     /// Returns the timeout that expired; `None` if the error is not a timeout.
@@ -174,7 +171,25 @@ impl BodyError {
         match self {
             Self::Stalled(_) => Some(TimeoutPhase::Idle),
             Self::TimedOut => Some(TimeoutPhase::Total),
-            Self::Upstream(_) | Self::Application(_) | Self::Scenario => None,
+            _ => None,
         }
     }
+}
+
+/// Returns whether hyper rejected the body because it is malformed.
+#[cfg(feature = "gateway")]
+fn is_malformed(error: &hyper::Error) -> bool {
+    use std::io::{Error, ErrorKind};
+    let source = std::error::Error::source(error);
+    let Some(error) = source.and_then(|source| source.downcast_ref::<Error>()) else {
+        return false;
+    };
+    // The error kind alone is not sufficient. hyper reports malformed chunks and trailers with these two kinds, but
+    // rustls uses them for malformed TLS records, which are not HTTP.
+    let is_tls = matches!(error.get_ref(), Some(inner) if inner.is::<rustls::Error>());
+    let is_malformed = matches!(
+        error.kind(),
+        ErrorKind::InvalidData | ErrorKind::InvalidInput
+    );
+    is_malformed && !is_tls
 }

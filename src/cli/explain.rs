@@ -330,6 +330,7 @@ fn describe_key(part: &KeyPart, headers: &HeaderMap) -> String {
         KeyPart::Global => "global (one bucket for all requests)".into(),
         KeyPart::Header(name) if has_value(headers, name) => format!("header {name}"),
         KeyPart::Header(name) => format!("client, because header {name} is missing"),
+        KeyPart::Function(_) => "function of the application".into(),
     }
 }
 

@@ -33,11 +33,12 @@ use crate::retry::Jitter;
 use crate::scenario::step::Step;
 use crate::store::redis::settings::{Password, RedisNode};
 use crate::throttle::KeyPart;
+use crate::throttle::rate::Rate;
 use crate::upstream::{HostHeader, Server};
 
 pub(super) use http_message::OriginPattern;
 pub(super) use idempotency::ScopeEntry;
-pub(super) use number::{Rate, display_duration};
+pub(super) use number::display_duration;
 
 /// Error: the text of a configuration value cannot be parsed as the type of this value.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

@@ -20,6 +20,7 @@ use super::schema::SCHEMA;
 use super::source::Span;
 use super::tree::TomlNode;
 use super::validate;
+use crate::store::redis::url::{mask, password_in_url};
 
 /// Redacts the secrets in the source texts of a TOML tree. Call this function before `${VARIABLE}` references are
 /// replaced, because afterwards the values in the tree differ from the source texts.
@@ -114,7 +115,7 @@ pub(super) fn redact_unparsed(text: &str, findings: &mut Findings) {
             let after = line.find(key).map(|at| at + key.len());
             let value = after.and_then(|after| {
                 let rest = line[after..].trim_start_matches(['"', '\'', ' ', '\t']);
-                Some(start + line.len() - rest.strip_prefix('=')?.len())
+                Some(start + line.len() - rest.strip_prefix(['=', ':'])?.len())
             });
             if let Some(value) = value.filter(|value| *value < end) {
                 findings.sources.redact(&(value..end));
@@ -129,41 +130,11 @@ pub(super) fn masked(message: &str) -> Cow<'_, str> {
     mask(message, password_in_text(message))
 }
 
-/// Returns a URL, which can be malformed, with its password replaced by `***`.
-pub(super) fn masked_url(url: &str) -> Cow<'_, str> {
-    mask(url, password_in_url(url))
-}
-
-fn mask(text: &str, secret: Option<Range<usize>>) -> Cow<'_, str> {
-    match secret {
-        Some(secret) => format!("{}***{}", &text[..secret.start], &text[secret.end..]).into(),
-        None => text.into(),
-    }
-}
-
 /// Returns the byte range of the password in the URL that a text contains. `None` means that it contains no URL with a
 /// password.
 fn password_in_text(text: &str) -> Option<Range<usize>> {
     let (scheme, at) = (text.find("://")?, text.rfind('@')?);
     (scheme < at).then(|| password_in_url(text)).flatten()
-}
-
-/// Returns the byte range of the password in a URL, which can be malformed. If the end of the password is unclear, the
-/// range is too long rather than too short.
-fn password_in_url(url: &str) -> Option<Range<usize>> {
-    let scheme = url.find("://").map(|at| at + 3);
-    if let Some(at) = url.rfind('@') {
-        let start = scheme.filter(|start| *start <= at).unwrap_or(0);
-        let colon = url[start..at].find(':').map(|colon| start + colon + 1);
-        return Some(colon.unwrap_or(start)..at).filter(|secret| !secret.is_empty());
-    }
-    // Text after the colon that is not a port number is treated as a password, because the host can be missing, as in
-    // `redis://user:password`.
-    let start = scheme?;
-    let authority = url[start..].split(['/', '?', '#']).next()?;
-    let port = authority.find(':')? + 1;
-    let is_port = authority[port..].bytes().all(|byte| byte.is_ascii_digit());
-    (!is_port && !authority.starts_with('[')).then_some(start + port..url.len())
 }
 
 /// Returns those parts of `text` that are in the range `within` and are not `${VARIABLE}` references.

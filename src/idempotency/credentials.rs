@@ -79,7 +79,7 @@ const IGNORED_COOKIES: [&str; 45] = [
 /// Returns whether at least one credential was added.
 pub(super) fn add_unscoped(parts: &mut HashInput, rule: &KeyRule, headers: &HeaderMap) -> bool {
     let has_scoped_authorization = match &rule.scope {
-        Scope::Credential => true,
+        Scope::Credential | Scope::Function(_) => true,
         Scope::Shared => return false,
         Scope::Parts(names) if identify_caller(names, headers) => return false,
         Scope::Parts(_) => false,

@@ -48,6 +48,8 @@ enum ScopeTag {
     /// Tag of the client and the identity in an `Authorization` header that is signed separately for each request.
     Signed = 3,
     Cookie = 4,
+    /// Tag of the name of a caller that an embedding application has determined.
+    Named = 5,
 }
 
 impl KeyHash {
@@ -62,7 +64,8 @@ impl ScopeHash {
     fn of(secret: &Secret, scope: &Scope, client: ClientId, headers: &HeaderMap) -> Self {
         Self(secret.hash(Subject::Scope, |parts| match scope {
             Scope::Shared => parts.tag(ScopeTag::All as u8),
-            Scope::Credential => add_credential(parts, headers, client),
+            // A function that names the caller was evaluated before, in `RecordId::named`.
+            Scope::Credential | Scope::Function(_) => add_credential(parts, headers, client),
             Scope::Parts(names) => {
                 for name in names {
                     match name {
@@ -130,6 +133,24 @@ impl RecordId {
         Self {
             key: KeyHash::of(secret, key),
             scope: ScopeHash::of(secret, scope, client, headers),
+        }
+    }
+
+    /// Computes the id of the record of `key` of the caller that an embedding application has named `caller`. The name
+    /// of the rule is part of the scope, because the functions of two rules can give the same name to different callers.
+    pub(super) fn named(
+        secret: &Secret,
+        key: &IdempotencyKey<'_>,
+        rule: &str,
+        caller: &str,
+    ) -> Self {
+        Self {
+            key: KeyHash::of(secret, key),
+            scope: ScopeHash(secret.hash(Subject::Scope, |parts| {
+                parts.tag(ScopeTag::Named as u8);
+                parts.add(rule.as_bytes());
+                parts.add(caller.as_bytes());
+            })),
         }
     }
 

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::AUTHORIZATION;
+use http::request::Parts;
 use http::{HeaderName, Method, StatusCode};
-use schemars::JsonSchema;
-use serde::Deserialize;
 
 use super::claim::RecordSettings;
 use super::key::IDEMPOTENCY_KEY;
+use crate::context::KeyFunction;
 
 /// Settings that a route applies to requests with an idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,18 +64,32 @@ pub enum Scope {
     Shared,
     /// Callers are separated by these properties together. The list is never empty.
     Parts(Box<[ScopePart]>),
+    /// Callers are separated by the name that a function of an embedding application returns. If it returns none, this
+    /// is [`Credential`](Self::Credential). The gateway has no such scopes.
+    Function(KeyFunction),
 }
 
 impl Scope {
+    /// Creates a scope that separates callers by the name that `function` returns, for example by the authenticated
+    /// user. Two callers of one rule with the same name get each other's responses, so the name must identify one
+    /// caller. Different rules have different scopes. If `function` returns `None` or an empty name, the scope is
+    /// [`Credential`](Self::Credential).
+    ///
+    /// Only the layers of the module `embed` can apply such a scope.
+    pub fn by(function: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static) -> Self {
+        Self::Function(KeyFunction::new(function))
+    }
+
     /// Returns the request headers that are part of the scope, except `Cookie`. The gateway rejects a request that has
     /// several lines of such a header. `Cookie` is left out, because several `Cookie` lines are valid and are joined
     /// before this check.
     pub fn headers(&self) -> impl Iterator<Item = &HeaderName> {
         let parts = match self {
             Self::Parts(parts) => &**parts,
-            Self::Credential | Self::Shared => &[],
+            Self::Credential | Self::Shared | Self::Function(_) => &[],
         };
-        let credential = matches!(self, Self::Credential).then_some(&AUTHORIZATION);
+        let by_credential = matches!(self, Self::Credential | Self::Function(_));
+        let credential = by_credential.then_some(&AUTHORIZATION);
         let headers = parts.iter().filter_map(|part| match part {
             ScopePart::Header(name) => Some(name),
             ScopePart::Cookie(_) | ScopePart::Client => None,
@@ -106,8 +120,12 @@ pub enum InFlightPolicy {
 }
 
 /// What happens to a response of the upstream with status 5xx or 408.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "gateway",
+    derive(serde::Deserialize, schemars::JsonSchema),
+    serde(rename_all = "lowercase")
+)]
 pub enum OnServerError {
     /// The response is stored and replayed.
     Replay,
@@ -116,8 +134,12 @@ pub enum OnServerError {
 }
 
 /// What happens to the next request with the same idempotency key if the outcome of the first request is unknown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "gateway",
+    derive(serde::Deserialize, schemars::JsonSchema),
+    serde(rename_all = "lowercase")
+)]
 pub enum OnUnknown {
     /// The request gets 409. It is never executed a second time.
     Hold,

@@ -233,13 +233,18 @@ impl<S: Records> StageState<S> {
         // from the id of a retry, so the claim would not prevent a second execution.
         let hash_keys = self.hash_keys.keys();
         let secret = hash_keys.secret;
-        let claim = ClaimRequest {
+        let mut claim = ClaimRequest {
             at: self.clock.now(),
             id: RecordId::of(&secret, key, &rule.scope, client, request.headers()),
             client: hash_keys.seed.client(client),
             fingerprint: Fingerprint::of(&secret, rule, request, &body),
             settings: rule.settings,
         };
+        if let Some(caller) = &keyed.caller {
+            claim.id = RecordId::named(&secret, key, &keys.metrics.name, caller);
+            // The name identifies the caller, so a retry with a renewed credential is the same request.
+            claim.fingerprint.credentials = [0; 16];
+        }
         *request.body_mut() = body.into();
         let claimed = self.records.claim(&claim).await;
         metrics

@@ -71,7 +71,9 @@ impl Pipeline {
         if let Err(error) = read {
             return (reject(error.into()), recording);
         }
-        let charged = self.throttle.charge(ctx, &rule.limits, request.headers());
+        let charged = self
+            .throttle
+            .charge(ctx, &rule.limits, request.headers().into());
         let admission = match charged.await {
             Ok(admission) => admission,
             Err(problem) => return (reject(problem), recording),

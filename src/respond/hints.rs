@@ -11,14 +11,16 @@
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use schemars::JsonSchema;
-use serde::Deserialize;
 
 use super::retry_after;
 
 /// Header on rejections that tells SDKs whether and when to retry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "gateway",
+    derive(serde::Deserialize, schemars::JsonSchema),
+    serde(rename_all = "kebab-case")
+)]
 pub enum Hint {
     /// `Retry-After-Ms`: how long to wait before a retry, in milliseconds (read by openai and anthropic).
     Ms,

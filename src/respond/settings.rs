@@ -1,8 +1,6 @@
 //! Settings in `[respond]` of the configuration.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use schemars::JsonSchema;
-use serde::Deserialize;
 
 use super::{Cors, Hints};
 
@@ -33,14 +31,18 @@ impl RespondSettings {
 }
 
 /// Names and format of the `RateLimit` headers.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "gateway",
+    derive(serde::Deserialize, schemars::JsonSchema),
+    serde(rename_all = "lowercase")
+)]
 pub enum Dialect {
     /// `RateLimit` and `RateLimit-Policy` of the newest supported IETF draft, currently draft 11.
     #[default]
     Draft,
     /// `RateLimit` and `RateLimit-Policy` of IETF draft 11, even after the gateway supports a later draft.
-    #[serde(rename = "draft-11")]
+    #[cfg_attr(feature = "gateway", serde(rename = "draft-11"))]
     Draft11,
     /// `RateLimit-Limit`, `-Remaining` and `-Reset`.
     Legacy,

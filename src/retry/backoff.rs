@@ -10,8 +10,6 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use schemars::JsonSchema;
-use serde::Deserialize;
 
 /// Rule for the delays between attempts: growth, cap and jitter.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -30,8 +28,12 @@ pub struct Backoff {
 }
 
 /// How the delay grows from one retry to the next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "gateway",
+    derive(serde::Deserialize, schemars::JsonSchema),
+    serde(rename_all = "lowercase")
+)]
 pub enum Strategy {
     /// All backoffs are equal to `base`.
     Constant,

@@ -11,8 +11,6 @@ use std::num::NonZeroU32;
 use std::str::FromStr;
 use std::time::Duration;
 
-use schemars::JsonSchema;
-use serde::Deserialize;
 use thiserror::Error;
 
 use super::backoff::{Backoff, Jitter, Strategy};
@@ -24,8 +22,12 @@ use super::policy::{RetryAfterPolicy, RetryPolicy};
 const MAX_RETRY_AFTER: Duration = Duration::from_mins(5);
 
 /// Name of a retry policy whose numbers come from the document of an existing client.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "gateway",
+    derive(serde::Deserialize, schemars::JsonSchema),
+    serde(rename_all = "kebab-case")
+)]
 pub enum Preset {
     /// For an authorization API that rate-limits its callers: 3 attempts, backoff 1 s to 32 s, jitter ±25 %.
     AuthorizationApi,

@@ -49,7 +49,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use moka::sync::Cache;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use thiserror::Error;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -116,7 +116,8 @@ pub enum DiskOpenError {
 
 /// Handle that sends operations to the writer thread. Dropping the handle stops the thread.
 struct WriterHandle {
-    ops: Option<mpsc::Sender<Op>>,
+    /// Channel to the writer thread; `None` after the store was closed.
+    ops: RwLock<Option<mpsc::Sender<Op>>>,
     shared: Arc<DiskStoreState>,
     secret: Secret,
     path: PathBuf,
@@ -154,7 +155,7 @@ impl DiskRecords {
         let (ops, inbox) = mpsc::channel();
         let writer = Writer::open(dir, capacity, Arc::clone(&shared))?;
         let handle = Arc::new(WriterHandle {
-            ops: Some(ops),
+            ops: RwLock::new(Some(ops)),
             shared,
             secret,
             path: path.to_owned(),
@@ -185,6 +186,12 @@ impl DiskRecords {
     /// memory and do not depend on the disk.
     pub fn health(&self) -> Health {
         self.0.shared.health.health()
+    }
+
+    /// Closes the store for all clones: stores the operations that were submitted before, and unlocks the directory.
+    /// Later operations fail. Blocks until the store is closed.
+    pub fn close(&self) {
+        self.0.close();
     }
 
     /// Returns the path of the store directory.
@@ -266,7 +273,7 @@ impl DiskStoreState {
 
 impl WriterHandle {
     fn send(&self, op: Op) {
-        if let Some(ops) = &self.ops {
+        if let Some(ops) = &*self.ops.read() {
             // A send error is ignored: it means that the writer thread has stopped. The operation is dropped with its
             // reply channel, so its caller receives an error.
             drop(ops.send(op));
@@ -287,8 +294,12 @@ impl WriterHandle {
         reply.unwrap_or_else(|_| Err(self.writer_ended()))
     }
 
-    /// Marks the store as failed because the writer thread has panicked, and returns the error for the caller.
+    /// Returns the error for an operation without a reply. If the store was not closed, the writer thread has panicked,
+    /// and the store is marked as failed.
     fn writer_ended(&self) -> StoreError {
+        if self.ops.read().is_none() {
+            return StoreError::known("the disk store is closed");
+        }
         let reason = StoreError::known("the writer thread of the disk store has panicked");
         if self.shared.health.operation_failed(&reason) == FailureChange::Started {
             tracing::error!(
@@ -387,9 +398,10 @@ impl OnAbandon for WriterHandle {
     }
 }
 
-impl Drop for WriterHandle {
-    fn drop(&mut self) {
-        drop(self.ops.take());
+impl WriterHandle {
+    /// Stops the writer thread after its last operation, and waits until it has closed the engine.
+    fn close(&self) {
+        drop(self.ops.write().take());
         let writer = self.writer.lock().take();
         // The writer thread itself can drop the last handle, because it upgrades a weak one. A thread cannot join
         // itself, so `join` is skipped in this case.
@@ -402,6 +414,12 @@ impl Drop for WriterHandle {
                 "writer thread of the idempotency store panicked, restart the gateway"
             );
         }
+    }
+}
+
+impl Drop for WriterHandle {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 

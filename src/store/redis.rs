@@ -20,6 +20,7 @@ mod health;
 pub(crate) mod records;
 mod script;
 pub(crate) mod settings;
+pub(crate) mod url;
 
 use std::io;
 use std::sync::{Arc, mpsc};

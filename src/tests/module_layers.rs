@@ -31,6 +31,7 @@ const LAYERS: &[&[&str]] = &[
     &["route"],
     &["idempotency", "scenario", "throttle", "upstream"],
     &["store"],
+    &["stage_metrics"],
     &["config"],
     &["pipeline"],
     &["gateway"],

@@ -7,6 +7,7 @@
 //! reordered.
 
 use http::HeaderMap;
+use http::request::Parts;
 use siphasher::sip128::Hasher128 as _;
 
 use super::{KeyPart, Limit};
@@ -32,15 +33,40 @@ pub enum BucketKind {
     Preflight,
 }
 
+/// Parts of a request from which limit keys are computed.
+#[derive(Clone, Copy, Debug)]
+pub struct KeySource<'a> {
+    headers: &'a HeaderMap,
+    /// The head of the request, for functions of an embedding application; `None` in the gateway.
+    parts: Option<&'a Parts>,
+}
+
+impl<'a> From<&'a HeaderMap> for KeySource<'a> {
+    fn from(headers: &'a HeaderMap) -> Self {
+        let parts = None;
+        Self { headers, parts }
+    }
+}
+
+impl<'a> From<&'a Parts> for KeySource<'a> {
+    fn from(parts: &'a Parts) -> Self {
+        Self {
+            headers: &parts.headers,
+            parts: Some(parts),
+        }
+    }
+}
+
 impl BucketKey {
-    /// Returns the key of the bucket of kind `side` to which `limit` charges a request of `client` with these headers.
-    pub fn of(
+    /// Returns the key of the bucket of kind `side` to which `limit` charges a request of `client`.
+    pub fn of<'a>(
         seed: Seed,
         limit: &Limit,
         side: BucketKind,
         client: ClientId,
-        headers: &HeaderMap,
+        request: impl Into<KeySource<'a>>,
     ) -> Self {
+        let KeySource { headers, parts } = request.into();
         let mut name = seed.hasher();
         name.part(limit.name.as_bytes());
         name.tag(match side {
@@ -62,6 +88,15 @@ impl BucketKey {
                         // treated as absent. For an enforced limit, a request with a repeated header was rejected
                         // earlier.
                         _ => name.client(client),
+                    }
+                }
+                KeyPart::Function(function) => {
+                    match parts.and_then(|parts| function.name_caller(parts)) {
+                        Some(caller) => {
+                            name.tag(5);
+                            name.part(caller.as_bytes());
+                        }
+                        None => name.client(client),
                     }
                 }
             }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderName;
-use schemars::JsonSchema;
-use serde::Deserialize;
+use http::request::Parts;
 
-use super::Quota;
+use super::{Quota, QuotaError};
+use crate::context::KeyFunction;
 use crate::problem::RetryAfterForm;
 
 /// Index of a rate limit in the list of all limits of the configuration. It is not part of bucket keys.
@@ -51,11 +51,32 @@ impl Limit {
         }
     }
 
+    /// Creates an enforced rate limit that counts requests by the name that `function` returns, and rejects requests
+    /// that exceed `quota`. If `function` returns `None` or an empty name, the request is counted by client address.
+    ///
+    /// Only the layers of the module `embed` can apply such a limit.
+    pub fn by(
+        name: &str,
+        quota: Quota,
+        function: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static,
+    ) -> Self {
+        Self {
+            key: [KeyPart::Function(KeyFunction::new(function))].into(),
+            ..Self::per_client(name, quota)
+        }
+    }
+
+    /// Sets the burst: how many requests beyond the first a full bucket admits at once.
+    pub fn burst(self, burst: u32) -> Result<Self, QuotaError> {
+        let quota = self.quota.with_burst(burst)?;
+        Ok(Self { quota, ..self })
+    }
+
     /// Returns the names of the request headers in the key of this rate limit.
     pub fn headers(&self) -> impl Iterator<Item = &HeaderName> {
         self.key.iter().filter_map(|part| match part {
             KeyPart::Header(name) => Some(name),
-            KeyPart::Client | KeyPart::Global => None,
+            KeyPart::Client | KeyPart::Global | KeyPart::Function(_) => None,
         })
     }
 }
@@ -69,6 +90,9 @@ pub enum KeyPart {
     Global,
     /// Requests are counted by the value of a request header, or by the client address if the header is absent.
     Header(HeaderName),
+    /// Requests are counted by the name that a function of an embedding application returns, or by the client address
+    /// if it returns none. The gateway has no such limits.
+    Function(KeyFunction),
 }
 
 /// Action on a request that exceeds the quota of a rate limit.
@@ -85,8 +109,12 @@ pub enum Exceed {
 }
 
 /// Whether requests that exceed a rate limit are rejected or delayed, or only counted in the metrics.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "gateway",
+    derive(serde::Deserialize, schemars::JsonSchema),
+    serde(rename_all = "lowercase")
+)]
 pub enum Mode {
     /// Requests that exceed the rate limit are rejected or delayed.
     Enforce,
@@ -95,8 +123,12 @@ pub enum Mode {
 }
 
 /// What happens to a request while Redis is unavailable.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(
+    feature = "gateway",
+    derive(serde::Deserialize, schemars::JsonSchema),
+    serde(rename_all = "lowercase")
+)]
 pub enum OnStoreError {
     /// This gateway enforces the rate limit with buckets in its own memory.
     #[default]
@@ -105,4 +137,11 @@ pub enum OnStoreError {
     Open,
     /// The request gets 503.
     Closed,
+}
+
+/// Whether a text can be the name of a rate limit. `RateLimit` headers contain the name as a structured-field string, and
+/// metrics contain it as a label. The allowed characters need no escapes in either.
+pub(crate) fn is_limit_name(text: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
+    matches!(text.len(), 1..=64) && text.bytes().all(plain)
 }

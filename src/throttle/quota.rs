@@ -14,6 +14,7 @@
 
 use std::cell::Cell;
 use std::num::NonZeroU32;
+use std::str::FromStr;
 use std::time::Duration;
 
 use governor::RateLimiter;
@@ -22,6 +23,7 @@ use governor::nanos::Nanos;
 use governor::state::{NotKeyed, StateStore};
 use thiserror::Error;
 
+use super::rate::{Rate, RateError};
 use crate::clock::Moment;
 
 /// Maximum burst of a rate limit, in tokens.
@@ -36,8 +38,19 @@ pub struct Quota {
     /// Refill interval of a token and capacity of the bucket. The "burst size" of governor is the capacity, `burst +
     /// 1`.
     governor: governor::Quota,
-    /// How long the configured rate takes to give `capacity` tokens, in nanoseconds, rounded up.
-    window: u64,
+    /// The rate before the refill interval was rounded.
+    rate: Rate,
+}
+
+/// Error of a text that is not a valid quota.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum ParseQuotaError {
+    /// The text is not a rate such as `10/s`.
+    #[error(transparent)]
+    Rate(#[from] RateError),
+    /// The rate is out of range.
+    #[error(transparent)]
+    Range(#[from] QuotaError),
 }
 
 /// Error of a `rate` or `burst` that is out of range.
@@ -76,6 +89,7 @@ impl Quota {
     ///
     /// The refill interval of a token is rounded up to a full nanosecond, so the configured rate is never exceeded.
     pub fn new(count: NonZeroU32, period: Duration, burst: u32) -> Result<Self, QuotaError> {
+        let rate = Rate { count, period };
         let period = period.as_nanos();
         if period == 0 {
             return Err(QuotaError::ZeroPeriod);
@@ -92,13 +106,17 @@ impl Quota {
             return Err(QuotaError::RefillTooLong);
         }
         let interval = u64::try_from(interval).expect("the interval is at most MAX_REFILL");
-        let window = (period * u128::from(capacity.get())).div_ceil(u128::from(count.get()));
         Ok(Self {
             governor: governor::Quota::with_period(Duration::from_nanos(interval))
                 .expect("the interval is at least a nanosecond")
                 .allow_burst(capacity),
-            window: u64::try_from(window).expect("the window is at most the refill time"),
+            rate,
         })
+    }
+
+    /// Returns the quota with a capacity of `burst + 1` tokens instead of the current capacity.
+    pub fn with_burst(self, burst: u32) -> Result<Self, QuotaError> {
+        Self::new(self.rate.count, self.rate.period, burst)
     }
 
     /// Returns how long it takes to refill one token.
@@ -114,8 +132,11 @@ impl Quota {
     /// Returns how long the configured rate takes to give `capacity` tokens. The refill time of a bucket can be longer
     /// by up to a nanosecond per token, because intervals are rounded up. For 30/s with a capacity of 30, the window is
     /// 1 s and the refill time is 30 × 33,333,334 ns.
-    pub const fn window(self) -> Duration {
-        Duration::from_nanos(self.window)
+    pub fn window(self) -> Duration {
+        let Rate { count, period } = self.rate;
+        let tokens = period.as_nanos() * u128::from(self.capacity().get());
+        let nanos = tokens.div_ceil(u128::from(count.get()));
+        Duration::from_nanos(u64::try_from(nanos).expect("the window is at most the refill time"))
     }
 
     /// Returns how long it takes to refill an empty bucket.
@@ -161,6 +182,17 @@ impl Quota {
             next: Duration::from_nanos(next),
             rejects: false,
         }
+    }
+}
+
+/// Parses a rate in the form of the configuration: `10/s`, `100/m`, `5/h`, `1000/d` or `5/10s`. The burst is the number
+/// of requests minus one, as in the configuration. So a full bucket of `10/s` admits 10 requests at once.
+impl FromStr for Quota {
+    type Err = ParseQuotaError;
+
+    fn from_str(text: &str) -> Result<Self, ParseQuotaError> {
+        let Rate { count, period } = text.parse()?;
+        Ok(Self::new(count, period, count.get() - 1)?)
     }
 }
 
@@ -279,6 +311,65 @@ mod tests {
         assert_eq!(read(1_000, 700), (3, 300));
         assert_eq!(read(4_000, 0), (0, 1_000));
         assert_eq!(read(5_500, 0), (0, 2_500));
+    }
+
+    #[test]
+    fn a_text_is_parsed_as_a_quota_with_the_default_burst() {
+        let second = Duration::from_secs(1);
+        for (text, expected) in [
+            ("1/s", quota(1, second, 0)),
+            ("10/s", quota(10, second, 9)),
+            ("100/m", quota(100, second * 60, 99)),
+            ("5/h", quota(5, second * 3_600, 4)),
+            ("1000/d", quota(1_000, second * 86_400, 999)),
+            ("5/10s", quota(5, second * 10, 4)),
+            ("1/365d", quota(1, MAX_REFILL, 0)),
+        ] {
+            assert_eq!(text.parse(), Ok(expected), "{text}");
+        }
+        assert_eq!(
+            "30/s".parse::<Quota>().unwrap().window(),
+            second,
+            "the rounded interval does not change the window"
+        );
+        let burst: Quota = "1/s".parse().unwrap();
+        assert_eq!(burst.with_burst(3), Ok(quota(1, second, 3)));
+        assert_eq!(burst.with_burst(u32::MAX), Err(QuotaError::BurstTooLarge));
+    }
+
+    #[test]
+    fn a_text_that_is_not_a_quota_is_an_error_with_a_remedy() {
+        for (text, message) in [
+            ("", "`` is not a rate; write a number of requests per time"),
+            (
+                "10",
+                "`10` is not a rate; write a number of requests per time",
+            ),
+            (
+                "10/w",
+                "`10/w` is not a rate; write a number of requests per time",
+            ),
+            (
+                "+1/s",
+                "`+1/s` is not a rate; write a number of requests per time",
+            ),
+            (
+                "0/s",
+                "the rate `0/s` admits no requests; write at least 1 request",
+            ),
+            (
+                "1/0s",
+                "the rate `1/0s` has a time of zero; write a time longer",
+            ),
+            ("2000000000/s", "`rate` must be at most 1000000000/s"),
+            (
+                "1/366d",
+                "an empty bucket of this rate limit must refill within",
+            ),
+        ] {
+            let error = text.parse::<Quota>().unwrap_err().to_string();
+            assert!(error.starts_with(message), "{text}: {error}");
+        }
     }
 
     #[test]

@@ -14,8 +14,8 @@ use smallvec::SmallVec;
 
 use super::decision::USUAL_LIMITS;
 use super::{
-    BucketKey, BucketKind, Buckets, Charge, ChargeOutcome, ChargeResult, Decision, KeyPart, Limit,
-    Mode, rate_limit,
+    BucketKey, BucketKind, Buckets, Charge, ChargeOutcome, ChargeResult, Decision, KeyPart,
+    KeySource, Limit, Mode, rate_limit,
 };
 use crate::access_notes::CountedBy;
 use crate::clock::Clock;
@@ -182,12 +182,12 @@ impl<S: Buckets> Throttle<S> {
         &self,
         ctx: &RequestContext,
         limits: &RouteLimits,
-        headers: &HeaderMap,
+        request: KeySource<'_>,
     ) -> Result<Admission, Problem> {
         if ctx.caller.exempt() || limits.is_empty() {
             return Ok(Admission::default());
         }
-        let charges = self.charges(ctx, limits, headers);
+        let charges = self.charges(ctx, limits, request);
         let (enforced, shadow) = charges.split_at(limits.enforced.len());
         let result = match self.buckets.try_charge(enforced, shadow) {
             Some(result) => result,
@@ -210,7 +210,7 @@ impl<S: Buckets> Throttle<S> {
         &self,
         ctx: &RequestContext,
         limits: &'a RouteLimits,
-        headers: &HeaderMap,
+        request: KeySource<'_>,
     ) -> Charges<'a> {
         let seed = self.hash_keys.keys().seed;
         let client = ctx.caller.id();
@@ -226,7 +226,7 @@ impl<S: Buckets> Throttle<S> {
             .chain(&limits.shadow)
             .map(|limit| Charge {
                 limit,
-                bucket: BucketKey::of(seed, limit, kind, client, headers),
+                bucket: BucketKey::of(seed, limit, kind, client, request),
                 cost: limits.cost,
             })
             .collect();

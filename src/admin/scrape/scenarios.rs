@@ -5,7 +5,8 @@ use std::fmt;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 
-use super::{Scrape, counter, gauge, size};
+use super::Scrape;
+use crate::stage_metrics::{counter, gauge, size};
 
 impl Scrape {
     pub(super) fn encode_scenarios(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {

@@ -5,14 +5,15 @@ use std::fmt;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 
-use super::{Scrape, counter, gauge, histogram};
+use super::Scrape;
 use crate::metrics::{Count, LatencyHistogram, RetryRefusal, UpstreamFailure, UpstreamMetrics};
+use crate::stage_metrics::{counter, gauge, histogram};
 use crate::upstream::breaker;
 use crate::upstream::shared_state::ServerState;
 
 impl Scrape {
     pub(super) fn encode_upstreams(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let upstreams = &self.first().upstreams;
+        let upstreams = &self.stages.first().upstreams;
         let mut in_flight = encoder.encode_descriptor(
             "upstream_in_flight",
             "Requests in flight, by upstream",
@@ -20,7 +21,7 @@ impl Scrape {
             MetricType::Gauge,
         )?;
         for (index, upstream) in upstreams.iter().enumerate() {
-            let workers = self.workers.iter();
+            let workers = self.stages.workers.iter();
             let value = workers
                 .map(|worker| worker.upstreams[index].in_flight.get())
                 .sum();
@@ -52,7 +53,7 @@ impl Scrape {
         )?;
         for (index, upstream) in upstreams.iter().enumerate() {
             let labels = [("upstream", &*upstream.name)];
-            let workers = self.workers.iter();
+            let workers = self.stages.workers.iter();
             let latencies = workers.map(|worker| &worker.upstreams[index].latency);
             histogram(
                 latency.encode_family(&labels)?,
@@ -71,9 +72,11 @@ impl Scrape {
         pick: fn(&UpstreamMetrics) -> &[Count; N],
     ) -> fmt::Result {
         let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for (index, upstream) in self.first().upstreams.iter().enumerate() {
+        for (index, upstream) in self.stages.first().upstreams.iter().enumerate() {
             for (reason_index, reason) in reasons.iter().enumerate() {
-                let count = self.sum(|worker| pick(&worker.upstreams[index])[reason_index].get());
+                let count = self
+                    .stages
+                    .sum(|worker| pick(&worker.upstreams[index])[reason_index].get());
                 let labels = [("upstream", &*upstream.name), ("reason", *reason)];
                 counter(family.encode_family(&labels)?, count)?;
             }
@@ -97,8 +100,10 @@ impl Scrape {
         ];
         for (name, help, pick) in counters {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for (index, upstream) in self.first().upstreams.iter().enumerate() {
-                let count = self.sum(|worker| pick(&worker.upstreams[index]).get());
+            for (index, upstream) in self.stages.first().upstreams.iter().enumerate() {
+                let count = self
+                    .stages
+                    .sum(|worker| pick(&worker.upstreams[index]).get());
                 let labels = [("upstream", &*upstream.name)];
                 counter(family.encode_family(&labels)?, count)?;
             }

@@ -118,7 +118,7 @@ fn owner(rule: &KeyRule, headers: &HeaderMap) -> String {
             "this client and the identity in its signed authorization header, which is not verified"
                 .into()
         }
-        Scope::Credential => sender(&AUTHORIZATION),
+        Scope::Credential | Scope::Function(_) => sender(&AUTHORIZATION),
         Scope::Shared => "all callers together".into(),
         Scope::Parts(parts) => {
             let parts = parts.iter().map(|part| match part {

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use super::super::file::{LimitSection, OnExceed};
 use super::super::located::{Located, Named};
 use super::super::problem::Findings;
-use super::super::scalar::{LimitName, Rate, RateText};
+use super::super::scalar::{LimitName, RateText};
 use crate::throttle::quota::{MAX_BURST, MAX_REFILL};
+use crate::throttle::rate::Rate;
 use crate::throttle::{Exceed, Limit, LimitId, Quota, QuotaError};
 
 /// Rate limits by name, in the order of their ids. `None` marks an invalid rate limit, whose error was reported.

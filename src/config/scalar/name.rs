@@ -2,13 +2,11 @@
 
 use super::ValueError;
 use super::http_message::counted_header;
-use crate::throttle::KeyPart;
+use crate::throttle::{KeyPart, is_limit_name};
 
-/// Parses the name of a rate limit. `RateLimit` headers contain the name as a structured-field string, and metrics
-/// contain it as a label. The allowed characters need no escapes in either.
+/// Parses the name of a rate limit.
 pub(super) fn limit_name(text: &str) -> Result<String, ValueError> {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
-    if matches!(text.len(), 1..=64) && text.bytes().all(plain) {
+    if is_limit_name(text) {
         return Ok(text.to_owned());
     }
     Err(ValueError::new(

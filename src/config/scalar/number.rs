@@ -1,14 +1,13 @@
 //! Configuration values that are durations, sizes or rates.
 
-use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::ValueError;
-
-const DAY: u64 = 24 * 60 * 60;
+use crate::throttle::RateError;
+use crate::throttle::rate::{Rate, split_unit, times_unit};
 
 /// Maximum of all configured durations: one year. A longer duration could overflow the arithmetic of timers.
-const MAX_DURATION: Duration = Duration::from_secs(365 * DAY);
+const MAX_DURATION: Duration = Duration::from_hours(365 * 24);
 
 /// Parses a duration from zero to one year, such as `250ms` or `24h`.
 pub(super) fn duration(text: &str) -> Result<Duration, ValueError> {
@@ -74,69 +73,17 @@ pub(super) fn size(text: &str) -> Result<u64, ValueError> {
     })
 }
 
-/// Number of requests (`count`) per time (`period`). Both are above zero.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) struct Rate {
-    pub(in super::super) count: NonZeroU32,
-    pub(in super::super) period: Duration,
-}
-
 /// Parses a rate, such as `1/s` or `5/10s`.
 pub(super) fn rate(text: &str) -> Result<Rate, ValueError> {
-    let malformed = || {
-        ValueError::new(
-            format!("`{text}` is not a rate"),
-            "write a number of requests per time: \"1/s\", \"100/m\", \"5/h\", \"1000/d\" or \"5/10s\"",
-        )
-    };
-    let (count, period) = text.split_once('/').ok_or_else(malformed)?;
-    if !count.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(malformed());
-    }
-    let count: u32 = count.parse().map_err(|_| malformed())?;
-    let (times, unit) = split_unit(period);
-    let times = if times.is_empty() { "1" } else { times };
-    let period = times
-        .parse()
-        .ok()
-        .and_then(|times| times_unit(times, unit))
-        .ok_or_else(malformed)?;
-    let count = NonZeroU32::new(count).ok_or_else(|| {
-        ValueError::new(
-            format!("the rate `{text}` admits no requests"),
-            "write at least 1 request, such as \"1/s\"",
-        )
-    })?;
-    if period.is_zero() {
-        return Err(ValueError::new(
-            format!("the rate `{text}` has a time of zero"),
-            "write a time longer than zero, such as \"1/s\" or \"5/10s\"",
-        ));
-    }
-    Ok(Rate { count, period })
-}
-
-/// Splits a text after its leading digits into a number and a unit. Both can be empty.
-fn split_unit(text: &str) -> (&str, &str) {
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    text.split_at(digits)
-}
-
-fn times_unit(count: u64, unit: &str) -> Option<Duration> {
-    let seconds = match unit {
-        "ms" => return Some(Duration::from_millis(count)),
-        "s" => 1,
-        "m" => 60,
-        "h" => 60 * 60,
-        "d" => DAY,
-        _ => return None,
-    };
-    count.checked_mul(seconds).map(Duration::from_secs)
+    text.parse()
+        .map_err(|error: RateError| ValueError::new(error.title, error.help))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const DAY: u64 = 24 * 60 * 60;
 
     #[test]
     fn durations_are_parsed_in_every_unit() {
@@ -172,18 +119,6 @@ mod tests {
         assert_eq!(size("0KiB"), Ok(0));
         for text in ["", "1KB", "1 MiB", "-1", "99999999999999GiB"] {
             assert!(size(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn rates_are_parsed_as_requests_per_time() {
-        for (text, count, seconds) in [("1/s", 1, 1), ("100/m", 100, 60), ("5/10s", 5, 10)] {
-            let rate = rate(text).expect(text);
-            assert_eq!(rate.count.get(), count);
-            assert_eq!(rate.period, Duration::from_secs(seconds));
-        }
-        for text in ["", "1", "1/", "/s", "0/s", "1/0s", "+1/s", "1/w", "1 / s"] {
-            assert!(rate(text).is_err(), "{text}");
         }
     }
 }

@@ -1,11 +1,13 @@
 //! Configuration values of `[store]` for Redis: prefix, credentials, timeouts and lease.
 
-mod url;
-
 use super::ValueError;
-use crate::store::redis::settings::Password;
+use crate::store::redis::settings::{Password, RedisNode};
+use crate::store::redis::url;
 
-pub(super) use url::redis_url;
+/// Parses the URL of a Redis server, or of one node of a Redis Cluster.
+pub(super) fn redis_url(text: &str) -> Result<RedisNode, ValueError> {
+    url::redis_url(text).map_err(|error| ValueError::new(error.title, error.help))
+}
 
 /// Parses the prefix of all Redis keys. Characters with a meaning in hash tags or in the patterns of `SCAN` and `KEYS`
 /// are not allowed.

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use http::request::Parts;
 use http::{Request, Version};
 
 use super::super::body_key::{self, BodyKeyError};
-use super::super::{IdempotencyError, IdempotencyKey, Requirement};
+use super::super::{IdempotencyError, IdempotencyKey, Requirement, Scope};
 use super::RouteKeys;
 use crate::intake::headers::asks_for_upgrade;
 
@@ -14,6 +15,9 @@ use crate::intake::headers::asks_for_upgrade;
 pub(crate) struct KeyedRequest {
     /// Idempotency key in the header. If there is none, `search` sets this field to the key in the body.
     pub(super) key: Option<IdempotencyKey<'static>>,
+    /// Name of the caller, which replaces the scope of the rule; `None` if the scope has no function or the function
+    /// returned no name. The gateway never sets it.
+    pub(super) caller: Option<String>,
     /// Whether the body can contain an idempotency key: the body is JSON, and the route has a `body_field`.
     is_searched: bool,
 }
@@ -44,7 +48,18 @@ impl RouteKeys {
                 return Err(IdempotencyError::KeyInvalid { header, error });
             }
         };
-        Ok(Some(KeyedRequest { key, is_searched }))
+        Ok(Some(KeyedRequest {
+            key,
+            caller: None,
+            is_searched,
+        }))
+    }
+
+    /// Evaluates the function of the scope, if it has one, and stores the name of the caller in `keyed`.
+    pub(crate) fn name_caller(&self, keyed: &mut KeyedRequest, request: &Parts) {
+        if let Scope::Function(function) = &self.rule.scope {
+            keyed.caller = function.name_caller(request);
+        }
     }
 
     /// Searches the body of a request for its idempotency key. Rejects the request if the key in the body is invalid or

@@ -16,6 +16,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
+use parking_lot::Mutex;
 use thiserror::Error;
 
 use super::store_dir::replace;
@@ -38,11 +39,11 @@ const ENTRY: usize = 24;
 /// Size of the BLAKE3 checksum at the end of a snapshot file, in bytes.
 const CHECKSUM: usize = 32;
 
-/// The thread that writes snapshots. Dropping the value writes a last snapshot and stops the thread.
+/// The thread that writes snapshots. Closing or dropping the value writes a last snapshot and stops the thread.
 #[derive(Debug)]
 pub(crate) struct BucketSnapshots {
-    stop: Option<mpsc::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    stop: Mutex<Option<mpsc::Sender<()>>>,
+    thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// Reason why a snapshot file cannot be read.
@@ -109,16 +110,16 @@ impl BucketSnapshots {
             })
             .map_err(DiskOpenError::Thread)?;
         Ok(Self {
-            stop: Some(stop),
-            thread: Some(thread),
+            stop: Mutex::new(Some(stop)),
+            thread: Mutex::new(Some(thread)),
         })
     }
-}
 
-impl Drop for BucketSnapshots {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take()
+    /// Writes a last snapshot and stops the thread. Blocks until the snapshot is written.
+    pub(crate) fn close(&self) {
+        drop(self.stop.lock().take());
+        let thread = self.thread.lock().take();
+        if let Some(thread) = thread
             && thread.join().is_err()
         {
             tracing::error!(
@@ -126,6 +127,12 @@ impl Drop for BucketSnapshots {
                  snapshot"
             );
         }
+    }
+}
+
+impl Drop for BucketSnapshots {
+    fn drop(&mut self) {
+        self.close();
     }
 }
 

@@ -333,7 +333,7 @@ mod tests {
             let dir = StoreDir::open(temp.path()).unwrap();
             let (ops, inbox) = mpsc::channel();
             let handle = Arc::new(WriterHandle {
-                ops: Some(ops),
+                ops: parking_lot::RwLock::new(Some(ops)),
                 shared: Arc::clone(&shared),
                 secret: dir.secret(),
                 path: temp.path().to_owned(),

@@ -6,6 +6,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::url::{RedisUrlError, redis_url};
+
 /// Prefix of the Redis keys in tests.
 #[cfg(test)]
 pub(super) const PREFIX: &str = "tidegate";
@@ -36,6 +38,27 @@ pub(crate) struct RedisSettings {
     pub wait_replicas: Option<NonZeroU32>,
     /// Maximum number of idempotency keys of one client, or `None` for no maximum.
     pub max_keys_per_client: Option<NonZeroU32>,
+}
+
+/// Settings of an application, which has no configuration file. The defaults are those of `[store]`.
+impl TryFrom<&str> for RedisSettings {
+    type Error = RedisUrlError;
+
+    /// Creates the settings for the server at this URL.
+    fn try_from(url: &str) -> Result<Self, RedisUrlError> {
+        Ok(Self {
+            nodes: Nodes::Single(redis_url(url)?),
+            prefix: "tidegate".into(),
+            user: None,
+            password: None,
+            ca_file: None,
+            limits_timeout: Duration::from_millis(50),
+            records_timeout: Duration::from_millis(500),
+            lease: Duration::from_mins(1),
+            wait_replicas: None,
+            max_keys_per_client: None,
+        })
+    }
 }
 
 impl RedisSettings {

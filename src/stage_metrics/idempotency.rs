@@ -5,13 +5,13 @@ use std::fmt;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 
-use super::{Scrape, counter, gauge, histogram};
+use super::{StageMetrics, counter, gauge, histogram};
 use crate::idempotency::{RecordState, Records as _};
 use crate::metrics::{
     Count, KeyOutcome, KeyedMetrics, LatencyHistogram, RouteMetrics, StoreBounds,
 };
 
-impl Scrape {
+impl StageMetrics {
     /// Encodes the outcomes of requests with an idempotency key, and the latency of the idempotency store.
     pub(super) fn encode_keyed(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let mut requests = encoder.encode_descriptor(
@@ -153,20 +153,14 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use prometheus_client::encoding::text::encode;
-    use prometheus_client::registry::Registry;
-
     use super::*;
     use crate::buffers::{BufferBounds, Buffers};
     use crate::clock::Clock;
     use crate::metrics::Metrics;
-    use crate::scenario::Scenarios;
-    use crate::server_settings::TunnelSettings;
     use crate::store::StoreCapacity;
     use crate::store::memory::MemoryBuckets;
     use crate::store::memory::records::MemoryRecords;
     use crate::store::{BucketStore, RecordStore};
-    use crate::upstream::tunnel::Tunnels;
 
     /// Creates the counters of two workers. The gateway has two routes, and the first route has a rule for idempotency
     /// keys.
@@ -179,8 +173,7 @@ mod tests {
     }
 
     fn scraped(workers: &[Arc<Metrics>]) -> String {
-        let mut registry = Registry::with_prefix("tidegate");
-        registry.register_collector(Box::new(Scrape {
+        StageMetrics {
             workers: workers.into(),
             buckets: BucketStore::Memory(Arc::new(MemoryBuckets::new(1, Clock::real()))),
             records: RecordStore::Memory(MemoryRecords::new(
@@ -188,18 +181,8 @@ mod tests {
                 Clock::real(),
             )),
             buffers: Buffers::new(BufferBounds::default()),
-            tunnels: Arc::new(Tunnels::new(TunnelSettings {
-                idle: Duration::from_mins(10),
-                per_client: 256,
-            })),
-            scenarios: Scenarios::default(),
-            upstream_states: Arc::default(),
-            clock: Clock::real(),
-            admin: Arc::default(),
-        }));
-        let mut text = String::new();
-        encode(&mut text, &registry).unwrap();
-        text
+        }
+        .into_text()
     }
 
     #[test]

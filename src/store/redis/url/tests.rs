@@ -7,7 +7,7 @@ fn node(text: &str) -> RedisNode {
     }
 }
 
-fn parse_error(text: &str) -> ValueError {
+fn parse_error(text: &str) -> RedisUrlError {
     redis_url(text).expect_err(text)
 }
 
@@ -178,5 +178,27 @@ proptest::proptest! {
     #[test]
     fn no_text_makes_the_parser_panic(text in "(redis://)?[ -~ü]{0,40}") {
         let _ = redis_url(&text);
+    }
+}
+
+#[test]
+fn passwords_are_masked_in_malformed_urls() {
+    for (url, shown) in [
+        ("redis://h:6379/1", "redis://h:6379/1"),
+        ("redis://[::1]", "redis://[::1]"),
+        ("redis://[fe80::ab]:6379", "redis://[fe80::ab]:6379"),
+        ("redis://u:p@h:6379", "redis://u:***@h:6379"),
+        ("redis://:p@h", "redis://:***@h"),
+        ("redis://p@h", "redis://***@h"),
+        ("redis://:p:q/r@s@h", "redis://:***@h"),
+        ("u:p@h", "u:***@h"),
+        ("u:p@redis://h", "u:***@redis://h"),
+        ("redis://:p", "redis://:***"),
+        ("redis://:6p/0", "redis://:***"),
+        ("redis://@h", "redis://@h"),
+        ("h:6379", "h:6379"),
+        ("", ""),
+    ] {
+        assert_eq!(masked_url(url), shown, "{url}");
     }
 }

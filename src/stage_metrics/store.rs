@@ -5,9 +5,9 @@ use std::fmt;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 
-use super::{Scrape, counter, gauge};
+use super::{StageMetrics, counter, gauge};
 
-impl Scrape {
+impl StageMetrics {
     pub(super) fn encode_store(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let health = self.records.health();
         if health.is_empty() {

@@ -1,0 +1,277 @@
+//! Tower layer of a rule: identifies the client, charges the limits, and executes a request with an idempotency key
+//! once.
+//!
+//! One layer contains all steps, so that an application cannot apply them in a wrong order or without a client.
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Once};
+use std::task::{Context, Poll};
+
+use axum::extract::connect_info::MockConnectInfo;
+use axum::extract::{ConnectInfo, OriginalUri};
+use bytes::Bytes;
+use http::request::Parts;
+use http::{HeaderValue, Request, Response, StatusCode};
+use http_body::Body;
+use http_body_util::BodyExt as _;
+use parking_lot::Mutex;
+use tower::{Layer, Service};
+
+use super::rules::HeaderChecks;
+use crate::body::{BodyError, BoxError, RequestBody, ResponseBody};
+use crate::client::Trust;
+use crate::clock::Clock;
+use crate::context::{Delivery, FailedRequest, RequestContext};
+use crate::idempotency::{Idempotency, RouteKeys};
+use crate::intake::HeadError;
+use crate::intake::headers::{PADDED_VALUE, has_padded_value};
+use crate::metrics::RouteMetrics;
+use crate::problem::Problem;
+use crate::respond::{Preferences, RespondSettings, render};
+use crate::store::{BucketStore, RecordStore};
+use crate::throttle::{KeySource, RouteLimits, Throttle};
+
+/// Tower layer that applies the limits and the idempotency keys of a rule. Clones share their state.
+#[derive(Clone, Debug)]
+pub struct EmbeddedLayer(Arc<RuleState>);
+
+/// Service of [`EmbeddedLayer`].
+#[derive(Clone, Debug)]
+pub struct EmbeddedService<Inner> {
+    inner: Inner,
+    rule: Arc<RuleState>,
+}
+
+/// A rule, and the state that it shares with the other rules of the application.
+#[derive(Debug)]
+pub(super) struct RuleState {
+    pub(super) trust: Arc<Trust>,
+    pub(super) respond: Arc<RespondSettings>,
+    pub(super) throttle: Arc<Throttle<BucketStore>>,
+    pub(super) headers: HeaderChecks,
+    pub(super) limits: RouteLimits,
+    pub(super) idempotency: Idempotency<RecordStore>,
+    /// Settings for idempotency keys; `None` if the rule ignores keys.
+    pub(super) keys: Option<Arc<RouteKeys>>,
+    pub(super) metrics: Arc<RouteMetrics>,
+    pub(super) clock: Clock,
+}
+
+impl EmbeddedLayer {
+    pub(super) fn new(rule: RuleState) -> Self {
+        Self(Arc::new(rule))
+    }
+}
+
+impl<Inner> Layer<Inner> for EmbeddedLayer {
+    type Service = EmbeddedService<Inner>;
+
+    fn layer(&self, inner: Inner) -> Self::Service {
+        EmbeddedService {
+            inner,
+            rule: Arc::clone(&self.0),
+        }
+    }
+}
+
+impl<Inner, ReqBody, ResBody> Service<Request<ReqBody>> for EmbeddedService<Inner>
+where
+    Inner: Service<Request<ReqBody>, Response = Response<ResBody>> + Clone + Send + 'static,
+    Inner::Future: Send,
+    Inner::Error: Send + 'static,
+    ReqBody: Body<Data = Bytes> + From<Bytes> + Send + 'static,
+    ReqBody::Error: Into<BoxError>,
+    ResBody: Body<Data = Bytes> + Send + 'static,
+    ResBody::Error: Into<BoxError>,
+{
+    type Response = Response<ResponseBody>;
+    type Error = Inner::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
+        // The clone is not ready, so it is kept for the next request.
+        let clone = self.inner.clone();
+        let mut inner = std::mem::replace(&mut self.inner, clone);
+        let call = move |request| {
+            let called = inner.call(request);
+            async move {
+                Ok(called.await?.map(|body| {
+                    let to_error = |error: ResBody::Error| BodyError::Application(error.into());
+                    ResponseBody::streaming(body.map_err(to_error))
+                }))
+            }
+        };
+        let rule = Arc::clone(&self.rule);
+        Box::pin(async move {
+            let response = rule.respond(request, call).await?;
+            rule.metrics.responded(response.status());
+            Ok(response)
+        })
+    }
+}
+
+impl RuleState {
+    /// Responds to a request, and passes it to `call` if the rule admits it. `call` is the application.
+    async fn respond<B, F, Fut, E>(
+        &self,
+        request: Request<B>,
+        call: F,
+    ) -> Result<Response<ResponseBody>, E>
+    where
+        B: Body<Data = Bytes> + From<Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+        F: FnOnce(Request<B>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<Response<ResponseBody>, E>> + Send,
+        E: Send + 'static,
+    {
+        let (mut parts, body) = request.into_parts();
+        let ctx = match self.identify(&mut parts) {
+            Ok(ctx) => ctx,
+            Err(problem) => return Ok(self.render(problem, &Preferences::of(&parts.headers))),
+        };
+        let source = KeySource::from(&parts);
+        let admission = match self.throttle.charge(&ctx, &self.limits, source).await {
+            Ok(admission) => admission,
+            Err(problem) => return Ok(self.render(problem, &ctx.preferences)),
+        };
+        let mut response = self.execute(&ctx, parts, body, call).await?;
+        self.limits
+            .write_headers(&admission, response.headers_mut());
+        Ok(response)
+    }
+
+    /// Normalises the headers of a request in the same way as the gateway, and identifies its client.
+    fn identify(&self, request: &mut Parts) -> Result<RequestContext, Problem> {
+        let peer = peer(request).ok_or_else(unknown_peer)?;
+        // The host is read from the request target, because an HTTP/2 request has its host there instead of in the
+        // header `Host`.
+        let authority = request.uri.authority();
+        let host = authority.and_then(|host| HeaderValue::from_str(host.as_str()).ok());
+        let headers = &mut request.headers;
+        if has_padded_value(headers) {
+            return Err(PADDED_VALUE.into());
+        }
+        let HeaderChecks { names, counted } = &self.headers;
+        names.normalise(headers, true);
+        let lookalikes = headers.keys().filter(|name| names.is_lookalike(name));
+        for name in lookalikes.cloned().collect::<Vec<_>>() {
+            headers.remove(name);
+        }
+        // If `X-Forwarded-For` has too many hops, it is ignored, as if the peer were not trusted to send it.
+        let caller = self
+            .trust
+            .identify(peer.ip(), headers)
+            .or_else(|_| Trust::default().identify(peer.ip(), headers))
+            .map_err(|error| HeadError::Invalid(error.to_string().into()))?;
+        counted.check(headers, &caller, host.as_ref())?;
+        Ok(RequestContext::new(caller, false, headers, None))
+    }
+
+    /// Passes a request to `call`. If the request has an idempotency key, it is executed once and independently of its
+    /// connection.
+    async fn execute<B, F, Fut, E>(
+        &self,
+        ctx: &RequestContext,
+        parts: Parts,
+        body: B,
+        call: F,
+    ) -> Result<Response<ResponseBody>, E>
+    where
+        B: Body<Data = Bytes> + From<Bytes> + Send + 'static,
+        B::Error: Into<BoxError>,
+        F: FnOnce(Request<B>) -> Fut + Send + 'static,
+        Fut: Future<Output = Result<Response<ResponseBody>, E>> + Send,
+        E: Send + 'static,
+    {
+        let request = Request::from_parts(parts, body);
+        let Some(keys) = &self.keys else {
+            return call(request).await;
+        };
+        let mut keyed = match keys.inspect(&request) {
+            Ok(Some(keyed)) => keyed,
+            Ok(None) => return call(request).await,
+            Err(error) => return Ok(self.render(error.into(), &ctx.preferences)),
+        };
+        let (mut parts, body) = request.into_parts();
+        keys.name_caller(&mut keyed, &parts);
+        // A nested router of axum removes the prefix of the path. The fingerprint contains the complete path.
+        let routed = parts.uri.clone();
+        if let Some(OriginalUri(original)) = parts.extensions.get() {
+            parts.uri = original.clone();
+        }
+        // The error of the application is saved here, because this function returns it for the first request. Duplicate
+        // requests that wait for the first request get a problem response instead.
+        let failure = Arc::new(Mutex::new(None));
+        let slot = Arc::clone(&failure);
+        let execute = move |mut request: Request<RequestBody>, _| async move {
+            *request.uri_mut() = routed;
+            // The body is always complete here, because the idempotency stage has read it into memory.
+            let whole = |body: RequestBody| body.whole().cloned().unwrap_or_default();
+            let called = call(request.map(|body| whole(body).into())).await;
+            called.map_err(|error| {
+                *slot.lock() = Some(error);
+                application_failed()
+            })
+        };
+        let request = Request::from_parts(parts, RequestBody::application(body));
+        let running = self.idempotency.run(ctx, keys, keyed, request, execute);
+        let response = running.await;
+        match (response, failure.lock().take()) {
+            (_, Some(error)) => Err(error),
+            (Ok(response), None) => Ok(response),
+            (Err(problem), None) => Ok(self.render(problem, &ctx.preferences)),
+        }
+    }
+
+    fn render(&self, problem: Problem, preferences: &Preferences) -> Response<ResponseBody> {
+        render(problem, preferences, &self.respond, &self.clock)
+    }
+}
+
+/// Returns the address of the peer that axum has attached to a request.
+fn peer(request: &Parts) -> Option<SocketAddr> {
+    let connected = request.extensions.get::<ConnectInfo<SocketAddr>>();
+    let mocked = || request.extensions.get::<MockConnectInfo<SocketAddr>>();
+    connected
+        .map(|ConnectInfo(peer)| *peer)
+        .or_else(|| mocked().map(|MockConnectInfo(peer)| *peer))
+}
+
+/// Creates the problem for a request whose peer is unknown, and logs the first such request. Without a client, limits
+/// and idempotency keys cannot be applied, so the request is not executed.
+fn unknown_peer() -> Problem {
+    static LOGGED: Once = Once::new();
+    let detail = "The server does not know the address of the client, so it cannot apply limits and idempotency keys. \
+                  The request was not executed. Serve the application with \
+                  into_make_service_with_connect_info::<SocketAddr>().";
+    LOGGED.call_once(|| {
+        tracing::error!(
+            "peer address unknown, responding with 500; serve the application with \
+             into_make_service_with_connect_info::<SocketAddr>()"
+        );
+    });
+    Problem::new(
+        StatusCode::INTERNAL_SERVER_ERROR,
+        "client-address-unknown",
+        "Client address unknown",
+        detail,
+    )
+    .never_retry()
+}
+
+/// Returns the result of a request for which the application returned an error. It is unknown whether the application
+/// has executed the request.
+fn application_failed() -> FailedRequest {
+    FailedRequest {
+        problem: Problem::upstream_unavailable(
+            "The application returned an error instead of a response. Check its logs before you repeat the request.",
+            false,
+        ),
+        delivery: Delivery::PossiblySent,
+    }
+}

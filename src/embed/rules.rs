@@ -1,0 +1,188 @@
+//! Rules of an embedding application: their names, their limits, and the metrics of both.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use crate::clock::Clock;
+use crate::idempotency::{KeyRule, Scope};
+use crate::intake::headers::{CountedHeaders, HeaderNames};
+use crate::metrics::{LimitMetrics, Metrics, RouteMetrics};
+use crate::respond::Dialect;
+use crate::throttle::{Limit, LimitId, Mode, RouteLimits, is_limit_name};
+
+/// Why a layer cannot be created.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum RuleError {
+    /// The name of the rule or of a limit contains other characters than those allowed in headers and metrics.
+    #[error(
+        "`{0}` is not a valid name of a rule or limit; write 1 to 64 characters: letters, digits, dots, dashes and \
+         underscores"
+    )]
+    InvalidName(String),
+    /// Another rule has the same name.
+    #[error("the rule `{0}` has a layer already; clone this layer, or choose another name")]
+    RepeatedRule(String),
+    /// The rule contains two limits with the same name.
+    #[error("the rule contains the limit `{0}` twice; remove one of them, or choose another name")]
+    RepeatedLimit(String),
+    /// Another rule contains a limit with this name and other settings.
+    #[error(
+        "the limit `{0}` has other settings in another rule; clone one `Limit` for both rules, or choose another name"
+    )]
+    ConflictingLimit(String),
+    /// The key of the limit has no parts, so it is unclear what the limit counts.
+    #[error(
+        "the limit `{0}` has an empty key; use `KeyPart::Global` for one bucket for all clients"
+    )]
+    EmptyKey(String),
+    /// The scope of the idempotency keys has no parts, so callers would get each other's responses.
+    #[error(
+        "the rule `{0}` has an empty scope; use `Scope::Shared` for one key space for all callers"
+    )]
+    EmptyScope(String),
+    /// The rules contain more than 65,536 limits.
+    #[error("the rules contain more than 65536 limits; use fewer limits with a key instead")]
+    TooManyLimits,
+}
+
+/// All rules of an [`Embedded`](super::Embedded).
+#[derive(Debug)]
+pub(super) struct Rules {
+    /// Limits in the order of their ids.
+    limits: Vec<Arc<Limit>>,
+    /// Counters of the rules and limits.
+    metrics: Metrics,
+    /// Size of the largest response that a rule stores, in bytes.
+    pub(super) max_response: u64,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self {
+            limits: Vec::new(),
+            metrics: Metrics::new([], [], []),
+            max_response: 0,
+        }
+    }
+}
+
+impl Rules {
+    /// Adds the rule `name`. Returns its limits with their ids. If the rule is invalid, adds nothing.
+    pub(super) fn add(
+        &mut self,
+        name: &str,
+        limits: Vec<Limit>,
+        keys: Option<&KeyRule>,
+    ) -> Result<Vec<Arc<Limit>>, RuleError> {
+        if !is_limit_name(name) {
+            return Err(RuleError::InvalidName(name.into()));
+        }
+        if self.metrics.routes.iter().any(|rule| *rule.name == *name) {
+            return Err(RuleError::RepeatedRule(name.into()));
+        }
+        if let Some(Scope::Parts(parts)) = keys.map(|keys| &keys.scope)
+            && parts.is_empty()
+        {
+            return Err(RuleError::EmptyScope(name.into()));
+        }
+        let mut all = self.limits.clone();
+        let mut of_rule: Vec<Arc<Limit>> = Vec::new();
+        for limit in limits {
+            if of_rule.iter().any(|other| other.name == limit.name) {
+                return Err(RuleError::RepeatedLimit(limit.name.to_string()));
+            }
+            of_rule.push(identify(&mut all, limit)?);
+        }
+        for limit in &all[self.limits.len()..] {
+            self.metrics.limits.push(LimitMetrics::new(&limit.name));
+        }
+        self.limits = all;
+        let rule = RouteMetrics::new(name.into(), keys.is_some());
+        self.metrics.routes.push(rule);
+        if let Some(keys) = keys {
+            self.max_response = self.max_response.max(keys.max_response as u64);
+        }
+        Ok(of_rule)
+    }
+
+    /// Returns the counters of the rule that was added last.
+    pub(super) fn newest(&self) -> Arc<RouteMetrics> {
+        let newest = self.metrics.routes.last();
+        Arc::clone(newest.expect("a rule was added"))
+    }
+
+    /// Prepares the limits of the rule that was added last.
+    pub(super) fn prepare(
+        &self,
+        limits: &[Arc<Limit>],
+        dialect: Dialect,
+        clock: &Clock,
+    ) -> RouteLimits {
+        let cost = NonZeroU32::MIN;
+        let rule = self.newest();
+        RouteLimits::new(limits, cost, dialect, &rule, &self.metrics, clock.clone())
+    }
+
+    /// Returns the counters of all rules and limits. The counters are shared with the rules.
+    pub(super) fn metrics(&self) -> Metrics {
+        Metrics {
+            routes: self.metrics.routes.clone(),
+            limits: self.metrics.limits.clone(),
+            ..Metrics::new([], [], [])
+        }
+    }
+}
+
+/// Returns the limit with the id of an equal limit in `all`, or adds it to `all` with a new id.
+fn identify(all: &mut Vec<Arc<Limit>>, limit: Limit) -> Result<Arc<Limit>, RuleError> {
+    let name = || limit.name.to_string();
+    if !is_limit_name(&limit.name) {
+        return Err(RuleError::InvalidName(name()));
+    }
+    if limit.key.is_empty() {
+        return Err(RuleError::EmptyKey(name()));
+    }
+    if let Some(known) = all.iter().find(|known| known.name == limit.name) {
+        let id = known.id;
+        return if **known
+            == (Limit {
+                id,
+                ..limit.clone()
+            }) {
+            Ok(Arc::clone(known))
+        } else {
+            Err(RuleError::ConflictingLimit(name()))
+        };
+    }
+    let id = u16::try_from(all.len()).map_err(|_| RuleError::TooManyLimits)?;
+    let id = LimitId(id);
+    let limit = Arc::new(Limit { id, ..limit });
+    all.push(Arc::clone(&limit));
+    Ok(limit)
+}
+
+/// Headers that a rule reads, which are checked before its limits.
+#[derive(Debug)]
+pub(super) struct HeaderChecks {
+    pub(super) names: HeaderNames,
+    pub(super) counted: CountedHeaders,
+}
+
+impl HeaderChecks {
+    pub(super) fn new(limits: &[Arc<Limit>], keys: Option<&KeyRule>) -> Self {
+        let mut names = HeaderNames::default();
+        let headers_of = |mode| {
+            let limits = limits.iter().filter(move |limit| limit.mode == mode);
+            limits.flat_map(|limit| limit.headers())
+        };
+        let scope = keys.into_iter().flat_map(|keys| keys.scope.headers());
+        let counted = names.add_route(
+            headers_of(Mode::Enforce).chain(scope),
+            headers_of(Mode::Shadow),
+            keys.map(|keys| &keys.header),
+        );
+        Self { names, counted }
+    }
+}
