@@ -1,6 +1,7 @@
 //! Commands of the `tidegate` binary, one file each.
 
 mod check;
+mod config_file;
 mod demo;
 mod explain;
 mod lab;
@@ -11,10 +12,17 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+const EXAMPLES: &str = "\
+Examples:
+  tidegate demo                                      try the gateway with a built-in sample API
+  tidegate serve --upstream http://127.0.0.1:9000    run it in front of your API, without a file
+  tidegate check tidegate.toml                       validate a configuration
+  tidegate serve tidegate.toml                       run a configuration";
+
 /// A throttling and idempotency gateway: exact Retry-After on 429, and requests with the same idempotency key are
 /// executed at most once.
 #[derive(Debug, Parser)]
-#[command(name = "tidegate", version, arg_required_else_help = true)]
+#[command(name = "tidegate", version, arg_required_else_help = true, after_help = EXAMPLES)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,

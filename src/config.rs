@@ -2,7 +2,7 @@
 //!
 //! The steps are:
 //!
-//! 1. Parse the TOML text.
+//! 1. Parse the TOML text. If it has syntax errors, continue with the lines without errors.
 //! 2. Apply the overrides of environment variables and command-line flags.
 //! 3. Replace `${VARIABLE}` in strings.
 //! 4. Validate the tree of TOML values against the JSON Schema, and set the defaults that the schema contains.
@@ -11,8 +11,8 @@
 //!
 //! Each step reports all problems that it finds, and each [`ConfigProblem`] has a location in the file.
 //!
-//! Relative paths in a configuration are relative to the working directory. This module reads only the files that
-//! contain a secret (`token_file`, `password_file`). Certificate files are read later, by the modules that use them.
+//! Relative paths in a configuration are relative to the working directory. Step 6 reads the files that the
+//! configuration names: certificates, private keys and secrets. So an unusable file has a location, too.
 //!
 //! ```
 //! use tidegate::config::{self, Environment, Overrides};
@@ -33,6 +33,7 @@ mod schema;
 mod secrets;
 mod source;
 pub(crate) mod suggest;
+mod syntax;
 mod tree;
 mod validate;
 mod variables;
@@ -43,6 +44,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Deserialize;
+use serde_json::json;
 use toml::Spanned;
 use toml::de::{DeTable, Deserializer};
 
@@ -176,8 +178,28 @@ pub struct Loaded {
     pub warnings: Vec<ConfigProblem>,
 }
 
-/// Reads and validates a configuration file. An error contains all problems that were found.
+/// Reads and validates a configuration file, and the files that it names. An error contains all problems that were
+/// found.
 pub fn load(path: &Path, env: &Environment, overrides: &Overrides) -> Result<Loaded, ConfigErrors> {
+    load_for(Purpose::Serve, path, env, overrides)
+}
+
+/// Reads and validates a configuration file, but not the files that it names. The policy has no secrets from files, so
+/// it must not be used to run a gateway.
+pub fn load_without_files(
+    path: &Path,
+    env: &Environment,
+    overrides: &Overrides,
+) -> Result<Loaded, ConfigErrors> {
+    load_for(Purpose::Inspect, path, env, overrides)
+}
+
+fn load_for(
+    purpose: Purpose,
+    path: &Path,
+    env: &Environment,
+    overrides: &Overrides,
+) -> Result<Loaded, ConfigErrors> {
     let name = path.display().to_string();
     let bytes = std::fs::read(path).map_err(|error| {
         ConfigProblem::of_file(
@@ -187,7 +209,7 @@ pub fn load(path: &Path, env: &Environment, overrides: &Overrides) -> Result<Loa
         )
     })?;
     match String::from_utf8(bytes) {
-        Ok(text) => parse(&name, &text, env, overrides),
+        Ok(text) => parse_for(purpose, &name, &text, env, overrides),
         Err(error) => Err(not_unicode(&name, &error)),
     }
 }
@@ -207,8 +229,18 @@ fn not_unicode(name: &str, error: &std::string::FromUtf8Error) -> ConfigErrors {
     findings.into_errors()
 }
 
-/// Reads and validates a configuration from `text`. Problems show `name` as the file name.
+/// Validates a configuration from `text`, and the files that it names. Problems show `name` as the file name.
 pub fn parse(
+    name: &str,
+    text: &str,
+    env: &Environment,
+    overrides: &Overrides,
+) -> Result<Loaded, ConfigErrors> {
+    parse_for(Purpose::Serve, name, text, env, overrides)
+}
+
+fn parse_for(
+    purpose: Purpose,
     name: &str,
     text: &str,
     env: &Environment,
@@ -216,7 +248,7 @@ pub fn parse(
 ) -> Result<Loaded, ConfigErrors> {
     let mut findings = Findings::default();
     findings.sources.add(name, text);
-    let policy = read(text, env, overrides, &mut findings);
+    let policy = read(purpose, text, env, overrides, &mut findings);
     loaded(policy, findings)
 }
 
@@ -231,32 +263,46 @@ fn loaded(policy: Option<Policy>, findings: Findings) -> Result<Loaded, ConfigEr
     }
 }
 
-/// Returns the configuration of `tidegate serve --upstream URL`. All requests are forwarded to `url`, and the file
-/// `config/serve_upstream.toml` sets the rate limit for each client.
+/// Returns the configuration of `tidegate serve --upstream URL`. All requests are forwarded to `upstream` of the
+/// overrides. `limit` is the rate and the burst of a limit per client; `None` for no limit.
 pub fn policy_for_upstream(
-    url: &str,
+    limit: Option<(&str, Option<u32>)>,
     env: &Environment,
     overrides: &Overrides,
 ) -> Result<Loaded, ConfigErrors> {
-    let overrides = Overrides {
-        upstream: Some(url.to_owned()),
-        ..overrides.clone()
-    };
-    let text = include_str!("config/serve_upstream.toml");
-    parse("built-in configuration", text, env, &overrides)
+    let limit = limit.map_or_else(String::new, |(rate, burst)| {
+        let burst = burst.map_or_else(String::new, |burst| format!("burst = {burst}\n"));
+        // `json!` quotes strings in a form that TOML also accepts.
+        let rate = json!(rate);
+        format!("limits = [\"client\"]\n[limit.client]\nrate = {rate}\n{burst}")
+    });
+    let text = format!("[[route]]\nname = \"all\"\npath = \"/\"\n{limit}");
+    parse(
+        "configuration of --upstream and --limit",
+        &text,
+        env,
+        overrides,
+    )
+}
+
+/// Parses the address of a listener. The error says which address to write instead.
+pub(crate) fn parse_listen(text: &str) -> Result<SocketAddr, impl std::error::Error + use<>> {
+    text.parse::<scalar::Listen>().map(|listen| listen.0)
 }
 
 fn read(
+    purpose: Purpose,
     text: &str,
     env: &Environment,
     overrides: &Overrides,
     findings: &mut Findings,
 ) -> Option<Policy> {
-    let mut table = tree::read(text, findings)?;
+    let text = syntax::check(text, findings)?;
+    let mut table = tree::parse(&text);
     overrides::apply_environment(table.get_mut(), &SCHEMA, env, findings);
     overrides::apply_flags(table.get_mut(), overrides, findings);
     let file = decode(table, env, findings)?;
-    policy::resolve(&file, Purpose::Serve, findings)
+    policy::resolve(&file, purpose, findings)
 }
 
 /// Replaces variables, validates the tree of TOML values, and decodes it.
@@ -286,8 +332,17 @@ fn decode(
 enum Purpose {
     /// A gateway. It warns about names that no route uses, and about a scenario beside limits or idempotency keys.
     Serve,
+    /// An inspection of the configuration of a gateway, without the files that it names.
+    Inspect,
     /// A run of `tidegate lab`. Its listener can refuse connections.
     Lab,
+}
+
+impl Purpose {
+    /// Whether the files that the configuration names are read.
+    fn reads_files(self) -> bool {
+        self != Self::Inspect
+    }
 }
 
 #[cfg(test)]

@@ -42,6 +42,8 @@
 // The bottom layer imports nothing from the crate.
 #[cfg(feature = "embed")]
 mod access_notes;
+#[cfg(feature = "gateway")]
+mod certificates;
 #[cfg(feature = "embed")]
 pub mod clock;
 #[cfg(feature = "embed")]

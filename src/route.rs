@@ -21,6 +21,7 @@ mod error;
 mod path_set;
 pub(crate) mod pattern;
 mod pattern_set;
+mod unmatchable;
 pub(crate) mod unreachable;
 
 use std::collections::HashMap;
@@ -38,6 +39,7 @@ use crate::path::RequestPath;
 pub(crate) use error::RouteError;
 pub(crate) use pattern::{PatternError, check_pattern};
 use pattern_set::PatternSet;
+pub(crate) use unmatchable::{Unmatchable, check_matchable};
 pub(crate) use unreachable::find_shadowed;
 
 /// Conditions under which a request matches a route.

@@ -1,34 +1,45 @@
-//! `tidegate check FILE`: validates a configuration file, and prints its errors and warnings.
+//! `tidegate check`: validates a configuration file, and prints its errors and warnings.
 
 use std::io::{IsTerminal, Write, stderr, stdout};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
+use super::config_file::ConfigFile;
 use crate::config::{self, Environment, Loaded, Overrides};
+
+const EXAMPLES: &str = "\
+Examples:
+  tidegate check tidegate.toml
+  tidegate check --no-files tidegate.toml    without certificates and secrets, as in a CI job
+
+Exit codes: 0 if the configuration is valid, also with warnings; otherwise 1.";
 
 /// Validate a configuration file, and print its errors and warnings.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// Configuration file to validate
-    file: PathBuf,
+    #[command(flatten)]
+    file: ConfigFile,
+    /// Do not read the files that the configuration names: certificates, private keys, tokens and passwords
+    #[arg(long)]
+    no_files: bool,
 }
 
 /// Prints `FILE: ok` with a summary to standard output, or all errors to standard error. Prints warnings to standard
 /// error in both cases.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let path = args.file.find("Name the file: tidegate check FILE")?;
     let colour = stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    let environment = Environment::of_process();
-    match config::load(&args.file, &environment, &Overrides::default()) {
+    let load = if args.no_files {
+        config::load_without_files
+    } else {
+        config::load
+    };
+    match load(&path, &Environment::of_process(), &Overrides::default()) {
         Ok(loaded) => {
             for warning in &loaded.warnings {
                 writeln!(stderr(), "{}\n", warning.render(colour))?;
             }
-            writeln!(
-                stdout(),
-                "{}: ok ({})",
-                args.file.display(),
-                summary(&loaded)
-            )?;
+            writeln!(stdout(), "{}: ok ({})", path.display(), summary(&loaded))?;
             Ok(ExitCode::SUCCESS)
         }
         Err(errors) => {

@@ -27,6 +27,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let overrides = Overrides {
         listen: args.listen.into_iter().collect(),
         upstream: Some(format!("http://{}", sample.address())),
+        ..Overrides::default()
     };
     let loaded = config::parse("demo.toml", CONFIG, &Environment::of_process(), &overrides);
     let policy = match loaded {

@@ -5,7 +5,6 @@ mod upstream;
 
 use std::io::{Write as _, stdout};
 use std::net::{IpAddr, Ipv4Addr};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +15,7 @@ use http::header::HOST;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request};
 
 use self::idempotency::KeyEffect;
+use super::config_file::ConfigFile;
 use crate::config::{self, Environment, Overrides, Policy, RoutePolicy};
 use crate::http1::target;
 use crate::intake;
@@ -28,12 +28,18 @@ use crate::scenario::{AtEnd, CountBy, Scenario, split_test_prefix};
 use crate::throttle::{Exceed, KeyPart, Limit, Mode};
 use crate::upstream::Upstream;
 
+const EXAMPLES: &str = "\
+Examples:
+  tidegate explain tidegate.toml --path /v1/payments
+  tidegate explain tidegate.toml --method POST --path /v1/payments --header 'Idempotency-Key: order-17'
+  tidegate explain tidegate.toml --path / --peer 10.0.0.7 --header 'X-Forwarded-For: 203.0.113.9'";
+
 /// Show the route, client, rate limits and outcome of a request without sending it.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// Configuration file
-    #[arg(long)]
-    config: PathBuf,
+    #[command(flatten)]
+    file: ConfigFile,
     /// Method of the request
     #[arg(long, default_value = "GET")]
     method: String,
@@ -50,11 +56,12 @@ pub(super) struct Args {
 
 /// Prints how the gateway would handle the request. Prints the errors of an invalid configuration instead.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let loaded = config::load(
-        &args.config,
-        &Environment::of_process(),
-        &Overrides::default(),
-    );
+    let path = args
+        .file
+        .find("Name the file: tidegate explain FILE --path PATH")?;
+    let environment = Environment::of_process();
+    // Neither certificates nor secrets change the outcome of a request.
+    let loaded = config::load_without_files(&path, &environment, &Overrides::default());
     let policy = match loaded {
         Ok(loaded) => loaded.policy,
         Err(errors) => {

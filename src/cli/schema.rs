@@ -5,8 +5,13 @@ use std::process::ExitCode;
 
 use crate::config;
 
+const EXAMPLES: &str = "\
+Examples:
+  tidegate schema > tidegate.schema.json    then write `#:schema tidegate.schema.json` at the top of tidegate.toml";
+
 /// Print the JSON Schema of the configuration, for editors and validators.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct Args {}
 
 /// Prints the schema to standard output, as indented JSON.

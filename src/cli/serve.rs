@@ -2,50 +2,72 @@
 //! SIGHUP to reload a configuration, and a lost terminal must not stop the gateway.
 
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::config_file::ConfigFile;
 use crate::admin::listener::{Admin, AdminSources};
 use crate::clock::Clock;
-use crate::config::{self, Environment, Loaded, Overrides, Policy};
+use crate::config::{self, ConfigProblem, Environment, Loaded, Overrides, Policy};
 use crate::gateway::{Gateway, ListenError, Stop};
 use crate::log::{self, LogFormat, LogSettings};
 use crate::pipeline::Shared;
 
+const EXAMPLES: &str = "\
+Examples:
+  tidegate serve tidegate.toml
+  tidegate serve tidegate.toml --listen 0.0.0.0:8080
+  tidegate serve --upstream http://127.0.0.1:9000
+  tidegate serve --upstream http://127.0.0.1:9000 --limit 10/s --burst 20";
+
+const USAGE: &str = "\
+Run the gateway in one of these ways:
+  tidegate serve FILE               from a configuration file
+  tidegate serve --upstream URL     in front of one server, without a file; --limit 10/s limits each client
+  tidegate demo                     with a built-in sample API";
+
 /// Run the gateway from a configuration file or for one upstream URL.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// Configuration file
-    #[arg(long, required_unless_present = "upstream")]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    file: ConfigFile,
     /// Address to listen on instead of `server.listen` in the configuration; can be repeated
-    #[arg(long, value_name = "ADDRESS")]
+    #[arg(long, value_name = "ADDRESS", value_parser = config::parse_listen)]
     listen: Vec<SocketAddr>,
-    /// URL of the server to forward to, instead of the servers in the configuration. Without --config, each client is
-    /// limited to 1 request per second with a burst of 3
+    /// URL of the server to forward to, instead of the servers in FILE. Without FILE, all requests are forwarded to this
+    /// server, and no default file is read
     #[arg(long, value_name = "URL")]
     upstream: Option<String>,
+    /// Rate limit of each client, such as 10/s or 100/m; only without FILE. Default: no limit
+    #[arg(long, value_name = "RATE", requires = "upstream", conflicts_with_all = ["file", "config"])]
+    limit: Option<String>,
+    /// Requests above the steady rate of --limit that a client can send at once. Default: the number in --limit, minus 1
+    #[arg(long, value_name = "N", requires = "limit")]
+    burst: Option<u32>,
     /// Format of log lines, instead of `log.format` in the configuration
     #[arg(long, value_enum)]
     log_format: Option<LogFormat>,
 }
 
-/// Loads the configuration, starts the gateway, and runs it until SIGTERM or SIGINT. Prints errors and warnings of the
-/// configuration to standard error.
+/// Loads the configuration, starts the gateway, and runs it until SIGTERM or SIGINT. Prints errors of the configuration
+/// to standard error, and logs its warnings.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let env = Environment::of_process();
     let overrides = Overrides {
         listen: args.listen.clone(),
         upstream: args.upstream.clone(),
+        ..Overrides::default()
     };
-    let loaded = match (&args.config, &args.upstream) {
-        (Some(path), _) => config::load(path, &env, &overrides),
-        (None, Some(url)) => config::policy_for_upstream(url, &env, &overrides),
-        (None, None) => unreachable!("clap requires one of them"),
+    let loaded = match (args.file.named(), &args.upstream) {
+        (None, Some(_)) => {
+            let limit = args.limit.as_deref().map(|rate| (rate, args.burst));
+            config::policy_for_upstream(limit, &env, &overrides)
+        }
+        _ => config::load(&args.file.find(USAGE)?, &env, &overrides),
     };
     let Loaded { policy, warnings } = match loaded {
         Ok(loaded) => loaded,
@@ -54,13 +76,21 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::FAILURE);
         }
     };
-    for warning in &warnings {
-        eprintln!("{warning}");
-    }
     let _log = log::start(LogSettings {
         format: args.log_format.unwrap_or(policy.log.format),
         ..policy.log
     });
+    for ConfigProblem {
+        file,
+        line,
+        column,
+        title,
+        help,
+        ..
+    } in &warnings
+    {
+        tracing::warn!(location = %format_args!("{file}:{line}:{column}"), help, "{title}");
+    }
     let running = RunningGateway::start(policy, OnHangup::Ignore)?;
     running.log_addresses();
     running.run_until_stopped()?;

@@ -161,10 +161,10 @@ pub(super) struct ServerSection {
 pub(super) struct TlsTable {
     /// PEM file with the certificate chain. The gateway's own certificate is first.
     #[schemars(required, extend("examples" = ["server.pem"]))]
-    pub(super) cert: Option<FilePath>,
+    pub(super) cert: Option<Located<FilePath>>,
     /// PEM file with the private key of the certificate.
     #[schemars(required, extend("examples" = ["server.key"]))]
-    pub(super) key: Option<FilePath>,
+    pub(super) key: Option<Located<FilePath>>,
 }
 
 /// Admin listener: health probes, metrics and admin API. If `listen` is not set, there is no admin listener.

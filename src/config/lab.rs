@@ -3,6 +3,7 @@
 //! Of the file, only `[scenario]` and `[limit]` are used. A rate limit with the name of the scenario applies to the
 //! route.
 
+use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::problem::Findings;
-use super::{ConfigErrors, Environment, Loaded, Overrides, Purpose, policy, tree};
+use super::{ConfigErrors, Environment, Loaded, Overrides, Purpose, policy, syntax, tree};
 use crate::scenario::Scenario;
 
 /// Text of the file with the scenarios that are part of the program.
@@ -93,7 +94,11 @@ impl ScenarioFile<'_> {
 
     /// Parses the file and removes the sections that the lab does not use.
     fn used_sections(&self, findings: &mut Findings) -> Option<Spanned<DeTable<'_>>> {
-        let mut table = tree::read(self.text, findings)?;
+        // A file with syntax errors is not read further, because few sections are used.
+        let Cow::Borrowed(text) = syntax::check(self.text, findings)? else {
+            return None;
+        };
+        let mut table = tree::parse(text);
         let sections = std::mem::take(table.get_mut());
         let used = sections
             .into_iter()

@@ -4,22 +4,23 @@
 //! checks of the other parts can continue. The policy is used only if no error was reported.
 
 mod buffers;
+mod files;
 mod idempotency;
 mod limits;
 mod listener_conflicts;
+mod paths;
 mod respond;
 mod routes;
 pub(super) mod scenarios;
 mod store;
 mod upstreams;
 
-use std::str::FromStr;
 use std::thread::available_parallelism;
 
 use super::file::{AdminSection, ClientSection, File, ServerSection, TlsTable};
 use super::located::Located;
 use super::problem::Findings;
-use super::scalar::{Cidr, FilePath, Listen, Size, TokenText, ValueError};
+use super::scalar::{Cidr, Listen, Size, TokenText};
 use super::{AdminSettings, Policy, Purpose};
 use crate::buffers::BufferBounds;
 use crate::client::{Trust, families_covered};
@@ -32,8 +33,8 @@ pub(super) fn resolve(file: &File, purpose: Purpose, findings: &mut Findings) ->
     listener_conflicts::check(file, findings);
     warn_about_unbounded_networks(&file.client, findings);
     let buffers = buffers::resolve(&file.server, findings);
-    let mut store = store::resolve(&file.store, findings);
-    let admin = admin(&file.admin, findings);
+    let mut store = store::resolve(&file.store, purpose, findings);
+    let admin = admin(&file.admin, purpose, findings);
     let respond = respond::resolve(&file.respond, findings);
     let upstreams = upstreams::resolve(&file.upstream, findings);
     let limits = limits::resolve(
@@ -50,6 +51,9 @@ pub(super) fn resolve(file: &File, purpose: Purpose, findings: &mut Findings) ->
     };
     let mut routes = routes::resolve(file, purpose, known, max_bytes, buffers, findings);
     store::resolve_lease(&mut store, file, &upstreams, &routes, findings);
+    if purpose.reads_files() {
+        files::check_certificates(file, &upstreams, &store.backend, findings);
+    }
     if findings.has_errors() {
         return None;
     }
@@ -109,8 +113,8 @@ fn server(section: &ServerSection, buffers: BufferBounds) -> ServerSettings {
 
 fn tls(table: &TlsTable) -> Option<TlsFiles> {
     Some(TlsFiles {
-        cert: table.cert.as_ref()?.0.clone(),
-        key: table.key.as_ref()?.0.clone(),
+        cert: table.cert.as_ref()?.value.0.clone(),
+        key: table.key.as_ref()?.value.0.clone(),
     })
 }
 
@@ -119,7 +123,11 @@ fn bytes(size: &Size) -> usize {
     usize::try_from(size.0).unwrap_or(usize::MAX)
 }
 
-fn admin(section: &AdminSection, findings: &mut Findings) -> Option<AdminSettings> {
+fn admin(
+    section: &AdminSection,
+    purpose: Purpose,
+    findings: &mut Findings,
+) -> Option<AdminSettings> {
     let token = match (&section.token, &section.token_file) {
         (Some(token), Some(file)) => {
             findings
@@ -132,7 +140,7 @@ fn admin(section: &AdminSection, findings: &mut Findings) -> Option<AdminSetting
             None
         }
         (Some(token), None) => Some(token.value.clone()),
-        (None, Some(file)) => read_secret("token", file, findings),
+        (None, Some(file)) => files::read_secret("token", file, purpose, findings),
         (None, None) => None,
     };
     let given = section.token.as_ref().map(|token| &token.span);
@@ -160,36 +168,6 @@ fn admin(section: &AdminSection, findings: &mut Findings) -> Option<AdminSetting
         listen,
         token: token.map(|TokenText(token)| token),
     })
-}
-
-/// Reads a secret from a file. `what` is the kind of the secret in error messages, such as "password".
-fn read_secret<T: FromStr<Err = ValueError>>(
-    what: &str,
-    file: &Located<FilePath>,
-    findings: &mut Findings,
-) -> Option<T> {
-    let text = match std::fs::read_to_string(&file.value.0) {
-        Ok(text) => text,
-        Err(error) => {
-            findings.error(
-                &file.span,
-                format!("cannot read the file that contains the {what}: {error}"),
-                format!("check the path and the permissions of the {what} file"),
-            );
-            return None;
-        }
-    };
-    match text.trim_end_matches(['\r', '\n']).parse() {
-        Ok(secret) => Some(secret),
-        Err(error) => {
-            findings.error(
-                &file.span,
-                format!("the {what} in this file is invalid: {}", error.title),
-                error.help,
-            );
-            None
-        }
-    }
 }
 
 /// Warns if `exempt` or `trusted_proxies` contains all public IPv4 or all public IPv6 addresses. If `exempt` contains

@@ -3,6 +3,7 @@
 //! All problems of a configuration are collected and shown together, so that a user can fix them in one pass. Each
 //! problem has a help text with the remedy. Problems are rendered in the format of rustc, which many users know.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
@@ -139,6 +140,11 @@ impl From<ConfigProblem> for ConfigErrors {
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     pub(super) sources: SourceMap,
+    /// Paths of the values that were removed because they are invalid, such as `store.url`. A problem that a removed
+    /// value could cause is not reported.
+    removed: BTreeSet<String>,
+    /// Whether lines of the file were removed because they have syntax errors.
+    has_syntax_errors: bool,
     problems: Vec<ConfigProblem>,
 }
 
@@ -151,6 +157,20 @@ impl Findings {
         help: impl Into<String>,
     ) -> &mut Self {
         self.push(Severity::Error, span, &title.into(), help.into())
+    }
+
+    /// Adds an error about a table or list that the configuration does not contain, unless it was removed. `path` is its
+    /// path, such as `limit.device`.
+    pub(super) fn missing(
+        &mut self,
+        path: &str,
+        span: &Span,
+        title: impl Into<String>,
+        help: impl Into<String>,
+    ) {
+        if !self.was_removed(path) {
+            self.error(span, title, help);
+        }
     }
 
     /// Adds a warning. `title` says what is wrong, and `help` how to fix it.
@@ -188,6 +208,31 @@ impl Findings {
         self
     }
 
+    /// Records that an invalid value was reported and removed. `path` is its path, such as `store.url`.
+    pub(super) fn remove(&mut self, path: &str) {
+        self.removed.insert(path.to_owned());
+    }
+
+    /// Records that a line with a syntax error was reported and removed. `path` is the path of its section, such as
+    /// `limit.device`, and empty for a line before the first section.
+    pub(super) fn remove_line(&mut self, path: &str) {
+        self.has_syntax_errors = true;
+        self.remove(path);
+    }
+
+    /// Whether the configuration possibly contains the value at `path`, although the decoded file does not: the value, a
+    /// part of it, or a table around it was removed.
+    pub(super) fn was_removed(&self, path: &str) -> bool {
+        self.removed
+            .iter()
+            .any(|removed| is_within(path, removed) || is_within(removed, path))
+    }
+
+    /// Whether any value was removed because it is invalid.
+    pub(super) fn has_removed(&self) -> bool {
+        !self.removed.is_empty()
+    }
+
     /// Whether a problem was reported that starts within `span`.
     pub(super) fn has_any_within(&self, span: &Span) -> bool {
         self.problems
@@ -201,8 +246,13 @@ impl Findings {
             .any(|problem| problem.severity == Severity::Error)
     }
 
-    /// Returns all problems, in the order of the file.
+    /// Returns all problems, in the order of the file. Warnings about a file with syntax errors are omitted, because the
+    /// removed lines can be their cause.
     pub(super) fn into_problems(mut self) -> Vec<ConfigProblem> {
+        if self.has_syntax_errors {
+            self.problems
+                .retain(|problem| problem.severity == Severity::Error);
+        }
         self.problems.sort_by_key(|problem| problem.order);
         self.problems
     }
@@ -213,6 +263,12 @@ impl Findings {
             problems: self.into_problems(),
         }
     }
+}
+
+/// Whether `path` is the path of `table` or of a value in it. The empty path is that of the complete file.
+fn is_within(path: &str, table: &str) -> bool {
+    let rest = path.strip_prefix(table);
+    rest.is_some_and(|rest| table.is_empty() || rest.is_empty() || rest.starts_with('.'))
 }
 
 #[cfg(test)]

@@ -1,11 +1,13 @@
 mod generated_docs;
+mod mistakes;
 mod warnings;
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::*;
 use crate::respond::{Dialect, Hints};
-use crate::throttle::{Exceed, KeyPart, Mode};
+use crate::throttle::{Exceed, KeyPart, Mode, Quota};
 use crate::upstream::HostHeader;
 
 const MINIMAL: &str = include_str!("../../config/minimal.toml");
@@ -92,13 +94,58 @@ fn the_problems_of_all_steps_are_reported_together() {
         .replace("[\"client\"]", "[\"clint\"]")
         .replace("servers", "severs");
     let titles: Vec<_> = problems(&text, &[]).into_iter().map(|p| p.title).collect();
-    let [missing, unknown, rate, limit] = titles.as_slice() else {
+    let [unknown, rate, limit] = titles.as_slice() else {
         panic!("{titles:#?}");
     };
-    assert!(missing.contains("`servers` is missing"));
     assert!(unknown.contains("unknown key `severs`"));
     assert!(rate.contains("`often` is not a rate"));
     assert!(limit.contains("there is no rate limit named `clint`"));
+}
+
+#[test]
+fn a_syntax_error_does_not_hide_other_errors() {
+    let text = MINIMAL
+        .replace("rate = \"1/s\"", "rate = 1/s")
+        .replace("path = \"/\"", "path = \"/(\"\nmethods = \"get\"")
+        + "[log]\nacces = true\n[store]\nbackend = \"disk\"\n[limit.other\nrate = \"1/s\"\n";
+    let titles: Vec<_> = problems(&text, &[]).into_iter().map(|p| p.title).collect();
+    let expected = [
+        "the text `1/s` has no quotes",
+        "is not a valid pattern",
+        "methods are case-sensitive",
+        "unknown key `acces`",
+        "`path` is missing in [store]",
+        "the brackets of the header do not match",
+    ];
+    assert_eq!(titles.len(), expected.len(), "{titles:#?}");
+    for (title, expected) in titles.iter().zip(expected) {
+        assert!(title.contains(expected), "{title}: {expected}");
+    }
+}
+
+#[test]
+fn a_syntax_error_does_not_hide_an_unknown_name_in_another_section() {
+    let text = MINIMAL.replace("[\"client\"]", "[\"clint\"]") + "[log]\naccess = yes\n";
+    let found = problems(&text, &[]);
+    let [limit, access] = found.as_slice() else {
+        panic!("{found:#?}");
+    };
+    assert!(limit.title.contains("there is no rate limit named `clint`"));
+    assert!(access.title.contains("`yes` is not a value"));
+}
+
+#[test]
+fn a_part_with_a_syntax_error_causes_no_other_error() {
+    for (line, broken) in [
+        ("[limit.client]", "[limit.client"),
+        ("rate = \"1/s\"", "rate = 1/s"),
+        ("servers = ", "servers: "),
+        ("name = ", "name "),
+    ] {
+        assert!(MINIMAL.contains(line), "{line}");
+        let found = problems(&MINIMAL.replace(line, broken), &[]);
+        assert_eq!(found.len(), 1, "{broken}: {found:#?}");
+    }
 }
 
 #[test]
@@ -228,10 +275,13 @@ fn flags_override_the_file_and_the_environment() {
     let overrides = Overrides {
         listen: vec!["127.0.0.1:7".parse().expect("an address")],
         upstream: Some("https://other.example".into()),
+        admin: Some("127.0.0.1:8".parse().expect("an address")),
     };
     let env = [("TIDEGATE__SERVER__LISTEN", "127.0.0.1:1")];
     let loaded = load_with(MINIMAL, &env, &overrides).expect("a valid configuration");
     assert_eq!(loaded.policy.server.listen, overrides.listen);
+    let admin = loaded.policy.admin.expect("an admin listener");
+    assert_eq!(Some(admin.listen), overrides.admin);
     let server = &loaded.policy.upstreams[0].servers[0];
     assert!(server.tls);
     assert_eq!(server.authority.as_str(), "other.example");
@@ -254,20 +304,31 @@ fn the_upstream_flag_is_an_error_with_several_upstreams() {
 }
 
 #[test]
-fn a_single_url_gives_a_configuration_with_the_default_limit() {
+fn a_single_url_gives_a_configuration_without_a_limit_unless_one_is_given() {
     let env = Environment::default();
-    let loaded = policy_for_upstream("http://127.0.0.1:9000", &env, &Overrides::default());
-    let Loaded { policy, warnings } = loaded.expect("a valid configuration");
-    assert!(warnings.is_empty());
-    let route = policy.routes.iter().next().expect("a route");
-    assert_eq!(&*route.name, "all");
-    assert_eq!(&*route.limits[0].name, "client");
-    assert_eq!(route.limits[0].quota.interval(), Duration::from_secs(1));
-    assert_eq!(route.limits[0].quota.capacity().get(), 4);
+    let policy = |url: &str, limit| {
+        let overrides = Overrides {
+            upstream: Some(url.to_owned()),
+            ..Overrides::default()
+        };
+        policy_for_upstream(limit, &env, &overrides)
+    };
+    let limits = |limit| {
+        let Loaded { policy, warnings } = policy("http://127.0.0.1:9000", limit).expect("valid");
+        assert!(warnings.is_empty(), "{warnings:?}");
+        let route = policy.routes.iter().next().expect("a route");
+        let limits = route.limits.iter().map(|limit| limit.quota);
+        limits.collect::<Vec<_>>()
+    };
+    assert_eq!(limits(None), []);
+    let quota = |burst| Quota::new(NonZeroU32::new(10).unwrap(), Duration::from_secs(1), burst);
+    assert_eq!(limits(Some(("10/s", None))), [quota(9).unwrap()]);
+    assert_eq!(limits(Some(("10/s", Some(3)))), [quota(3).unwrap()]);
 
-    let wrong = policy_for_upstream("127.0.0.1", &env, &Overrides::default());
-    let errors = wrong.expect_err("not a URL");
+    let errors = policy("127.0.0.1", None).expect_err("not a URL");
     assert_eq!(errors.problems()[0].file, "--upstream");
+    let errors = policy("http://127.0.0.1:9000", Some(("often", None))).expect_err("not a rate");
+    assert_eq!(errors.problems()[0].offending, "\"often\"");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Tree of TOML values with their source locations, and the TOML parser.
+//! Tree of TOML values with their source locations.
 
 use std::borrow::Cow;
 
@@ -6,44 +6,14 @@ use serde_json::Value;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::problem::Findings;
-use super::secrets;
 use super::source::{NOT_CONFIGURED, Span};
 
 /// TOML value with its source location.
 pub(super) type TomlNode<'i> = Spanned<DeValue<'i>>;
 
-/// Parses the configuration file, whose text must be the first in the [`SourceMap`](super::source::SourceMap).
-///
-/// Returns `None` if the file has a syntax error. The parser continues after a syntax error, so that several are
-/// reported. The tree of a file with a syntax error is unreliable, so it is not returned and not checked.
-pub(super) fn read<'i>(text: &'i str, findings: &mut Findings) -> Option<Spanned<DeTable<'i>>> {
-    let (table, errors) = DeTable::parse_recoverable(text);
-    if !errors.is_empty() {
-        secrets::redact_unparsed(text, findings);
-    }
-    let mut last_line = 0;
-    for error in &errors {
-        let span = error.span().unwrap_or(0..0);
-        // A second error on the same line is not reported, because it is usually a consequence of the first.
-        let line = findings.sources.location(&span).line;
-        if line != last_line {
-            let help = remedy(error.message());
-            findings.error(&span, format!("syntax error: {}", error.message()), help);
-        }
-        last_line = line;
-    }
-    errors.is_empty().then_some(table)
-}
-
-fn remedy(message: &str) -> &'static str {
-    if message.contains("duplicate") {
-        "a key or section can appear only once: merge both, or rename one of them"
-    } else if message.contains("quoted") || message.contains("string") {
-        "write text in quotes that open and close on the same line: name = \"value\""
-    } else {
-        "the file format is TOML: write `key = value` lines below `[section]` headers, with text in quotes"
-    }
+/// Parses a text without syntax errors.
+pub(super) fn parse(text: &str) -> Spanned<DeTable<'_>> {
+    DeTable::parse_recoverable(text).0
 }
 
 /// Creates a TOML string from a text of an environment variable or a command-line flag.
@@ -107,21 +77,5 @@ pub(super) fn type_name(value: &DeValue<'_>) -> &'static str {
         DeValue::Datetime(_) => "date",
         DeValue::Array(_) => "array",
         DeValue::Table(_) => "object",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn all_syntax_errors_of_a_file_are_reported() {
-        let text = "a = \nb = 1\nc = ]\n";
-        let mut findings = Findings::default();
-        findings.sources.add("a.toml", text);
-        assert!(read(text, &mut findings).is_none());
-        let errors = findings.into_errors();
-        let lines: Vec<_> = errors.problems().iter().map(|p| p.line).collect();
-        assert_eq!(lines, [1, 3]);
     }
 }

@@ -4,6 +4,7 @@
 //! tree can be decoded, so the checks after decoding run too, and the user sees all problems together. serde alone
 //! would stop at the first error. A generic schema validator could not suggest a remedy.
 
+mod correct;
 mod messages;
 
 use std::borrow::Cow;
@@ -13,12 +14,14 @@ use toml::Spanned;
 use toml::de::{DeArray, DeString, DeTable, DeValue};
 
 use super::problem::Findings;
+use super::scalar::{self, ValueError};
 use super::schema::{NUMBERS, SCHEMA};
 use super::source::{NOT_CONFIGURED, Span};
+use super::suggest;
 use super::tree::{TomlNode, default_value, type_name};
-use super::{scalar, suggest};
 
-use messages::{describe_type, example};
+use correct::correct;
+use messages::{convert, describe, describe_type, example};
 
 /// Validates the tree of a configuration file. Reports invalid values, removes them from the tree, and sets the
 /// defaults of the keys that are missing.
@@ -97,16 +100,7 @@ struct SchemaValidator<'f> {
 
 impl SchemaValidator<'_> {
     fn table(&mut self, at: &str, span: &Span, table: &mut DeTable<'_>, schema: &Value) {
-        for key in strings(schema.get("required")) {
-            if !table.contains_key(key) {
-                let example = property(schema, key).map_or_else(String::new, |p| example(key, p));
-                self.findings.error(
-                    span,
-                    format!("`{key}` is missing in [{at}]"),
-                    format!("add {example}"),
-                );
-            }
-        }
+        self.check_required(at, span, table, schema);
         let entries = std::mem::take(table).into_iter();
         *table = entries
             .filter_map(|(key, mut value)| {
@@ -115,6 +109,27 @@ impl SchemaValidator<'_> {
             })
             .collect();
         self.set_defaults(at, table, schema);
+    }
+
+    /// Reports required keys that are missing. A key is not reported if the table has a misspelt key that is similar, or
+    /// if a line of the table was removed because of a syntax error.
+    fn check_required(&mut self, at: &str, span: &Span, table: &DeTable<'_>, schema: &Value) {
+        let is_misspelt = |key: &str| {
+            let unknown = table.keys().map(|key| key.get_ref().as_ref());
+            let mut unknown = unknown.filter(|key| property(schema, key).is_none());
+            unknown.any(|word| suggest::closest(word, known_keys(schema)) == Some(key))
+        };
+        for key in strings(schema.get("required")) {
+            let is_missing = !table.contains_key(key) && !is_misspelt(key);
+            if is_missing && !self.findings.was_removed(&join(at, key)) {
+                let example = property(schema, key).map_or_else(String::new, |p| example(key, p));
+                self.findings.error(
+                    span,
+                    format!("`{key}` is missing in [{at}]"),
+                    format!("add {example}"),
+                );
+            }
+        }
     }
 
     fn set_defaults(&mut self, at: &str, table: &mut DeTable<'_>, schema: &Value) {
@@ -142,13 +157,18 @@ impl SchemaValidator<'_> {
         let (span, key) = (key.span(), key.get_ref());
         let Some(property) = property(schema, key) else {
             unknown_key(self.findings, &span, key, at, schema);
+            // The value probably belongs to the similar key, so what this value contains is not reported as missing.
+            if let Some(similar) = suggest::closest(key, known_keys(schema)) {
+                self.findings.remove(&join(at, similar));
+            }
             return false;
         };
-        let path = match at {
-            "" => key.to_string(),
-            _ => format!("{at}.{key}"),
-        };
-        self.key(&span, key, schema) && self.node(&path, value, property)
+        let path = join(at, key);
+        let is_valid = self.key(&span, key, schema) && self.node(&path, value, property);
+        if !is_valid {
+            self.findings.remove(&path);
+        }
+        is_valid
     }
 
     /// Validates the name of an entry if the user chooses the names in this table, such as `[limit.NAME]`. Otherwise
@@ -230,11 +250,16 @@ impl SchemaValidator<'_> {
                 .into_iter()
                 .filter_map(|mut item| {
                     let found = type_name(item.get_ref());
-                    if !accepts_type(entry, found) {
+                    let is_valid = if accepts_type(entry, found) {
+                        self.node(at, &mut item, entry)
+                    } else {
                         self.report_wrong_type(at, &item.span(), found, entry, schema);
-                        return None;
+                        false
+                    };
+                    if !is_valid {
+                        self.findings.remove(at);
                     }
-                    self.node(at, &mut item, entry).then_some(item)
+                    is_valid.then_some(item)
                 })
                 .collect();
         }
@@ -290,7 +315,15 @@ impl SchemaValidator<'_> {
             return false;
         }
         let format = schema.get("format").and_then(Value::as_str);
+        let corrected = |error: ValueError| match format.and_then(|format| correct(format, text)) {
+            Some(corrected) => ValueError {
+                help: format!("write \"{corrected}\""),
+                ..error
+            },
+            None => error,
+        };
         let checked = format.map_or(Ok(()), |format| scalar::check(format, text));
+        let checked = checked.map_err(corrected);
         match checked.and_then(|()| scalar::check_bounds(text, schema)) {
             Ok(()) => true,
             Err(error) => {
@@ -314,21 +347,24 @@ impl SchemaValidator<'_> {
         schema: &Value,
         key: &Value,
     ) {
-        let wanted: Vec<_> = types(schema).into_iter().map(describe_type).collect();
         // The example for a table shows the full path, as in a section header. Other examples show only the key.
         let name = match types(key).as_slice() {
             ["object"] => at,
             _ => last_segment(at),
         };
-        self.findings.error(
-            span,
-            format!(
-                "`{at}` must be {}, not {}",
-                wanted.join(" or "),
-                describe_type(found)
-            ),
-            format!("write {}", example(name, key)),
-        );
+        let written = self.findings.sources.text(span);
+        let is_value_of_key = std::ptr::eq(schema, key);
+        let converted = is_value_of_key
+            .then(|| convert(written, found, schema))
+            .flatten();
+        let help = match converted {
+            Some(value) => format!("write `{name} = {value}`"),
+            None => format!("write {}", example(name, key)),
+        };
+        let wanted = describe(schema);
+        let found = describe_type(found);
+        self.findings
+            .error(span, format!("`{at}` must be {wanted}, not {found}"), help);
     }
 }
 
@@ -358,6 +394,14 @@ fn type_maximum(schema: &Value) -> i128 {
     }
 }
 
+/// Returns the path of a key in the table at the path `at`, which is empty at the top level.
+fn join(at: &str, key: &str) -> String {
+    match at {
+        "" => key.to_owned(),
+        _ => format!("{at}.{key}"),
+    }
+}
+
 fn last_segment(at: &str) -> &str {
     at.rsplit('.').next().unwrap_or(at)
 }
@@ -370,7 +414,7 @@ mod tests {
     fn problems(text: &str) -> Vec<String> {
         let mut findings = Findings::default();
         findings.sources.add("test.toml", text);
-        let mut file = tree::read(text, &mut findings).expect("well-formed");
+        let mut file = tree::parse(text);
         check(&mut file, &mut findings);
         let problems = findings.into_problems();
         let shown = problems
@@ -389,7 +433,9 @@ mod tests {
         assert!(
             found[0].starts_with("2:1 unknown key `lisen` in [server] / did you mean `listen`?")
         );
-        assert!(found[1].starts_with("3:11 `server.workers` must be a whole number, not a string"));
+        assert!(found[1].starts_with(
+            "3:11 `server.workers` must be a whole number, not a string / write `workers = 0`"
+        ));
         assert!(found[2].starts_with("4:16 `soon` is not a duration"));
         assert!(found[3].starts_with("6:10 `txt` is not a valid value / did you mean `text`?"));
     }
@@ -399,7 +445,7 @@ mod tests {
         let text = "[server]\nlisten = [\"127.0.0.1:80\", \"nowhere\"]\nworkers = -1\n";
         let mut findings = Findings::default();
         findings.sources.add("test.toml", text);
-        let mut file = tree::read(text, &mut findings).expect("well-formed");
+        let mut file = tree::parse(text);
         check(&mut file, &mut findings);
         let server = file.get_ref()["server"].get_ref();
         assert_eq!(

@@ -23,6 +23,13 @@ impl Environment {
             .collect()
     }
 
+    /// Adds a variable, or replaces its value.
+    #[must_use]
+    pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
+        self.0.insert(name.to_owned(), value.to_owned());
+        self
+    }
+
     pub(super) fn get(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(String::as_str)
     }
@@ -138,7 +145,7 @@ mod tests {
             .collect();
         let mut findings = Findings::default();
         findings.sources.add("test.toml", file.as_str());
-        let mut table = tree::read(&file, &mut findings).expect("well-formed");
+        let mut table = tree::parse(&file);
         interpolate(table.get_mut(), &env, &mut findings);
         match findings.into_problems().first() {
             None => Ok(table.get_ref()["a"]

@@ -20,7 +20,7 @@ fn load(path: &Path) -> Policy {
     ]
     .into_iter()
     .collect();
-    let loaded = config::load(path, &environment, &Overrides::default());
+    let loaded = config::load_without_files(path, &environment, &Overrides::default());
     loaded.unwrap_or_else(|errors| panic!("{errors}")).policy
 }
 

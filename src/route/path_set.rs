@@ -80,20 +80,27 @@ impl PathSet {
 
     /// Returns one of the shortest paths in the set; `None` if the set is empty.
     pub(super) fn shortest(&self) -> Option<Vec<u8>> {
+        self.shortest_within(self)
+    }
+
+    /// Returns one of the shortest paths that both sets contain; `None` if they have no path in common.
+    pub(super) fn shortest_within(&self, other: &Self) -> Option<Vec<u8>> {
         struct SearchStep {
-            state: DfaState,
+            states: (DfaState, DfaState),
             /// Index of the previous step, and the byte that leads from it to this step; `None` for the first step.
             from: Option<(usize, u8)>,
         }
-        let alphabet: Vec<u8> = self.alphabet_with(self);
-        let mut seen = HashSet::from([self.root]);
+        let alphabet: Vec<u8> = self.alphabet_with(other);
+        let root = (self.root, other.root);
+        let mut seen = HashSet::from([root]);
         let mut steps = vec![SearchStep {
-            state: self.root,
+            states: root,
             from: None,
         }];
         let mut at = 0;
-        while let Some(&SearchStep { state, .. }) = steps.get(at) {
-            if self.accepts_at_end(state) {
+        while let Some(&SearchStep { states, .. }) = steps.get(at) {
+            let (own, others) = states;
+            if self.accepts_at_end(own) && other.accepts_at_end(others) {
                 let back = std::iter::successors(steps[at].from, |&(before, _)| steps[before].from);
                 let mut path: Vec<u8> = back.map(|(_, byte)| byte).collect();
                 path.push(ROOT);
@@ -101,10 +108,11 @@ impl PathSet {
                 return Some(path);
             }
             for &byte in &alphabet {
-                let next = self.after(state, byte);
-                if !self.is_dead(next) && seen.insert(next) {
+                let next = (self.after(own, byte), other.after(others, byte));
+                let is_dead = self.is_dead(next.0) || other.is_dead(next.1);
+                if !is_dead && seen.insert(next) {
                     steps.push(SearchStep {
-                        state: next,
+                        states: next,
                         from: Some((at, byte)),
                     });
                 }
@@ -209,6 +217,17 @@ mod tests {
             Some("/a\\x00\\x00\\x00b".len())
         );
         assert_eq!(shortest(r"/user\b"), Some("/user".to_owned()));
+    }
+
+    #[test]
+    fn the_shortest_common_path_is_in_both_sets() {
+        let common = |a: &str, b: &str| {
+            let path = path_set(&[a]).shortest_within(&path_set(&[b]));
+            path.map(|path| path.escape_ascii().to_string())
+        };
+        assert_eq!(common("/a", "/.b"), Some("/ab".to_owned()));
+        assert_eq!(common("/a", "/[^a]"), None);
+        assert_eq!(common("/a$", "/ab"), None);
     }
 
     #[test]

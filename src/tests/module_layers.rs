@@ -14,6 +14,7 @@ use super::{root, sources};
 const LAYERS: &[&[&str]] = &[
     &[
         "access_notes",
+        "certificates",
         "clock",
         "failpoint",
         "log",

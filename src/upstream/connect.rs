@@ -2,14 +2,13 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, InvalidDnsNameError, ServerName};
+use rustls::pki_types::{InvalidDnsNameError, ServerName};
 use rustls::{ClientConfig, RootCertStore};
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -22,6 +21,7 @@ use super::addresses::Addresses;
 use super::body::UpstreamBody;
 use super::happy_eyeballs::dial;
 use super::socket::Socket;
+use crate::certificates::{PemFileError, read_roots};
 use crate::net::{FlattenWrites, keep_alive};
 
 /// Maximum size of a response head, in bytes. A response with a larger head counts as invalid.
@@ -41,19 +41,13 @@ pub(crate) struct Connector {
 /// Error in the TLS settings of an upstream.
 #[derive(Debug, Error)]
 pub enum ConnectorError {
-    /// The PEM file `ca_file` cannot be read or parsed.
-    #[error("cannot read the CA certificates for the upstream from ca_file {}: {source}", path.display())]
+    /// The PEM file `ca_file` cannot be used.
+    #[error("cannot use the CA certificates of the upstream in ca_file {}: {source}", path.display())]
     CaFile {
         /// Path of the PEM file.
         path: PathBuf,
-        /// The error of the PEM parser.
-        source: rustls::pki_types::pem::Error,
-    },
-    /// The PEM file `ca_file` contains no valid certificate.
-    #[error("ca_file {} of the upstream has no valid certificate; it must contain PEM certificates", path.display())]
-    NoCertificate {
-        /// Path of the PEM file.
-        path: PathBuf,
+        /// The reason why the file cannot be used.
+        source: PemFileError,
     },
     /// The host is not a valid server name for TLS.
     #[error(
@@ -84,14 +78,13 @@ pub(crate) enum ConnectError {
 /// Creates the TLS settings of an upstream. The root certificates are those in `ca_file`, or those of the system if
 /// `ca_file` is not configured.
 pub(crate) fn tls_config(upstream: &Upstream) -> Result<Arc<ClientConfig>, ConnectorError> {
-    let mut roots = RootCertStore::empty();
-    if let Some(path) = &upstream.ca_file {
-        let certificates = read_certificates(path)?;
-        let (added, _) = roots.add_parsable_certificates(certificates);
-        if added == 0 {
-            return Err(ConnectorError::NoCertificate { path: path.clone() });
-        }
+    let roots = if let Some(path) = &upstream.ca_file {
+        read_roots(path).map_err(|source| ConnectorError::CaFile {
+            path: path.clone(),
+            source,
+        })?
     } else {
+        let mut roots = RootCertStore::empty();
         let system = rustls_native_certs::load_native_certs();
         for error in &system.errors {
             tracing::warn!(
@@ -100,20 +93,12 @@ pub(crate) fn tls_config(upstream: &Upstream) -> Result<Arc<ClientConfig>, Conne
             );
         }
         roots.add_parsable_certificates(system.certs);
-    }
+        roots
+    };
     let config = ClientConfig::builder()
         .with_root_certificates(roots)
         .with_no_client_auth();
     Ok(Arc::new(config))
-}
-
-fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, ConnectorError> {
-    CertificateDer::pem_file_iter(path)
-        .and_then(Iterator::collect)
-        .map_err(|source| ConnectorError::CaFile {
-            path: path.to_owned(),
-            source,
-        })
 }
 
 impl Connector {

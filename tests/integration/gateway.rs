@@ -9,6 +9,7 @@ mod circuit_breaker;
 mod client_aborts;
 mod client_identity;
 pub(crate) mod client_libraries;
+mod command_line;
 mod commands;
 mod concurrency;
 mod connection_loss;

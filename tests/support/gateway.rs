@@ -227,6 +227,7 @@ impl GatewayBuilder {
         let overrides = Overrides {
             listen: self.listen,
             upstream: None,
+            ..Overrides::default()
         };
         let loaded = config::parse(
             "test.toml",

@@ -60,6 +60,12 @@ impl ProcessBuilder {
         self
     }
 
+    /// Sets the working directory of the processes. It is removed when the last process has ended.
+    pub(crate) fn inside(mut self, directory: TempDir) -> Self {
+        self.directory = Some(Arc::new(directory));
+        self
+    }
+
     /// Returns the directory of the configuration file.
     pub(crate) fn directory(&self) -> &Path {
         let directory = self.directory.as_ref();

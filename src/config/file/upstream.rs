@@ -38,7 +38,7 @@ pub(crate) struct UpstreamSection {
     pub(crate) timeout: Option<Timeout>,
     /// PEM file of the CA certificates to trust instead of those of the system.
     #[schemars(extend("examples" = ["private-ca.pem"]))]
-    pub(crate) ca_file: Option<FilePath>,
+    pub(crate) ca_file: Option<Located<FilePath>>,
     /// Active health checks of the servers. Default: off.
     #[schemars(extend("examples" = [{ "path": "/healthz", "interval": "5s", "timeout": "1s" }]))]
     pub(crate) health: Option<HealthTable>,

@@ -15,11 +15,12 @@ use super::buffers::Bounds;
 use super::bytes;
 use super::idempotency::{self, RouteContext};
 use super::limits::Limits;
+use super::paths;
 use super::scenarios::ScenariosByName;
 use super::upstreams::warn_about_first_byte_timeout;
 use crate::intake::headers::{CountedHeaders, HeaderNames};
 use crate::intake::methods::KnownMethods;
-use crate::route::{Matcher, RouteMatch, check_pattern, find_shadowed};
+use crate::route::{Matcher, RouteMatch, find_shadowed};
 use crate::scenario::Scenario;
 use crate::throttle::{KeyPart, Limit, Mode};
 use crate::upstream::{Timeouts, Upstream, UpstreamId};
@@ -42,8 +43,9 @@ pub(super) fn resolve(
     buffers: Bounds<'_>,
     findings: &mut Findings,
 ) -> Vec<(RouteMatch, RoutePolicy)> {
-    if file.route.is_empty() && !findings.has_errors() {
-        findings.error(
+    if file.route.is_empty() {
+        findings.missing(
+            "route",
             &(0..0),
             "the configuration has no route, so every request would get 404",
             "add a `[[route]]` with `name = \"all\"`, `path = \"/\"` and an `upstream`",
@@ -198,6 +200,8 @@ impl<'a> Resolver<'a> {
             methods,
             ambiguous_paths: route.ambiguous_paths,
         };
+        let patterns = route.path.iter().flat_map(|path| &path.0);
+        paths::check_meaning(patterns, &matches, self.findings);
         let upstream = match upstream {
             Some(found) => Some(found?),
             None => None,
@@ -257,23 +261,8 @@ impl<'a> Resolver<'a> {
 
     fn patterns(&mut self, route: &RouteSection) -> Option<Vec<String>> {
         let path = route.path.as_ref()?;
-        let mut valid = true;
-        for Located { span, value } in &path.0 {
-            let Err(error) = check_pattern(value) else {
-                continue;
-            };
-            valid = false;
-            let span = match error.span() {
-                Some(part) => self.findings.sources.inside(span, value, part),
-                None => span.clone(),
-            };
-            self.findings.error(
-                &span,
-                format!("`path` is not a valid pattern: {error}"),
-                "write a regular expression for the path, such as \"/api/v2/\" or \"/users/[0-9]+$\"",
-            );
-        }
-        valid.then(|| path.0.iter().map(|pattern| pattern.value.clone()).collect())
+        paths::check_syntax(&path.0, self.findings)
+            .then(|| path.0.iter().map(|pattern| pattern.value.clone()).collect())
     }
 
     fn upstream(&mut self, route: &'a RouteSection, header: &Span) -> Option<UpstreamId> {
@@ -283,7 +272,8 @@ impl<'a> Resolver<'a> {
         let mut names = self.upstreams.iter().map(|upstream| &*upstream.name);
         let Some(at) = names.position(|known| known == value) else {
             let names = self.upstreams.iter().map(|upstream| &*upstream.name);
-            self.findings.error(
+            self.findings.missing(
+                &format!("upstream.{value}"),
                 span,
                 format!("there is no upstream named `{value}`"),
                 suggest::remedy(value, names),
@@ -301,7 +291,8 @@ impl<'a> Resolver<'a> {
                 Some(UpstreamId(0))
             }
             [] => {
-                self.findings.error(
+                self.findings.missing(
+                    "upstream",
                     header,
                     "this route has no upstream: the configuration has no [upstream.NAME] section",
                     "add an `[upstream.api]` section with `servers = [\"http://127.0.0.1:9000\"]`",
@@ -323,7 +314,8 @@ impl<'a> Resolver<'a> {
     fn scenario(&mut self, route: &'a RouteSection) -> Option<Arc<Scenario>> {
         let Located { span, value } = route.scenario.as_ref()?;
         let Some(found) = self.scenarios.get(value.as_str()) else {
-            self.findings.error(
+            self.findings.missing(
+                &format!("scenario.{value}"),
                 span,
                 format!("there is no scenario named `{value}`"),
                 suggest::remedy(value, self.scenarios.keys().copied()),
@@ -363,7 +355,8 @@ impl<'a> Resolver<'a> {
         for Located { span, value } in &route.limits {
             match self.limits.get(value.as_str()) {
                 None => {
-                    self.findings.error(
+                    self.findings.missing(
+                        &format!("limit.{value}"),
                         span,
                         format!("there is no rate limit named `{value}`"),
                         suggest::remedy(value, self.limits.keys().copied()),
@@ -434,8 +427,8 @@ impl<'a> Resolver<'a> {
         Some(cost)
     }
 
-    /// Warns about scenarios, rate limits and upstreams that no route uses. After an error, this function does nothing, because an
-    /// invalid route that uses them was possibly removed.
+    /// Warns about scenarios, rate limits and upstreams that no route uses. After an error, this function does nothing,
+    /// because an invalid route that uses them was possibly removed.
     fn report_unused(&mut self, file: &File) {
         if self.findings.has_errors() || self.purpose == Purpose::Lab {
             return;

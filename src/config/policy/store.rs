@@ -6,7 +6,7 @@ mod redis;
 use super::super::file::{BackendKind, StoreSection};
 use super::super::problem::Findings;
 use super::super::source::Span;
-use super::super::{Backend, StoreSettings};
+use super::super::{Backend, Purpose, StoreSettings};
 use crate::store::StoreCapacity;
 
 pub(super) use lease::resolve_lease;
@@ -17,17 +17,21 @@ const DEFAULT_MEMORY_BYTES: u64 = 256 << 20;
 /// Default of `max_bytes` with `backend = "disk"`, in bytes.
 const DEFAULT_DISK_BYTES: u64 = 4 << 30;
 
-pub(super) fn resolve(section: &StoreSection, findings: &mut Findings) -> StoreSettings {
-    // If `backend` is not set and an error was reported, validation has possibly removed an invalid `backend`. Then it
-    // is unknown which keys are unused.
-    if section.backend.span.is_some() || !findings.has_errors() {
+/// Converts the settings of the store, except the lease of Redis, which depends on the routes.
+pub(super) fn resolve(
+    section: &StoreSection,
+    purpose: Purpose,
+    findings: &mut Findings,
+) -> StoreSettings {
+    // If an invalid `backend` was removed, it is unknown which keys are unused.
+    if !findings.was_removed("store.backend") {
         report_unused_keys(section, findings);
     }
     let backend = match section.backend.value {
         BackendKind::Memory => Backend::Memory,
         BackendKind::Disk => disk(section, findings),
         BackendKind::Redis => {
-            redis::resolve(section, findings).map_or(Backend::Memory, Backend::Redis)
+            redis::resolve(section, purpose, findings).map_or(Backend::Memory, Backend::Redis)
         }
     };
     let default = match backend {
@@ -58,7 +62,7 @@ pub(super) fn max_response_bytes(store: &StoreSettings) -> u64 {
 /// Whether the store is Redis, which can be unavailable. Also true if an invalid `backend` was possibly removed by
 /// validation.
 pub(super) fn is_remote(section: &StoreSection, findings: &Findings) -> bool {
-    let may_be_removed = section.backend.span.is_none() && findings.has_errors();
+    let may_be_removed = section.backend.span.is_none() && findings.was_removed("store.backend");
     may_be_removed || section.backend.value == BackendKind::Redis
 }
 
@@ -68,6 +72,7 @@ fn disk(section: &StoreSection, findings: &mut Findings) -> Backend {
     let Some(path) = &section.path else {
         missing(
             section,
+            "path",
             "`path` is missing in [store]: `backend = \"disk\"` requires the path of a directory",
             "add `path = \"data/tidegate\"` to [store]",
             findings,
@@ -86,11 +91,10 @@ fn disk(section: &StoreSection, findings: &mut Findings) -> Backend {
     }
 }
 
-/// Reports a configuration key that the backend requires and that is missing. After an error, this function does
-/// nothing, because validation has possibly removed an invalid value of the key.
-fn missing(section: &StoreSection, title: &str, help: &str, findings: &mut Findings) {
+/// Reports that `key` of `[store]`, which the backend requires, is missing.
+fn missing(section: &StoreSection, key: &str, title: &str, help: &str, findings: &mut Findings) {
     if let Some(span) = &section.backend.span
-        && !findings.has_errors()
+        && !findings.was_removed(&format!("store.{key}"))
     {
         findings.error(span, title, help);
     }

@@ -42,6 +42,19 @@ fn upstream(
 ) -> Upstream {
     let servers = section.servers.as_deref().unwrap_or_default();
     check_duplicates(servers, findings);
+    if let Some(Located { span, .. }) = &section.ca_file
+        && !servers
+            .iter()
+            .filter_map(|entry| server(&entry.value))
+            .any(|server| server.tls)
+        && !findings.was_removed(&format!("upstream.{name}.servers"))
+    {
+        findings.warning(
+            span,
+            "`ca_file` has no effect: no server of this upstream uses TLS",
+            "write `https://` in the URLs of the servers, or remove `ca_file`",
+        );
+    }
     let retry = section
         .retry
         .as_ref()
@@ -62,13 +75,13 @@ fn upstream(
         timeouts,
         retry,
         breaker: breaker::resolve(&section.breaker, findings),
-        health: health::resolve(section, findings),
+        health: health::resolve(name, section, findings),
         slow_start: section.slow_start.0,
         concurrency: section
             .concurrency
             .as_ref()
             .map(|bounds| concurrency(bounds, findings)),
-        ca_file: section.ca_file.as_ref().map(|file| file.0.clone()),
+        ca_file: section.ca_file.as_ref().map(|file| file.value.0.clone()),
     }
 }
 

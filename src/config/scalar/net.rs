@@ -16,9 +16,15 @@ pub(super) fn listen(text: &str) -> Result<SocketAddr, ValueError> {
     text.parse().map_err(|_| {
         let help = match text.rsplit_once(':') {
             Some(("", port)) if port.parse::<u16>().is_ok() => {
-                format!("write \"0.0.0.0:{port}\" to listen on all IPv4 addresses")
+                format!(
+                    "write \"127.0.0.1:{port}\" to accept connections from this machine only, or \"0.0.0.0:{port}\" \
+                     to accept them on all IPv4 addresses"
+                )
             }
-            Some(("localhost", port)) => format!("write \"127.0.0.1:{port}\""),
+            Some(("localhost", port)) if port.parse::<u16>().is_ok() => {
+                format!("write \"127.0.0.1:{port}\"")
+            }
+            None if text.parse::<u16>().is_ok() => format!("write \"127.0.0.1:{text}\""),
             _ => "write an IP address and a port: \"127.0.0.1:8080\", \"[::1]:8080\"".into(),
         };
         ValueError::new(format!("`{text}` is not an IP address with a port"), help)
@@ -106,7 +112,9 @@ mod tests {
         for (text, remedy) in [
             (":8080", "0.0.0.0:8080"),
             ("localhost:80", "127.0.0.1:80"),
-            ("8080", "127.0.0.1:8080"),
+            (":8080", "127.0.0.1:8080"),
+            ("9000", "127.0.0.1:9000"),
+            ("localhost:x", "[::1]:8080"),
         ] {
             let error = listen(text).expect_err(text);
             assert!(error.help.contains(remedy), "{text}: {}", error.help);

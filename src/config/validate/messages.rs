@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::{allowed_words, types};
+use super::correct::correct;
+use super::{allowed_words, scalar, types};
 
 /// Returns the name of a type as error messages show it. `type_name` is the name of the type in JSON Schema.
 pub(super) fn describe_type(type_name: &str) -> &'static str {
@@ -15,6 +16,74 @@ pub(super) fn describe_type(type_name: &str) -> &'static str {
         "array" => "a list",
         _ => "a table",
     }
+}
+
+/// Returns what a value of this schema must be, as error messages show it.
+pub(super) fn describe(schema: &Value) -> String {
+    let wanted = match string_format(schema) {
+        Some("Timeout" | "HumanDuration") => "a duration with a unit, in quotes",
+        Some("RateText") => "a rate with a unit, in quotes",
+        _ => {
+            let types: Vec<_> = types(schema).into_iter().map(describe_type).collect();
+            return types.join(" or ");
+        }
+    };
+    wanted.into()
+}
+
+/// Converts a value of the wrong type to the value that its author probably means, as it is written in a file. `written`
+/// is the text in the file, and `found` the JSON Schema name of its type. Returns `None` if the schema does not allow
+/// the result.
+pub(super) fn convert(written: &str, found: &str, schema: &Value) -> Option<String> {
+    let unquoted = written.trim_matches(['"', '\'']);
+    let allows = |type_name| types(schema).contains(&type_name);
+    match found {
+        "integer" => {
+            let format = string_format(schema)?;
+            let text = match format {
+                "Timeout" | "HumanDuration" => format!("{written}s"),
+                "RateText" => format!("{written}/s"),
+                "Listen" => format!("127.0.0.1:{written}"),
+                _ => return None,
+            };
+            scalar::check(format, &text).ok()?;
+            Some(format!("\"{text}\""))
+        }
+        "string" if allows("boolean") => match unquoted.to_ascii_lowercase().as_str() {
+            "true" | "yes" | "on" => Some("true".into()),
+            "false" | "no" | "off" => Some("false".into()),
+            _ => None,
+        },
+        "string" if allows("integer") || allows("number") => {
+            let is_number = match unquoted.parse::<i64>() {
+                Ok(_) => true,
+                Err(_) => allows("number") && unquoted.parse::<f64>().is_ok_and(f64::is_finite),
+            };
+            is_number.then(|| unquoted.into())
+        }
+        "string" if allows("array") => {
+            let items = schema.get("items")?;
+            let entry = match string_format(items) {
+                Some(format) if scalar::check(format, unquoted).is_err() => {
+                    format!("\"{}\"", correct(format, unquoted)?)
+                }
+                _ => written.to_owned(),
+            };
+            types(items)
+                .contains(&"string")
+                .then(|| format!("[{entry}]"))
+        }
+        _ => None,
+    }
+}
+
+/// Returns the name of the scalar type that a schema allows as a string.
+fn string_format(schema: &Value) -> Option<&str> {
+    let choices = schema.get("anyOf").and_then(Value::as_array);
+    let choices = choices.map_or(std::slice::from_ref(schema), Vec::as_slice);
+    choices
+        .iter()
+        .find_map(|choice| choice.get("format")?.as_str())
 }
 
 /// Returns an example of a configuration key with a valid value, as it is written in a file.

@@ -14,11 +14,11 @@ fn shipped(name: &str) -> String {
     path.to_str().expect("the path is UTF-8").to_owned()
 }
 
-fn stdout(output: &Output) -> String {
+pub(super) fn stdout(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-fn stderr(output: &Output) -> String {
+pub(super) fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -506,7 +506,7 @@ fn without_a_command_the_usage_is_printed() {
     }
 }
 
-fn address(line: &str) -> std::net::SocketAddr {
+pub(super) fn address(line: &str) -> std::net::SocketAddr {
     let (_, rest) = line.split_once("http://").expect("the address is valid");
     let end = rest.find([' ', '/']).unwrap_or(rest.len());
     rest[..end].parse().expect("the address is valid")

@@ -214,27 +214,6 @@ async fn an_unreadable_certificate_is_reported() {
 }
 
 #[tokio::test]
-async fn an_upstream_url_is_enough_to_start() {
-    let upstream = Upstream::echo();
-    let process = Process::start(&[
-        "serve",
-        "--upstream",
-        &upstream.url(),
-        "--listen",
-        "127.0.0.1:0",
-    ]);
-    let client = process.client();
-    let response = client.get("/anything").send().await;
-    assert_eq!(response.status, 200);
-    assert_eq!(response.header("ratelimit-policy"), "\"client\";q=4;w=4");
-    let mut statuses = Vec::new();
-    for _ in 0..20 {
-        statuses.push(client.get("/").send().await.status);
-    }
-    assert!(statuses.contains(&429), "{statuses:?}");
-}
-
-#[tokio::test]
 async fn the_json_log_has_one_object_per_line() {
     let upstream = Upstream::echo();
     let process = gateway_to(&upstream, "")

@@ -28,12 +28,20 @@ pub(in super::super) fn resolve_lease(
     let Backend::Redis(redis) = &mut store.backend else {
         return;
     };
-    // After an error, the lease is not checked, because validation has possibly removed a timeout.
-    if findings.has_errors() {
+    // If an invalid value was removed, the lease is not checked, because the value was possibly a timeout.
+    if findings.has_removed() {
         return;
     }
-    // Without errors, every section is a route, so both lists have the same order.
-    let routes = routes.iter().map(|(_, route)| route).zip(&file.route);
+    let section_of = |route: &RoutePolicy| {
+        let mut sections = file.route.iter();
+        sections.find(|section| {
+            let name = section.value.name.as_ref();
+            name.is_some_and(|name| *name.value.0 == *route.name)
+        })
+    };
+    let routes = routes
+        .iter()
+        .filter_map(|(_, route)| Some((route, section_of(route)?)));
     let keyed = routes.filter(|(route, _)| route.idempotency.is_some());
     let slowest = keyed
         .filter_map(|(route, section)| {

@@ -1,11 +1,12 @@
 //! `[store]` with `backend = "redis"`: servers, credentials and timeouts.
 
+use super::super::super::Purpose;
 use super::super::super::file::StoreSection;
 use super::super::super::located::{Located, OneOrMany};
 use super::super::super::problem::Findings;
 use super::super::super::scalar::{PasswordText, RedisUrl};
 use super::super::super::source::Span;
-use super::super::read_secret;
+use super::super::files::read_secret;
 use super::{lease, missing};
 use crate::store::redis::settings::{Nodes, Password, RedisNode, RedisSettings};
 
@@ -32,11 +33,16 @@ pub(super) fn keys(section: &StoreSection) -> impl Iterator<Item = (&'static str
 
 /// Converts the settings of the Redis store, except the lease, which depends on the routes. Reports an error and
 /// returns `None` if `url` is missing or invalid.
-pub(super) fn resolve(section: &StoreSection, findings: &mut Findings) -> Option<RedisSettings> {
-    let password = password(section, findings);
+pub(super) fn resolve(
+    section: &StoreSection,
+    purpose: Purpose,
+    findings: &mut Findings,
+) -> Option<RedisSettings> {
+    let password = password(section, purpose, findings);
     let Some(url) = &section.url else {
         missing(
             section,
+            "url",
             "`url` is missing in [store]: `backend = \"redis\"` requires the URL of a Redis server",
             "add `url = \"redis://127.0.0.1:6379\"` to [store], or a list of URLs for a Redis Cluster",
             findings,
@@ -123,7 +129,7 @@ fn nodes(url: &Located<OneOrMany<RedisUrl>>, findings: &mut Findings) -> Option<
     Some(Nodes::Cluster(nodes.collect()))
 }
 
-fn password(section: &StoreSection, findings: &mut Findings) -> Option<Password> {
+fn password(section: &StoreSection, purpose: Purpose, findings: &mut Findings) -> Option<Password> {
     let PasswordText(password) = match (&section.password, &section.password_file) {
         (Some(password), Some(file)) => {
             findings
@@ -136,7 +142,7 @@ fn password(section: &StoreSection, findings: &mut Findings) -> Option<Password>
             return None;
         }
         (Some(password), None) => password.value.clone(),
-        (None, Some(file)) => read_secret("password", file, findings)?,
+        (None, Some(file)) => read_secret("password", file, purpose, findings)?,
         (None, None) => return None,
     };
     Some(password)
@@ -176,7 +182,8 @@ fn check_credentials(
     } else if let Some(user) = &section.user
         && section.password.is_none()
         && section.password_file.is_none()
-        && !findings.has_errors()
+        && !findings.was_removed("store.password")
+        && !findings.was_removed("store.password_file")
     {
         findings.error(
             &user.span,

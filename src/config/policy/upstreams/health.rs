@@ -7,16 +7,15 @@ use super::super::super::problem::Findings;
 use super::super::super::scalar::display_duration;
 use crate::upstream::HealthSettings;
 
-/// Converts the settings of the health checks. Returns `None` if `health` is missing or invalid.
+/// Converts the settings of the health checks of the upstream `name`. Returns `None` if `health` is missing or invalid.
 pub(super) fn resolve(
+    name: &str,
     section: &UpstreamSection,
     findings: &mut Findings,
 ) -> Option<HealthSettings> {
     let Some(table) = &section.health else {
-        // `max_ejected` without `health` is an error. This error is not reported if there are other errors, because
-        // validation has then possibly removed an invalid `health`.
         if let Some(span) = &section.max_ejected.span
-            && !findings.has_errors()
+            && !findings.was_removed(&format!("upstream.{name}.health"))
         {
             findings.error(
                 span,

@@ -65,23 +65,29 @@ fn a_url_without_other_keys_has_all_defaults() {
 
 #[test]
 fn all_keys_can_be_set() {
+    let issued = rcgen::generate_simple_self_signed(["redis".to_owned()]).unwrap();
+    let ca_file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(ca_file.path(), issued.cert.pem()).unwrap();
     let expected = RedisSettings {
         nodes: Nodes::Cluster(vec![node("rediss://a"), node("rediss://b:7000")]),
         prefix: "fleet-2".into(),
         user: Some("gate".into()),
         password: Some("s3cret".into()),
-        ca_file: Some("ca.pem".into()),
+        ca_file: Some(ca_file.path().into()),
         limits_timeout: Duration::from_millis(5),
         records_timeout: Duration::from_secs(10),
         lease: Duration::from_secs(66),
         wait_replicas: NonZeroU32::new(2),
         max_keys_per_client: NonZeroU32::new(500),
     };
-    let explicit = "url = [\"rediss://a\", \"rediss://b:7000\"]\nprefix = \"fleet-2\"\nuser = \"gate\"\n\
-                 password = \"s3cret\"\nca_file = \"ca.pem\"\nlimits_timeout = \"5ms\"\n\
+    let explicit = format!(
+        "url = [\"rediss://a\", \"rediss://b:7000\"]\nprefix = \"fleet-2\"\nuser = \"gate\"\n\
+                 password = \"s3cret\"\nca_file = {:?}\nlimits_timeout = \"5ms\"\n\
                  records_timeout = \"10s\"\nlease = \"66s\"\nwait_replicas = 2\n\
-                 max_keys_per_client = 500";
-    assert_eq!(redis(explicit), expected);
+                 max_keys_per_client = 500",
+        ca_file.path()
+    );
+    assert_eq!(redis(&explicit), expected);
 }
 
 #[test]

@@ -1,0 +1,161 @@
+//! PEM files with certificates and private keys, as listeners, upstreams and the Redis store use them.
+//!
+//! The configuration and the modules that use a file read it with the same functions, so `tidegate check` reports the
+//! errors that would prevent a start. An error names a common mistake, such as a private key in the file of the
+//! certificate.
+
+use std::io;
+use std::path::Path;
+
+use rustls::pki_types::pem::{self, PemObject as _, SectionKind};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{RootCertStore, ServerConfig};
+use thiserror::Error;
+
+/// Label of a PEM section that contains a private key encrypted with a passphrase (RFC 7468, section 11).
+const ENCRYPTED_KEY: &[u8] = b"-----BEGIN ENCRYPTED PRIVATE KEY-----";
+
+/// Reason why a PEM file cannot be used.
+#[derive(Debug, Error)]
+pub enum PemFileError {
+    /// The file does not exist, or this process cannot read it.
+    #[error("cannot read the file: {0}")]
+    Unreadable(#[from] io::Error),
+    /// The file contains a private key, but a certificate is required.
+    #[error("the file contains a private key instead of a certificate")]
+    KeyInsteadOfCertificate,
+    /// The file contains a certificate, but a private key is required.
+    #[error("the file contains a certificate instead of a private key")]
+    CertificateInsteadOfKey,
+    /// The private key is encrypted with a passphrase, which is not supported.
+    #[error("the private key in the file is encrypted with a passphrase")]
+    EncryptedKey,
+    /// The file has no section of the required kind.
+    #[error("the file contains no {0} in PEM format")]
+    Missing(&'static str),
+    /// The file has a section of the required kind, but its content is damaged.
+    #[error("the {0} in the file is damaged")]
+    Damaged(&'static str),
+}
+
+/// Reads a chain of certificates. The first one is the certificate of the server.
+pub(crate) fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, PemFileError> {
+    let bytes = std::fs::read(path)?;
+    let chain = CertificateDer::pem_slice_iter(&bytes).collect::<Result<Vec<_>, _>>();
+    match chain {
+        Ok(chain) if !chain.is_empty() => Ok(chain),
+        Ok(_) if contains_key(&bytes) => Err(PemFileError::KeyInsteadOfCertificate),
+        Ok(_) => Err(PemFileError::Missing("certificate")),
+        Err(_) => Err(PemFileError::Damaged("certificate")),
+    }
+}
+
+/// Reads a private key that is not encrypted.
+pub(crate) fn read_private_key(path: &Path) -> Result<PrivateKeyDer<'static>, PemFileError> {
+    let bytes = std::fs::read(path)?;
+    PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| match error {
+        pem::Error::NoItemsFound if contains(&bytes, ENCRYPTED_KEY) => PemFileError::EncryptedKey,
+        pem::Error::NoItemsFound if contains_certificate(&bytes) => {
+            PemFileError::CertificateInsteadOfKey
+        }
+        pem::Error::NoItemsFound => PemFileError::Missing("private key"),
+        _ => PemFileError::Damaged("private key"),
+    })
+}
+
+/// Reads the CA certificates that a TLS client trusts. Certificates that rustls cannot parse are ignored, but at least
+/// one must be valid.
+pub(crate) fn read_roots(path: &Path) -> Result<RootCertStore, PemFileError> {
+    let mut roots = RootCertStore::empty();
+    let (added, _) = roots.add_parsable_certificates(read_chain(path)?);
+    if added == 0 {
+        return Err(PemFileError::Damaged("certificate"));
+    }
+    Ok(roots)
+}
+
+/// Creates the TLS settings of a server. The error says why rustls cannot use the certificates with the private key.
+pub(crate) fn server_config(
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+) -> Result<ServerConfig, rustls::Error> {
+    let provider = rustls::crypto::ring::default_provider();
+    ServerConfig::builder_with_provider(provider.into())
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)
+}
+
+fn contains_key(bytes: &[u8]) -> bool {
+    PrivateKeyDer::from_pem_slice(bytes).is_ok() || contains(bytes, ENCRYPTED_KEY)
+}
+
+fn contains_certificate(bytes: &[u8]) -> bool {
+    let mut sections = <(SectionKind, Vec<u8>)>::pem_slice_iter(bytes).flatten();
+    sections.any(|(kind, _)| kind == SectionKind::Certificate)
+}
+
+fn contains(bytes: &[u8], text: &[u8]) -> bool {
+    memchr::memmem::find(bytes, text).is_some()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAMAGED: &str = "-----BEGIN CERTIFICATE-----\n!!!\n-----END CERTIFICATE-----\n";
+    const ENCRYPTED: &str =
+        "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIIB\n-----END ENCRYPTED PRIVATE KEY-----\n";
+
+    fn pair() -> (String, String) {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        (made.cert.pem(), made.signing_key.serialize_pem())
+    }
+
+    fn with_file<T>(text: &str, read: impl FnOnce(&Path) -> T) -> T {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        read(file.path())
+    }
+
+    #[test]
+    fn an_error_names_the_content_of_the_file() {
+        let (cert, key) = pair();
+        let chain = |text: &str| with_file(text, read_chain).unwrap_err().to_string();
+        let private = |text: &str| with_file(text, read_private_key).unwrap_err().to_string();
+        assert!(chain(&key).contains("a private key instead of a certificate"));
+        assert!(chain(ENCRYPTED).contains("a private key instead of a certificate"));
+        assert!(chain("").contains("no certificate"));
+        assert!(chain(DAMAGED).contains("damaged"));
+        assert!(private(&cert).contains("a certificate instead of a private key"));
+        assert!(private(ENCRYPTED).contains("encrypted with a passphrase"));
+        assert!(private("").contains("no private key"));
+        assert!(private(&key.replace('M', "!")).contains("damaged"));
+        let missing = read_chain(Path::new("/no/such/file")).unwrap_err();
+        assert!(missing.to_string().contains("No such file"), "{missing}");
+    }
+
+    #[test]
+    fn a_file_with_certificate_and_key_can_be_used_as_both() {
+        let (cert, key) = pair();
+        let both = format!("{key}{cert}");
+        assert_eq!(with_file(&both, read_chain).unwrap().len(), 1);
+        assert!(with_file(&both, read_private_key).is_ok());
+        assert!(with_file(&both, read_roots).is_ok());
+    }
+
+    #[test]
+    fn a_key_of_another_certificate_is_rejected() {
+        let ((cert, key), (_, other)) = (pair(), pair());
+        let config = |key: &str| {
+            let chain = with_file(&cert, read_chain).unwrap();
+            server_config(chain, with_file(key, read_private_key).unwrap())
+        };
+        assert!(config(&key).is_ok());
+        let error = config(&other).unwrap_err();
+        assert!(
+            matches!(error, rustls::Error::InconsistentKeys(_)),
+            "{error}"
+        );
+    }
+}

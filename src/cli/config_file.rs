@@ -1,0 +1,45 @@
+//! Configuration file of a command: an option, an argument, or a default file.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::bail;
+
+/// Files that are used if the command line names none, in this order.
+const DEFAULTS: [&str; 2] = ["./tidegate.toml", "/etc/tidegate/tidegate.toml"];
+
+/// Arguments that name the configuration file.
+#[derive(Debug, clap::Args)]
+pub(super) struct ConfigFile {
+    /// Configuration file. Default: ./tidegate.toml, or else /etc/tidegate/tidegate.toml
+    file: Option<PathBuf>,
+    /// The same as FILE
+    #[arg(short, long, value_name = "FILE", conflicts_with = "file")]
+    config: Option<PathBuf>,
+}
+
+impl ConfigFile {
+    /// Returns the file that the command line names.
+    pub(super) fn named(&self) -> Option<&Path> {
+        self.file.as_deref().or(self.config.as_deref())
+    }
+
+    /// Returns the file that the command line names, or the first default file that exists. If there is none, the error
+    /// is a text that ends with `usage`.
+    pub(super) fn find(&self, usage: &str) -> anyhow::Result<PathBuf> {
+        let named = self.named().map(Path::to_owned);
+        let default = || {
+            DEFAULTS
+                .map(PathBuf::from)
+                .into_iter()
+                .find(|path| path.exists())
+        };
+        match named.or_else(default) {
+            Some(path) => Ok(path),
+            None => bail!(
+                "no configuration file: neither {} nor {} exists\n\n{usage}",
+                DEFAULTS[0],
+                DEFAULTS[1]
+            ),
+        }
+    }
+}
