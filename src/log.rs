@@ -2,7 +2,7 @@
 //!
 //! A queue passes the log lines to a writer thread, so a slow terminal or disk never delays a request. If the queue is
 //! full, new lines are dropped. `RUST_LOG` sets the filter and overrides `level` of `[log]`. Access log lines have the
-//! level `info` and the target `tidegate::access`.
+//! level `info` and the target [`ACCESS_TARGET`].
 
 use std::io::{self, IsTerminal as _};
 
@@ -10,8 +10,10 @@ use clap::ValueEnum;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use tracing_appender::non_blocking::{NonBlocking, NonBlockingBuilder, WorkerGuard};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::FormatEvent;
+use tracing_subscriber::fmt::format::{DefaultFields, Format};
 use tracing_subscriber::util::SubscriberInitExt as _;
+use tracing_subscriber::{EnvFilter, Registry};
 
 /// Log lines and access log.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
@@ -67,19 +69,30 @@ impl LogLevel {
     }
 }
 
+/// Target of access log lines.
+pub(crate) const ACCESS_TARGET: &str = "tidegate::access";
+
 /// Maximum number of log lines in the queue. Further lines are dropped.
 const QUEUE_LINES: usize = 65_536;
 
-/// Filter of libraries, which follows the configured level if `RUST_LOG` is not set. The storage engine of the disk store (`fjall`, `lsm_tree`) logs warnings
-/// and errors. Its batch and journal modules log nothing, because on a full disk they would log every failed write. The
-/// Redis client logs nothing, because it would log every failure of Redis. Instead, the gateway itself logs once that
-/// the store has failed.
+/// Filter of libraries, which follows the configured level if `RUST_LOG` is not set. The storage engine of the disk store
+/// (`fjall`, `lsm_tree`) logs warnings and errors. Its batch and journal modules log nothing, because on a full disk they
+/// would log every failed write. The Redis client logs nothing, because it would log every failure of Redis. Instead, the
+/// gateway itself logs once that the store has failed.
 const LIBRARY_FILTER: &str = "fjall=warn,fjall::batch=off,fjall::journal=off,fjall::journal::batch_reader=warn,\
                      lsm_tree=warn,redis=off";
 
 /// Starts logging. Keep the returned guard until the process exits: dropping it writes the lines that are still queued
 /// and stops the writer thread.
 pub(crate) fn start(settings: LogSettings) -> WorkerGuard {
+    start_with(settings, Format::default())
+}
+
+/// Starts logging like [`start`], with `text` as the format of lines that are not JSON.
+pub(crate) fn start_with<F>(settings: LogSettings, text: F) -> WorkerGuard
+where
+    F: FormatEvent<Registry, DefaultFields> + Send + Sync + 'static,
+{
     let (writer, guard): (NonBlocking, _) = NonBlockingBuilder::default()
         .buffered_lines_limit(QUEUE_LINES)
         .lossy(true)
@@ -92,6 +105,7 @@ pub(crate) fn start(settings: LogSettings) -> WorkerGuard {
         LogFormat::Json => builder.json().flatten_event(true).finish().try_init(),
         LogFormat::Text => builder
             .with_ansi(io::stderr().is_terminal())
+            .event_format(text)
             .finish()
             .try_init(),
     };

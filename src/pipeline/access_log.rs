@@ -23,6 +23,7 @@ use crate::client::ClientId;
 use crate::clock::{Clock, Moment};
 use crate::config::Policy;
 use crate::http1;
+use crate::log::ACCESS_TARGET;
 use crate::metrics::Metrics;
 use crate::request_id::{RequestId, X_REQUEST_ID};
 use crate::scenario::Recording;
@@ -285,7 +286,7 @@ impl Recorder {
         let notes = logged.notes.fields();
         let rejected_by = notes.rejected_by.as_ref();
         tracing::info!(
-            target: "tidegate::access",
+            target: ACCESS_TARGET,
             time = arrived.map(humantime::format_rfc3339_micros).map(tracing::field::display),
             peer = %facts.peer,
             client = facts.client.map(tracing::field::display),
@@ -321,7 +322,7 @@ fn host_of<B>(request: &Request<B>) -> Option<HeaderValue> {
 
 /// Returns whether the log filter includes access log lines, which have the level `info`.
 fn is_logged() -> bool {
-    tracing::enabled!(target: "tidegate::access", tracing::Level::INFO)
+    tracing::enabled!(target: ACCESS_TARGET, tracing::Level::INFO)
 }
 
 /// Rate limits that were evaluated for a request. They are displayed as `NAME=KEY`, separated by commas, where `KEY` is

@@ -16,6 +16,7 @@ mod connection_loss;
 mod connections;
 mod cors;
 mod delay_and_shadow;
+mod demo;
 mod dns;
 mod drain;
 mod failing_server;

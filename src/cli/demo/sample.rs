@@ -6,24 +6,27 @@ mod flaky;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
+use axum::http::{HeaderMap, StatusCode, header};
+use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{any, get};
 use axum::{Json, Router};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use super::guide::Guide;
+
 /// Maximum number of stored payments. Above it, the oldest payment is removed.
 const MAX_PAYMENTS: usize = 10_000;
 
-/// Sample API that runs in its own thread until the process ends.
-#[derive(Clone, Copy, Debug)]
+/// Sample API that is bound to a free port of 127.0.0.1 and does not serve requests yet.
+#[derive(Debug)]
 pub(super) struct SampleApi {
+    socket: TcpListener,
     address: SocketAddr,
 }
 
@@ -50,11 +53,17 @@ struct Order {
 type SharedLedger = Arc<Mutex<PaymentLedger>>;
 
 impl SampleApi {
-    /// Starts the sample API in its own thread, on a free port of 127.0.0.1.
-    pub(super) fn start() -> io::Result<Self> {
-        let socket = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    /// Binds a free port of 127.0.0.1. Connections wait until [`serve`](Self::serve) is called.
+    pub(super) fn bind() -> io::Result<Self> {
+        let socket = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         socket.set_nonblocking(true)?;
         let address = socket.local_addr()?;
+        Ok(Self { socket, address })
+    }
+
+    /// Serves requests in a thread of its own until the process ends. The page at `/` shows the guide.
+    pub(super) fn serve(self, guide: Guide) -> io::Result<()> {
+        let Self { socket, address } = self;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -63,7 +72,7 @@ impl SampleApi {
             .spawn(move || {
                 runtime.block_on(async move {
                     let served = match tokio::net::TcpListener::from_std(socket) {
-                        Ok(listener) => axum::serve(listener, router()).await,
+                        Ok(listener) => axum::serve(listener, router(guide)).await,
                         Err(error) => Err(error),
                     };
                     if let Err(error) = served {
@@ -71,23 +80,40 @@ impl SampleApi {
                     }
                 });
             })?;
-        Ok(Self { address })
+        Ok(())
     }
 
     /// Returns the address that the sample API listens on.
-    pub(super) fn address(self) -> SocketAddr {
+    pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
 }
 
-fn router() -> Router {
+fn router(guide: Guide) -> Router {
+    let guide = Arc::new(guide);
     Router::new()
+        .route(
+            "/",
+            get(move |headers| async move { page(&guide, &headers) }),
+        )
         .route("/o/client/{action}", any(client))
         .route("/v1/payments", get(list).post(pay))
         .route("/v1/payments/{id}", get(show))
         .nest("/flaky", flaky::router())
         .fallback(|| async { (StatusCode::NOT_FOUND, Json(json!({"error": "not found"}))) })
         .with_state(SharedLedger::default())
+}
+
+/// Shows the guide: as a web page to browsers, and as text to other clients.
+fn page(guide: &Guide, headers: &HeaderMap) -> Response {
+    let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
+    let host = text(header::HOST).unwrap_or_default();
+    let vary = [(header::VARY, "Accept")];
+    if text(header::ACCEPT).is_some_and(|accept| accept.contains("text/html")) {
+        (vary, Html(guide.as_page(host))).into_response()
+    } else {
+        (vary, guide.as_text(host)).into_response()
+    }
 }
 
 async fn client(Path(action): Path<String>) -> Json<serde_json::Value> {

@@ -35,7 +35,7 @@ pub(crate) fn environment() -> PathBuf {
 
 /// Runs a script of `tests/clients` and returns the JSON that it prints. Node.js runs `.cjs` scripts, and
 /// Python runs all other scripts.
-fn run(script: &str, arguments: &[&str]) -> Value {
+pub(crate) fn run(script: &str, arguments: &[&str]) -> Value {
     let output = script_command(script)
         .args(arguments)
         .output()

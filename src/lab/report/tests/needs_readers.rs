@@ -160,7 +160,7 @@ fn chromium_shows_the_page_without_errors_in_light_and_dark_and_on_a_phone() {
     let screenshots = std::env::var_os("TIDEGATE_SCREENSHOTS").map(PathBuf::from);
     let mut arguments = vec![page.as_path()];
     arguments.extend(screenshots.as_deref());
-    let seen = run("node/bin/node", "browse_report.cjs", &arguments);
+    let seen = run("node/bin/node", "browse_page.cjs", &arguments);
     assert_eq!(seen["messages"], json!([]));
     assert_eq!(seen["requests"].as_array().unwrap().len(), 1, "{seen}");
     let views = seen["views"].as_array().unwrap();

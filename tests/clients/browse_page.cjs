@@ -1,7 +1,8 @@
-// Opens the HTML report of the retry lab in Chromium, in light and dark and on a wide and a narrow screen. Prints the
-// console messages and what the page looks like as JSON. With a second argument, writes screenshots to that directory.
+// Opens a page in Chromium, in light and dark and on a wide and a narrow screen, and presses all its buttons. Prints as
+// JSON the console messages, what the page looks like, and the list items that each button adds. With a second argument,
+// writes screenshots to that directory.
 //
-// Usage: browse_report.cjs REPORT.html [DIRECTORY]
+// Usage: browse_page.cjs (FILE.html | URL) [DIRECTORY]
 
 const { spawn } = require("node:child_process");
 const { mkdtempSync, rmSync, writeFileSync } = require("node:fs");
@@ -9,7 +10,8 @@ const { tmpdir } = require("node:os");
 const path = require("node:path");
 const { pathToFileURL } = require("node:url");
 
-const [report, screenshots] = process.argv.slice(2);
+const [page, screenshots] = process.argv.slice(2);
+const pageUrl = page.startsWith("http://") ? page : pathToFileURL(path.resolve(page)).href;
 
 // Commands of the DevTools protocol on one WebSocket.
 class DevTools {
@@ -51,6 +53,18 @@ class DevTools {
   }
 }
 DevTools.last = 0;
+
+// Runs in the page. Presses each button, and waits until it can be pressed again. Returns the texts of the list after
+// each button.
+async function pressButtons() {
+  const lists = [];
+  for (const button of document.querySelectorAll("button")) {
+    button.click();
+    while (button.disabled) await new Promise((resolve) => setTimeout(resolve, 10));
+    lists.push([...button.nextElementSibling.children].map((item) => item.textContent));
+  }
+  return lists;
+}
 
 // Runs in the page. Returns the facts that a test checks.
 function inspect() {
@@ -113,19 +127,24 @@ async function look(tools, sessionId, name, width, scheme) {
   await send("Emulation.setScrollbarsHidden", { hidden: true });
   await send("Emulation.setEmulatedMedia", { features: [{ name: "prefers-color-scheme", value: scheme }] });
   const loaded = tools.event("Page.loadEventFired");
-  await send("Page.navigate", { url: pathToFileURL(path.resolve(report)).href });
+  await send("Page.navigate", { url: pageUrl });
   await loaded;
-  const { result } = await send("Runtime.evaluate", { expression: `(${inspect})()`, returnByValue: true });
+  const evaluate = async (f) => {
+    const options = { expression: `(${f})()`, awaitPromise: true, returnByValue: true };
+    return (await send("Runtime.evaluate", options)).result.value;
+  };
+  const pressed = await evaluate(pressButtons);
+  const facts = await evaluate(inspect);
   if (screenshots) {
     const { data } = await send("Page.captureScreenshot", { captureBeyondViewport: true, format: "png" });
     writeFileSync(path.join(screenshots, `${name}.png`), Buffer.from(data, "base64"));
   }
-  return { name, ...result.value };
+  return { name, pressed, ...facts };
 }
 
 async function main() {
   const profile = mkdtempSync(path.join(tmpdir(), "tidegate-chromium-"));
-  // The sandbox does not start as root. The only page that is opened is the report.
+  // The sandbox does not start as root. The page is one of the project's own.
   const options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"];
   const browser = spawn("chromium", [...options, "--remote-debugging-port=0", `--user-data-dir=${profile}`], {
     stdio: ["ignore", "ignore", "pipe"],
