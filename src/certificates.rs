@@ -12,8 +12,12 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{RootCertStore, ServerConfig};
 use thiserror::Error;
 
-/// Label of a PEM section that contains a private key encrypted with a passphrase (RFC 7468, section 11).
-const ENCRYPTED_KEY: &[u8] = b"-----BEGIN ENCRYPTED PRIVATE KEY-----";
+/// Texts of which a PEM file with an encrypted private key contains one: the label of RFC 7468, section 11, or the header
+/// of RFC 1421, section 4.6.1.1.
+const ENCRYPTED_KEY: [&[u8]; 2] = [
+    b"-----BEGIN ENCRYPTED PRIVATE KEY-----",
+    b"Proc-Type: 4,ENCRYPTED",
+];
 
 /// Reason why a PEM file cannot be used.
 #[derive(Debug, Error)]
@@ -54,7 +58,7 @@ pub(crate) fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, Pe
 pub(crate) fn read_private_key(path: &Path) -> Result<PrivateKeyDer<'static>, PemFileError> {
     let bytes = std::fs::read(path)?;
     PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| match error {
-        pem::Error::NoItemsFound if contains(&bytes, ENCRYPTED_KEY) => PemFileError::EncryptedKey,
+        _ if contains_encrypted_key(&bytes) => PemFileError::EncryptedKey,
         pem::Error::NoItemsFound if contains_certificate(&bytes) => {
             PemFileError::CertificateInsteadOfKey
         }
@@ -87,7 +91,7 @@ pub(crate) fn server_config(
 }
 
 fn contains_key(bytes: &[u8]) -> bool {
-    PrivateKeyDer::from_pem_slice(bytes).is_ok() || contains(bytes, ENCRYPTED_KEY)
+    PrivateKeyDer::from_pem_slice(bytes).is_ok() || contains_encrypted_key(bytes)
 }
 
 fn contains_certificate(bytes: &[u8]) -> bool {
@@ -95,8 +99,9 @@ fn contains_certificate(bytes: &[u8]) -> bool {
     sections.any(|(kind, _)| kind == SectionKind::Certificate)
 }
 
-fn contains(bytes: &[u8], text: &[u8]) -> bool {
-    memchr::memmem::find(bytes, text).is_some()
+fn contains_encrypted_key(bytes: &[u8]) -> bool {
+    let mut texts = ENCRYPTED_KEY.iter();
+    texts.any(|text| memchr::memmem::find(bytes, text).is_some())
 }
 
 #[cfg(test)]
@@ -106,6 +111,9 @@ mod tests {
     const DAMAGED: &str = "-----BEGIN CERTIFICATE-----\n!!!\n-----END CERTIFICATE-----\n";
     const ENCRYPTED: &str =
         "-----BEGIN ENCRYPTED PRIVATE KEY-----\nMIIB\n-----END ENCRYPTED PRIVATE KEY-----\n";
+
+    const TRADITIONAL: &str = "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,00\n\n\
+                               MIIB\n-----END RSA PRIVATE KEY-----\n";
 
     fn pair() -> (String, String) {
         let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
@@ -129,6 +137,7 @@ mod tests {
         assert!(chain(DAMAGED).contains("damaged"));
         assert!(private(&cert).contains("a certificate instead of a private key"));
         assert!(private(ENCRYPTED).contains("encrypted with a passphrase"));
+        assert!(private(TRADITIONAL).contains("encrypted with a passphrase"));
         assert!(private("").contains("no private key"));
         assert!(private(&key.replace('M', "!")).contains("damaged"));
         let missing = read_chain(Path::new("/no/such/file")).unwrap_err();

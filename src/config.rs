@@ -44,7 +44,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Deserialize;
-use serde_json::json;
 use toml::Spanned;
 use toml::de::{DeTable, Deserializer};
 
@@ -264,25 +263,21 @@ fn loaded(policy: Option<Policy>, findings: Findings) -> Result<Loaded, ConfigEr
 }
 
 /// Returns the configuration of `tidegate serve --upstream URL`. All requests are forwarded to `upstream` of the
-/// overrides. `limit` is the rate and the burst of a limit per client; `None` for no limit.
+/// overrides. If they contain a `limit`, it applies to each client, with this `burst` above the steady rate.
 pub fn policy_for_upstream(
-    limit: Option<(&str, Option<u32>)>,
+    burst: Option<u32>,
     env: &Environment,
     overrides: &Overrides,
 ) -> Result<Loaded, ConfigErrors> {
-    let limit = limit.map_or_else(String::new, |(rate, burst)| {
-        let burst = burst.map_or_else(String::new, |burst| format!("burst = {burst}\n"));
-        // `json!` quotes strings in a form that TOML also accepts.
-        let rate = json!(rate);
-        format!("limits = [\"client\"]\n[limit.client]\nrate = {rate}\n{burst}")
+    let limits = overrides
+        .limit
+        .as_ref()
+        .map_or("", |_| "limits = [\"client\"]\n");
+    let burst = burst.map_or_else(String::new, |burst| {
+        format!("[limit.client]\nburst = {burst}\n")
     });
-    let text = format!("[[route]]\nname = \"all\"\npath = \"/\"\n{limit}");
-    parse(
-        "configuration of --upstream and --limit",
-        &text,
-        env,
-        overrides,
-    )
+    let text = format!("[[route]]\nname = \"all\"\npath = \"/\"\n{limits}{burst}");
+    parse("configuration of --upstream", &text, env, overrides)
 }
 
 /// Parses the address of a listener. The error says which address to write instead.

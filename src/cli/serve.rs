@@ -60,13 +60,11 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let overrides = Overrides {
         listen: args.listen.clone(),
         upstream: args.upstream.clone(),
+        limit: args.limit.clone(),
         ..Overrides::default()
     };
     let loaded = match (args.file.named(), &args.upstream) {
-        (None, Some(_)) => {
-            let limit = args.limit.as_deref().map(|rate| (rate, args.burst));
-            config::policy_for_upstream(limit, &env, &overrides)
-        }
+        (None, Some(_)) => config::policy_for_upstream(args.burst, &env, &overrides),
         _ => config::load(&args.file.find(USAGE)?, &env, &overrides),
     };
     let Loaded { policy, warnings } = match loaded {

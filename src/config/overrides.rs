@@ -35,6 +35,8 @@ pub struct Overrides {
     pub upstream: Option<String>,
     /// `--admin`: address that replaces `admin.listen`.
     pub admin: Option<SocketAddr>,
+    /// `--limit`: rate of the limit named `client`, such as `10/s`.
+    pub limit: Option<String>,
 }
 
 /// Writes the values of all environment variables that start with `TIDEGATE__` into the tree of TOML values. Warns about
@@ -285,7 +287,8 @@ impl<'i> EnvOverride<'i, '_> {
         };
         let name = segment.text.to_lowercase();
         self.redact_value();
-        self.findings.error(
+        self.findings.missing(
+            at,
             &segment.span,
             format!("the configuration file has no {at} named `{name}`"),
             suggest::remedy(&name, known),
@@ -352,6 +355,14 @@ pub(super) fn apply_flags(table: &mut DeTable<'_>, overrides: &Overrides, findin
         let span = start..start + address.len();
         if let Some(admin) = section(table, "admin", &span) {
             set(admin, "listen", string(span, address));
+        }
+    }
+    if let Some(rate) = &overrides.limit {
+        let start = findings.sources.add("--limit", rate.as_str());
+        let span = start..start + rate.len();
+        let limits = section(table, "limit", &span);
+        if let Some(limit) = limits.and_then(|limits| section(limits, "client", &span)) {
+            set(limit, "rate", string(span, rate.clone()));
         }
     }
     if let Some(url) = &overrides.upstream {

@@ -156,7 +156,7 @@ impl Findings {
         title: impl Into<String>,
         help: impl Into<String>,
     ) -> &mut Self {
-        self.push(Severity::Error, span, &title.into(), help.into())
+        self.push(Severity::Error, span, &title.into(), &help.into())
     }
 
     /// Adds an error about a table or list that the configuration does not contain, unless it was removed. `path` is its
@@ -180,7 +180,7 @@ impl Findings {
         title: impl Into<String>,
         help: impl Into<String>,
     ) -> &mut Self {
-        self.push(Severity::Warning, span, &title.into(), help.into())
+        self.push(Severity::Warning, span, &title.into(), &help.into())
     }
 
     /// Adds a second location to the problem that was added last. `label` is shown there.
@@ -191,12 +191,12 @@ impl Findings {
         }
     }
 
-    fn push(&mut self, severity: Severity, span: &Span, title: &str, help: String) -> &mut Self {
+    fn push(&mut self, severity: Severity, span: &Span, title: &str, help: &str) -> &mut Self {
         let location = self.sources.location(span);
         self.problems.push(ConfigProblem {
             severity,
             title: secrets::masked(title).into_owned(),
-            help,
+            help: secrets::masked(help).into_owned(),
             file: location.file.clone(),
             line: location.line,
             column: location.column,
@@ -268,7 +268,7 @@ impl Findings {
 /// Whether `path` is the path of `table` or of a value in it. The empty path is that of the complete file.
 fn is_within(path: &str, table: &str) -> bool {
     let rest = path.strip_prefix(table);
-    rest.is_some_and(|rest| table.is_empty() || rest.is_empty() || rest.starts_with('.'))
+    rest.is_some_and(|rest| table.is_empty() || rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
 #[cfg(test)]

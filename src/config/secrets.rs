@@ -4,7 +4,8 @@
 //! by asterisks in the source texts before validation:
 //!
 //! - values of configuration keys that contain secrets,
-//! - values of unknown keys in the sections of these keys, because an unknown key can be a misspelt secret key,
+//! - values of unknown keys with the name of a secret, and of all unknown keys in tables with secrets, because an unknown
+//!   key can be a misspelt secret key,
 //! - passwords in URLs.
 //!
 //! References to environment variables, such as `${PASSWORD}`, are not secret and remain readable.
@@ -16,8 +17,8 @@ use serde_json::Value;
 use toml::de::{DeTable, DeValue};
 
 use super::problem::Findings;
-use super::schema::SCHEMA;
 use super::source::Span;
+use super::syntax::SourceLine;
 use super::tree::TomlNode;
 use super::validate;
 use crate::store::redis::url::{mask, password_in_url};
@@ -30,32 +31,42 @@ pub(super) fn redact(table: &DeTable<'_>, schema: &Value, findings: &mut Finding
         findings,
         found: &mut spans,
     };
-    for (section, node) in table {
-        let section = section.get_ref().as_ref();
-        match (node.get_ref(), validate::property(schema, section)) {
-            (DeValue::Table(keys), Some(schema)) if secret_keys(schema).next().is_some() => {
-                for (key, node) in keys {
-                    let key = key.get_ref().as_ref();
-                    let is_known = validate::property(schema, key).is_some();
-                    if !is_known || secret_keys(schema).any(|secret| secret == key) {
-                        search.value(node);
-                    } else {
-                        search.urls(node, (section, key) == ("store", "url"));
-                    }
-                }
-            }
-            _ => search.urls(node, false),
-        }
-    }
+    search.table(table, Some(schema));
     for span in spans {
         findings.sources.redact(&span);
     }
 }
 
-/// Returns the keys of a section whose values are secret, which the schema marks with `writeOnly`.
-fn secret_keys(section: &Value) -> impl Iterator<Item = &str> {
-    validate::known_keys(section)
-        .filter(|key| section["properties"][key].get("writeOnly").is_some())
+/// Whether the value of a key is secret. `schema` is that of the table with the key; `None` if the table is unknown.
+///
+/// The schema marks secret keys with `writeOnly`. An unknown key is secret if its name is that of a secret, or if the
+/// table has secret keys, because it can be a misspelt one.
+fn is_secret(key: &str, schema: Option<&Value>) -> bool {
+    match schema.and_then(|schema| validate::property(schema, key)) {
+        Some(property) => property.get("writeOnly").is_some(),
+        None => has_secret_name(key) || schema.is_some_and(has_secret_keys),
+    }
+}
+
+fn has_secret_keys(table: &Value) -> bool {
+    let properties = table.get("properties").and_then(Value::as_object);
+    let mut properties = properties.into_iter().flat_map(|all| all.values());
+    properties.any(|property| property.get("writeOnly").is_some())
+}
+
+/// Whether a key is probably that of a secret. The file of a secret is not secret.
+fn has_secret_name(key: &str) -> bool {
+    let key = key.to_ascii_lowercase();
+    let names = [
+        "token",
+        "passw",
+        "passphrase",
+        "secret",
+        "credential",
+        "api_key",
+        "apikey",
+    ];
+    !key.ends_with("_file") && names.iter().any(|name| key.contains(name))
 }
 
 /// Collects the spans of secrets. They are redacted after the search, because the search reads the source texts.
@@ -65,18 +76,33 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
+    fn table(&mut self, table: &DeTable<'_>, schema: Option<&Value>) {
+        for (key, node) in table {
+            let key = key.get_ref().as_ref();
+            let property = schema.and_then(|schema| validate::property(schema, key));
+            match node.get_ref() {
+                _ if is_secret(key, schema) => self.value(node),
+                DeValue::Table(table) => self.table(table, property),
+                _ => self.urls(node, property),
+            }
+        }
+    }
+
+    /// Collects the spans of all values in a secret value.
     fn value(&mut self, node: &TomlNode<'_>) {
         match node.get_ref() {
             DeValue::String(text) => self.part(node, text, 0..text.len()),
+            DeValue::Array(items) => items.iter().for_each(|item| self.value(item)),
+            DeValue::Table(table) => table.values().for_each(|value| self.value(value)),
             _ => self.found.push(node.span()),
         }
     }
 
-    /// Collects the spans of passwords in URLs. If `is_url` is true, every string in the value is treated as a URL,
-    /// even a string without a scheme.
-    fn urls(&mut self, node: &TomlNode<'_>, is_url: bool) {
+    /// Collects the spans of passwords in URLs. `schema` is that of the value; `None` if it is unknown.
+    fn urls(&mut self, node: &TomlNode<'_>, schema: Option<&Value>) {
         match node.get_ref() {
             DeValue::String(text) => {
+                let is_url = schema.and_then(validate::string_format) == Some("RedisUrl");
                 let secret = if is_url {
                     password_in_url(text)
                 } else {
@@ -86,8 +112,8 @@ impl Search<'_> {
                     self.part(node, text, secret);
                 }
             }
-            DeValue::Array(items) => items.iter().for_each(|item| self.urls(item, is_url)),
-            DeValue::Table(table) => table.values().for_each(|value| self.urls(value, is_url)),
+            DeValue::Array(items) => items.iter().for_each(|item| self.urls(item, schema)),
+            DeValue::Table(table) => self.table(table, schema.and_then(|list| list.get("items"))),
             _ => {}
         }
     }
@@ -100,29 +126,71 @@ impl Search<'_> {
     }
 }
 
-/// Redacts text that looks like a secret in a file with syntax errors. Such a file has no TOML tree, so each line is
-/// searched.
-pub(super) fn redact_unparsed(text: &str, findings: &mut Findings) {
-    let mut start = 0;
-    for line in text.split_inclusive('\n') {
-        let end = start + line.trim_end().len();
-        if let Some(secret) = password_in_text(line) {
-            let secret = start + secret.start..start + secret.end;
-            findings.sources.redact(&secret);
+/// Redacts text that is possibly a secret in a file with syntax errors. Such a file has no TOML tree, so each line is
+/// searched. The lines after a secret key are redacted too, until the next key or header: its value can have several
+/// lines.
+pub(super) fn redact_lines(lines: &[SourceLine<'_>], findings: &mut Findings) {
+    let mut is_continued = false;
+    for line in lines {
+        let secret = if is_continued && !line.is_header && !is_assignment(line) {
+            Some(0..line.text.len())
+        } else {
+            let start = secret_in_line(line.text, &line.section);
+            is_continued = start.is_some();
+            let secret = start.map(|start| start..line.text.len());
+            secret.or_else(|| url_in_line(line))
+        };
+        if let Some(secret) = secret {
+            let span = line.start + secret.start..line.start + secret.end;
+            findings.sources.redact(&span);
         }
-        let sections = SCHEMA["properties"].as_object().into_iter().flatten();
-        for key in sections.flat_map(|(_, section)| secret_keys(section)) {
-            let after = line.find(key).map(|at| at + key.len());
-            let value = after.and_then(|after| {
-                let rest = line[after..].trim_start_matches(['"', '\'', ' ', '\t']);
-                Some(start + line.len() - rest.strip_prefix(['=', ':'])?.len())
-            });
-            if let Some(value) = value.filter(|value| *value < end) {
-                findings.sources.redact(&(value..end));
-            }
-        }
-        start += line.len();
     }
+}
+
+/// Returns the part of a line that contains passwords in URLs. In a section with secrets this is the complete value,
+/// because the URLs can be malformed.
+fn url_in_line(line: &SourceLine<'_>) -> Option<Range<usize>> {
+    let has_secrets = validate::schema_at(&line.section).is_some_and(has_secret_keys);
+    if has_secrets && line.text.contains('@') {
+        let start = line.text.find(['=', ':']).map_or(0, |start| start + 1);
+        return Some(start..line.text.len());
+    }
+    password_in_text(line.text)
+}
+
+/// Returns the position in a line after which it contains a secret.
+fn secret_in_line(line: &str, section: &str) -> Option<usize> {
+    let schema = validate::schema_at(section);
+    let is_word = |c: char| c.is_alphanumeric() || "_-".contains(c);
+    let mut at = 0;
+    let mut is_first = true;
+    loop {
+        let start = at + line[at..].find(is_word)?;
+        let end = line[start..]
+            .find(|c| !is_word(c))
+            .map_or(line.len(), |end| start + end);
+        let word = &line[start..end];
+        let after = line[end..].trim_start_matches(['"', '\'', ' ', '\t']);
+        // The first word of a line is a key, even if `=` is missing.
+        let is_key = is_first || after.starts_with(['=', ':']);
+        let schema = if is_first { schema } else { None };
+        if is_key
+            && !after.is_empty()
+            && !line.trim_start().starts_with(['[', '#'])
+            && is_secret(word, schema)
+        {
+            return Some(end);
+        }
+        at = end;
+        is_first = false;
+    }
+}
+
+/// Whether a line sets a key that its section has.
+fn is_assignment(line: &SourceLine<'_>) -> bool {
+    let key = line.text.split('=').next().unwrap_or_default().trim();
+    let schema = validate::schema_at(&line.section);
+    line.text.contains('=') && schema.is_none_or(|schema| validate::property(schema, key).is_some())
 }
 
 /// Returns an error message in which the password of a URL is replaced by `***`.
@@ -130,11 +198,17 @@ pub(super) fn masked(message: &str) -> Cow<'_, str> {
     mask(message, password_in_text(message))
 }
 
-/// Returns the byte range of the password in the URL that a text contains. `None` means that it contains no URL with a
-/// password.
+/// Returns the byte range of the password in the URL that a text contains. The scheme of the URL can be missing, as in
+/// `user:password@host`. `None` means that the text contains no URL with a password.
 fn password_in_text(text: &str) -> Option<Range<usize>> {
-    let (scheme, at) = (text.find("://")?, text.rfind('@')?);
-    (scheme < at).then(|| password_in_url(text)).flatten()
+    let at = text.rfind('@')?;
+    if text.find("://").is_some_and(|scheme| scheme < at) {
+        return password_in_url(text);
+    }
+    let is_end = |c: char| c.is_whitespace() || "\"'`[],/".contains(c);
+    let start = text[..at].rfind(is_end).map_or(0, |end| end + 1);
+    let colon = start + text[start..at].find(':')?;
+    (colon + 1 < at).then_some(colon + 1..at)
 }
 
 /// Returns those parts of `text` that are in the range `within` and are not `${VARIABLE}` references.

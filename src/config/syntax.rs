@@ -2,11 +2,13 @@
 //!
 //! The TOML parser says what it expected, which often does not name the mistake. For `path = "/v1/\d+"` it expects an
 //! escape, and the remedy is single quotes. So the remedy is derived from the text of the line. A corrected line is
-//! shown only if it is valid TOML.
+//! shown only if it is valid in its section.
 //!
 //! The lines with errors are removed and the rest of the file is checked too, so that one run reports all errors.
 
 mod line;
+mod scan;
+mod value;
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -18,6 +20,11 @@ use super::secrets;
 use super::source::Span;
 
 use line::LineMistake;
+pub(super) use scan::SourceLine;
+
+/// Number of times that lines with errors are removed. Only the errors of the first time are reported, because the later
+/// ones are usually consequences.
+const MAX_REMOVALS: usize = 4;
 
 /// Reports the syntax errors of the configuration file, whose text must be the first in the
 /// [`SourceMap`](super::source::SourceMap).
@@ -25,51 +32,60 @@ use line::LineMistake;
 /// Returns the text that can be parsed. If there are errors, the lines with errors are replaced by spaces. Returns
 /// `None` if the rest of the file cannot be parsed either.
 pub(super) fn check<'i>(text: &'i str, findings: &mut Findings) -> Option<Cow<'i, str>> {
-    let (_, errors) = DeTable::parse_recoverable(text);
-    if errors.is_empty() {
+    if DeTable::parse_recoverable(text).1.is_empty() {
         return Some(Cow::Borrowed(text));
     }
-    secrets::redact_unparsed(text, findings);
+    let lines = scan::lines(text);
+    secrets::redact_lines(&lines, findings);
     if let Some(format) = other_format(text) {
         findings.error(&format.span, format.title, format.help);
         return None;
     }
-    let mut lines = BTreeSet::new();
-    for error in &errors {
-        let span = error.span().unwrap_or(0..0);
-        // A second error on the same line is not reported, because it is usually a consequence of the first.
-        if lines.insert(line_span(text, span.start).start) {
-            report(error.message(), &span, findings);
-        }
+    let mut removed = BTreeSet::new();
+    for value in scan::unclosed_values(&lines) {
+        let mistake = LineMistake::unclosed(&lines, &value);
+        report(&mistake, &lines[value.first], findings);
+        removed.extend(value.first..value.end);
     }
-    let rest = without_lines(text, &lines, findings);
-    let (_, errors) = DeTable::parse_recoverable(&rest);
-    errors.is_empty().then_some(Cow::Owned(rest))
+    let mut rest = without(&lines, &removed, text, findings);
+    for removal in 0..MAX_REMOVALS {
+        let (_, errors) = DeTable::parse_recoverable(&rest);
+        if errors.is_empty() {
+            return Some(Cow::Owned(rest));
+        }
+        for error in &errors {
+            let span = error.span().unwrap_or(0..0);
+            let index = lines.partition_point(|line| line.start <= span.start);
+            let index = index.saturating_sub(1);
+            // A second error on the same line is not reported, because it is usually a consequence of the first.
+            if removed.insert(index) && removal == 0 {
+                report_error(error.message(), &span, &lines[index], findings);
+            }
+        }
+        rest = without(&lines, &removed, text, findings);
+    }
+    None
 }
 
-/// Reports a syntax error. `message` and `span` are those of the TOML parser.
-fn report(message: &str, span: &Span, findings: &mut Findings) {
-    let location = findings.sources.location(span);
-    let start = span.start - location.range.start.min(span.start);
-    // The text in `location` contains no secrets.
-    match LineMistake::find(&location.text, location.range.start) {
-        Some(mistake) => {
-            let part = start + mistake.part.start..start + mistake.part.end;
-            let title = format!("syntax error: {}", mistake.title);
-            findings.error(&part, title, mistake.help);
-        }
-        None => {
-            findings.error(span, format!("syntax error: {message}"), remedy(message));
-        }
+/// Reports a syntax error in a line. `message` and `span` are those of the TOML parser.
+fn report_error(message: &str, span: &Span, line: &SourceLine<'_>, findings: &mut Findings) {
+    let is_repeated = message.contains("duplicate");
+    if let Some(mistake) = LineMistake::find(line).filter(|_| !is_repeated) {
+        return report(&mistake, line, findings);
     }
-}
-
-fn remedy(message: &str) -> &'static str {
-    if message.contains("duplicate") {
+    let help = if is_repeated {
         "a key or section can appear only once: merge both, or rename one of them"
     } else {
         "the file format is TOML: write `key = value` lines below `[section]` headers, with text in quotes"
-    }
+    };
+    findings.error(span, format!("syntax error: {message}"), help);
+}
+
+fn report(mistake: &LineMistake, line: &SourceLine<'_>, findings: &mut Findings) {
+    let part = line.start + mistake.part.start..line.start + mistake.part.end;
+    let is_secret = findings.sources.text(&line.span()) != line.text;
+    let title = format!("syntax error: {}", mistake.title(is_secret));
+    findings.error(&part, title, mistake.help(is_secret));
 }
 
 /// File in another format than TOML.
@@ -81,7 +97,7 @@ struct OtherFormat {
 
 /// Returns which other format a file has; `None` if it is probably TOML with errors.
 fn other_format(text: &str) -> Option<OtherFormat> {
-    let content = text.trim_start();
+    let content = text.trim_start_matches('\u{feff}').trim_start();
     if content.starts_with('{') {
         let start = text.len() - content.len();
         return Some(OtherFormat {
@@ -92,15 +108,19 @@ fn other_format(text: &str) -> Option<OtherFormat> {
                 .into(),
         });
     }
-    let lines = text.lines().map(str::trim_start);
+    let lines = content.lines().map(str::trim_start);
     let mut lines = lines.filter(|line| !line.is_empty() && !line.starts_with('#'));
     let is_yaml = lines.clone().take(2).count() == 2
         && lines
             .all(|line| line == "---" || line.starts_with("- ") || line::yaml_key(line).is_some());
-    let first = text.lines().find(|line| line::yaml_key(line).is_some())?;
+    let first = content
+        .lines()
+        .find(|line| line::yaml_key(line).is_some())?;
     let start = first.as_ptr().addr() - text.as_ptr().addr();
+    let key = first.find(':').map_or(first.len(), |at| at + 1);
     is_yaml.then(|| OtherFormat {
-        span: start..start + first.len(),
+        // Only the key is marked, because the value is possibly a secret.
+        span: start..start + key,
         title: "this file is YAML, but a configuration file is TOML",
         help: "write `[server]` instead of `server:`, `listen = \"127.0.0.1:8080\"` instead of `listen: \
                127.0.0.1:8080`, and `[[route]]` above each route"
@@ -108,49 +128,31 @@ fn other_format(text: &str) -> Option<OtherFormat> {
     })
 }
 
-/// Returns the range of the line that contains the byte at `at`, without its end.
-fn line_span(text: &str, at: usize) -> Span {
-    let at = text.floor_char_boundary(at);
-    let start = text[..at].rfind('\n').map_or(0, |at| at + 1);
-    let end = text[at..].find('\n').map_or(text.len(), |end| at + end);
-    start..end
-}
-
-/// Replaces the lines that start at these offsets by spaces, so that the locations of other lines do not change. If a
-/// line is the header of a section, the complete section is replaced. Otherwise its keys would belong to the previous
-/// section.
-fn without_lines(text: &str, starts: &BTreeSet<usize>, findings: &mut Findings) -> String {
+/// Replaces the lines with these indices by spaces, so that the locations of other lines do not change. If a line is the
+/// header of a section, the complete section is replaced. Otherwise its keys would belong to the previous section.
+fn without(
+    lines: &[SourceLine<'_>],
+    removed: &BTreeSet<usize>,
+    text: &str,
+    findings: &mut Findings,
+) -> String {
     let mut rest = String::with_capacity(text.len());
-    let mut section = String::new();
     let mut is_section_removed = false;
-    for line in text.split_inclusive('\n') {
-        let is_removed = starts.contains(&rest.len());
-        if line.trim_start().starts_with('[') {
+    for (index, line) in lines.iter().enumerate() {
+        let is_removed = removed.contains(&index);
+        if line.is_header {
             is_section_removed = is_removed;
-            section = section_path(line, is_removed);
         }
         if is_removed || is_section_removed {
-            findings.remove_line(&section);
-            let content = line.trim_end_matches(['\r', '\n']);
-            rest.extend(std::iter::repeat_n(' ', content.len()));
-            rest.push_str(&line[content.len()..]);
+            findings.remove_line(&line.section);
+            rest.extend(std::iter::repeat_n(' ', line.text.len()));
         } else {
-            rest.push_str(line);
+            rest.push_str(line.text);
         }
+        let next = lines.get(index + 1).map_or(text.len(), |next| next.start);
+        rest.push_str(&text[rest.len()..next]);
     }
     rest
-}
-
-/// Returns the path of the section with this header, such as `limit.device`. If the header is invalid, its name can be
-/// wrong, so only the first part is returned.
-fn section_path(header: &str, is_invalid: bool) -> String {
-    let name = header.trim().trim_start_matches('[');
-    let name = name.split([']', '#']).next().unwrap_or(name);
-    let name: String = name.chars().filter(|c| !"\"' \t".contains(*c)).collect();
-    match name.split_once('.') {
-        Some((first, _)) if is_invalid => first.to_owned(),
-        _ => name,
-    }
 }
 
 #[cfg(test)]
@@ -179,14 +181,62 @@ mod tests {
 
     #[test]
     fn the_section_of_an_invalid_header_is_removed() {
-        let (_, rest) = problems("[server]\na = 1\n[limit.x\nrate = 2\n[log]\nb = 3\n");
-        let rest = rest.expect("the rest is valid");
-        let lines: Vec<_> = rest.lines().map(str::trim).collect();
-        assert_eq!(lines, ["[server]", "a = 1", "", "", "[log]", "b = 3"]);
+        for header in [
+            "[limit.x",
+            "limit.x]",
+            "[limit x]",
+            ",[limit.x]",
+            "(limit.x)",
+        ] {
+            let text = format!("[server]\na = 1\n{header}\nrate = 2\n[log]\r\nb = 3\n");
+            let (found, rest) = problems(&text);
+            assert_eq!(found.len(), 1, "{found:#?}");
+            let rest = rest.expect("the rest is valid");
+            let lines: Vec<_> = rest.lines().map(str::trim).collect();
+            assert_eq!(lines, ["[server]", "a = 1", "", "", "[log]", "b = 3"]);
+            assert_eq!(rest.len(), text.len());
+        }
+    }
+
+    #[test]
+    fn a_list_that_is_not_closed_is_one_error_at_its_start() {
+        let text = "[upstream.api]\nservers = [\"http://a:1\"\n\n[limit.d]\nrate = \"1/s\"\n";
+        let (found, rest) = problems(text);
         assert_eq!(
-            rest.len(),
-            "[server]\na = 1\n[limit.x\nrate = 2\n[log]\nb = 3\n".len()
+            found,
+            [
+                "2:11 syntax error: the list is not closed / a list ends with `]`: write `servers = [\"http://a:1\"]`"
+            ]
         );
+        assert!(rest.expect("the rest is valid").contains("[limit.d]"));
+
+        let text =
+            "[upstream.api]\nservers = [\n  \"http://a:1\",\n  \"http://b:1\"\nhost = \"server\"\n";
+        let (found, rest) = problems(text);
+        assert_eq!(
+            found,
+            ["2:11 syntax error: the list is not closed / a list ends with `]`"]
+        );
+        assert!(rest.expect("the rest is valid").contains("host = "));
+
+        let (found, _) =
+            problems("[server]\ntls = { cert = \"a\", key = \"b\"\n[log]\naccess = true\n");
+        assert_eq!(
+            found,
+            [
+                "2:7 syntax error: the inline table is not closed / an inline table ends with `}`: write `tls = { cert \
+                 = \"a\", key = \"b\"}`"
+            ]
+        );
+    }
+
+    #[test]
+    fn the_column_is_the_same_with_other_line_ends() {
+        let text = "[server]\nidle_timeout = \"75s\nworkers = 1\n";
+        let unix = problems(text).0;
+        let windows = problems(&text.replace('\n', "\r\n")).0;
+        assert_eq!(unix, windows);
+        assert!(unix[0].starts_with("2:16 "), "{unix:?}");
     }
 
     #[test]
@@ -197,7 +247,9 @@ mod tests {
                 "YAML",
             ),
             ("---\n# comment\nlog:\n  format: json\n", "YAML"),
+            ("\u{feff}log:\n  format: json\n", "YAML"),
             ("\n{\n  \"server\": {}\n}\n", "JSON"),
+            ("\u{feff}{\n  \"server\": {}\n}\n", "JSON"),
         ] {
             let (found, rest) = problems(text);
             assert_eq!(found.len(), 1, "{found:#?}");

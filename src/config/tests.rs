@@ -115,7 +115,7 @@ fn a_syntax_error_does_not_hide_other_errors() {
         "methods are case-sensitive",
         "unknown key `acces`",
         "`path` is missing in [store]",
-        "the brackets of the header do not match",
+        "the brackets of the header `[limit.other` do not match",
     ];
     assert_eq!(titles.len(), expected.len(), "{titles:#?}");
     for (title, expected) in titles.iter().zip(expected) {
@@ -276,6 +276,7 @@ fn flags_override_the_file_and_the_environment() {
         listen: vec!["127.0.0.1:7".parse().expect("an address")],
         upstream: Some("https://other.example".into()),
         admin: Some("127.0.0.1:8".parse().expect("an address")),
+        limit: None,
     };
     let env = [("TIDEGATE__SERVER__LISTEN", "127.0.0.1:1")];
     let loaded = load_with(MINIMAL, &env, &overrides).expect("a valid configuration");
@@ -306,29 +307,35 @@ fn the_upstream_flag_is_an_error_with_several_upstreams() {
 #[test]
 fn a_single_url_gives_a_configuration_without_a_limit_unless_one_is_given() {
     let env = Environment::default();
-    let policy = |url: &str, limit| {
+    let policy = |url: &str, limit: Option<&str>, burst| {
         let overrides = Overrides {
             upstream: Some(url.to_owned()),
+            limit: limit.map(str::to_owned),
             ..Overrides::default()
         };
-        policy_for_upstream(limit, &env, &overrides)
+        policy_for_upstream(burst, &env, &overrides)
     };
-    let limits = |limit| {
-        let Loaded { policy, warnings } = policy("http://127.0.0.1:9000", limit).expect("valid");
+    let url = "http://127.0.0.1:9000";
+    let limits = |limit, burst| {
+        let Loaded { policy, warnings } = policy(url, limit, burst).expect("valid");
         assert!(warnings.is_empty(), "{warnings:?}");
         let route = policy.routes.iter().next().expect("a route");
         let limits = route.limits.iter().map(|limit| limit.quota);
         limits.collect::<Vec<_>>()
     };
-    assert_eq!(limits(None), []);
+    assert_eq!(limits(None, None), []);
     let quota = |burst| Quota::new(NonZeroU32::new(10).unwrap(), Duration::from_secs(1), burst);
-    assert_eq!(limits(Some(("10/s", None))), [quota(9).unwrap()]);
-    assert_eq!(limits(Some(("10/s", Some(3)))), [quota(3).unwrap()]);
+    assert_eq!(limits(Some("10/s"), None), [quota(9).unwrap()]);
+    assert_eq!(limits(Some("10/s"), Some(3)), [quota(3).unwrap()]);
 
-    let errors = policy("127.0.0.1", None).expect_err("not a URL");
+    let errors = policy("127.0.0.1", None, None).expect_err("not a URL");
     assert_eq!(errors.problems()[0].file, "--upstream");
-    let errors = policy("http://127.0.0.1:9000", Some(("often", None))).expect_err("not a rate");
-    assert_eq!(errors.problems()[0].offending, "\"often\"");
+    let errors = policy(url, Some("often"), None).expect_err("not a rate");
+    let problem = &errors.problems()[0];
+    assert_eq!(
+        (problem.file.as_str(), problem.offending.as_str()),
+        ("--limit", "often")
+    );
 }
 
 #[test]

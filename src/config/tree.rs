@@ -16,6 +16,16 @@ pub(super) fn parse(text: &str) -> Spanned<DeTable<'_>> {
     DeTable::parse_recoverable(text).0
 }
 
+/// Writes a text as a TOML string. The quotes are single if the text contains a backslash or a double quote, because
+/// they are ordinary characters there.
+pub(super) fn quote(text: &str) -> String {
+    if text.contains(['\\', '"']) && !text.contains('\'') {
+        format!("'{text}'")
+    } else {
+        format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
+    }
+}
+
 /// Creates a TOML string from a text of an environment variable or a command-line flag.
 pub(super) fn string(span: Span, text: String) -> TomlNode<'static> {
     Spanned::new(span, DeValue::String(Cow::Owned(text)))

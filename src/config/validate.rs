@@ -21,13 +21,59 @@ use super::suggest;
 use super::tree::{TomlNode, default_value, type_name};
 
 use correct::correct;
-use messages::{convert, describe, describe_type, example};
+use messages::{convert, describe, describe_type, named_section};
+
+pub(super) use messages::{example, string_format};
 
 /// Validates the tree of a configuration file. Reports invalid values, removes them from the tree, and sets the
 /// defaults of the keys that are missing.
 pub(super) fn check(file: &mut Spanned<DeTable<'_>>, findings: &mut Findings) {
     let span = file.span();
-    SchemaValidator { findings }.table("", &span, file.get_mut(), &SCHEMA);
+    let item = None;
+    SchemaValidator { findings, item }.table("", &span, file.get_mut(), &SCHEMA);
+}
+
+/// Checks whether a line is valid in a section of a file. `section` is its path, such as `limit.device` or `route[0]`.
+/// The error is the help of the first problem of the line, which is empty for a syntax error.
+pub(super) fn check_line(section: &str, line: &str) -> Result<(), String> {
+    let header = match without_index(section) {
+        "" => String::new(),
+        "route" => "[[route]]".into(),
+        name => format!("[{name}]"),
+    };
+    let text = format!("{header}\n{line}");
+    let (mut file, errors) = DeTable::parse_recoverable(&text);
+    if !errors.is_empty() {
+        return Err(String::new());
+    }
+    // The value of a variable is unknown here. In a section that does not exist, all keys are unknown.
+    if line.contains("${") || schema_at(section).is_none() {
+        return Ok(());
+    }
+    let mut findings = Findings::default();
+    findings.sources.add("", text.as_str());
+    check(&mut file, &mut findings);
+    let mut problems = findings.into_problems().into_iter();
+    match problems.find(|problem| problem.line > 1) {
+        Some(problem) => Err(problem.help),
+        None => Ok(()),
+    }
+}
+
+/// Returns the schema of the section with this path; `None` if there is no such section.
+pub(super) fn schema_at(section: &str) -> Option<&'static Value> {
+    let mut parts = without_index(section)
+        .split('.')
+        .filter(|part| !part.is_empty());
+    parts.try_fold(&*SCHEMA, |schema, part| {
+        let property = property(schema, part)?;
+        Some(property.get("items").unwrap_or(property))
+    })
+}
+
+/// Returns the path of a section without the index of a list, as in `route[0]`.
+fn without_index(section: &str) -> &str {
+    section.split('[').next().unwrap_or(section)
 }
 
 /// Returns the configuration keys that the schema of a table defines.
@@ -96,11 +142,14 @@ pub(super) fn unknown_key(
 
 struct SchemaValidator<'f> {
     findings: &'f mut Findings,
+    /// Table in a list that is being validated: the length of the path of the list, and the index of the table.
+    item: Option<(usize, usize)>,
 }
 
 impl SchemaValidator<'_> {
     fn table(&mut self, at: &str, span: &Span, table: &mut DeTable<'_>, schema: &Value) {
         self.check_required(at, span, table, schema);
+        self.check_name(at, table, schema);
         let entries = std::mem::take(table).into_iter();
         *table = entries
             .filter_map(|(key, mut value)| {
@@ -121,7 +170,7 @@ impl SchemaValidator<'_> {
         };
         for key in strings(schema.get("required")) {
             let is_missing = !table.contains_key(key) && !is_misspelt(key);
-            if is_missing && !self.findings.was_removed(&join(at, key)) {
+            if is_missing && !self.findings.was_removed(&self.indexed(&join(at, key))) {
                 let example = property(schema, key).map_or_else(String::new, |p| example(key, p));
                 self.findings.error(
                     span,
@@ -130,6 +179,32 @@ impl SchemaValidator<'_> {
                 );
             }
         }
+    }
+
+    /// Reports a section without the name that it requires, such as `[limit]` instead of `[limit.NAME]`, and removes its
+    /// keys.
+    fn check_name(&mut self, at: &str, table: &mut DeTable<'_>, schema: &Value) {
+        let Some(section) = named_values(schema).filter(|section| types(section) == ["object"])
+        else {
+            return;
+        };
+        let is_key = |key: &str, value: &TomlNode<'_>| {
+            !matches!(value.get_ref(), DeValue::Table(_)) && property(section, key).is_some()
+        };
+        let mut keys = table.iter();
+        let Some((key, _)) = keys.find(|(key, value)| is_key(key.get_ref(), value)) else {
+            return;
+        };
+        self.findings.error(
+            &key.span(),
+            format!("`{}` is in [{at}], which has no name", key.get_ref()),
+            format!("write {} above it", named_section(at)),
+        );
+        let entries = std::mem::take(table).into_iter();
+        *table = entries
+            .filter(|(key, value)| !is_key(key.get_ref(), value))
+            .collect();
+        self.remove(at);
     }
 
     fn set_defaults(&mut self, at: &str, table: &mut DeTable<'_>, schema: &Value) {
@@ -159,16 +234,32 @@ impl SchemaValidator<'_> {
             unknown_key(self.findings, &span, key, at, schema);
             // The value probably belongs to the similar key, so what this value contains is not reported as missing.
             if let Some(similar) = suggest::closest(key, known_keys(schema)) {
-                self.findings.remove(&join(at, similar));
+                self.remove(&join(at, similar));
             }
             return false;
         };
         let path = join(at, key);
         let is_valid = self.key(&span, key, schema) && self.node(&path, value, property);
         if !is_valid {
-            self.findings.remove(&path);
+            self.remove(&path);
         }
         is_valid
+    }
+
+    /// Records that the value at a path is removed.
+    fn remove(&mut self, path: &str) {
+        let path = self.indexed(path);
+        self.findings.remove(&path);
+    }
+
+    /// Adds the index of the table in a list to a path, as in `route[0].path`. Messages show paths without it.
+    fn indexed(&self, path: &str) -> String {
+        match self.item {
+            Some((list, index)) if path.len() >= list => {
+                format!("{}[{index}]{}", &path[..list], &path[list..])
+            }
+            _ => path.to_owned(),
+        }
     }
 
     /// Validates the name of an entry if the user chooses the names in this table, such as `[limit.NAME]`. Otherwise
@@ -225,7 +316,8 @@ impl SchemaValidator<'_> {
     fn list(&mut self, at: &str, span: &Span, items: &mut DeArray<'_>, schema: &Value) -> bool {
         let bound = |name| schema.get(name).and_then(Value::as_u64);
         let count = items.len() as u64;
-        if bound("minItems").is_some_and(|least| count < least) {
+        let is_partial = self.findings.was_removed(&self.indexed(at));
+        if bound("minItems").is_some_and(|least| count < least) && !is_partial {
             let example = example(last_segment(at), schema);
             self.findings.error(
                 span,
@@ -248,16 +340,23 @@ impl SchemaValidator<'_> {
             let taken = std::mem::replace(items, DeArray::new());
             *items = taken
                 .into_iter()
-                .filter_map(|mut item| {
+                .enumerate()
+                .filter_map(|(index, mut item)| {
                     let found = type_name(item.get_ref());
                     let is_valid = if accepts_type(entry, found) {
-                        self.node(at, &mut item, entry)
+                        let outer = self.item;
+                        if found == "object" {
+                            self.item = outer.or(Some((at.len(), index)));
+                        }
+                        let is_valid = self.node(at, &mut item, entry);
+                        self.item = outer;
+                        is_valid
                     } else {
                         self.report_wrong_type(at, &item.span(), found, entry, schema);
                         false
                     };
                     if !is_valid {
-                        self.findings.remove(at);
+                        self.remove(at);
                     }
                     is_valid.then_some(item)
                 })

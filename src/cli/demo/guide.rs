@@ -23,8 +23,8 @@ struct GuideStep {
     title: &'static str,
     text: &'static str,
     commands: Vec<String>,
-    /// Requests that the button on the page sends: method, path, headers, body and number. `None` for no button.
-    requests: Option<Value>,
+    /// Requests that the button on the page sends: method, path, headers and body. Empty for no button.
+    requests: Vec<Value>,
 }
 
 impl Guide {
@@ -67,22 +67,21 @@ impl Guide {
         let register = format!("http://{host}/o/client/register");
         let payments = format!("http://{host}/v1/payments");
         let status = "curl -s -o /dev/null -w '%{http_code}\\n'";
-        let request = |method, path, headers, body, times| {
-            Some(
-                json!({"method": method, "path": path, "headers": headers, "body": body, "times": times}),
-            )
+        let request = |path, header| json!({"method": "GET", "path": path, "headers": header});
+        let other_order = ORDER.replace("1200", "9900");
+        let pay = |headers: Value, order: &str| json!({"method": "POST", "path": "/v1/payments", "headers": headers, "body": order});
+        let curl_pay = |key: &str, order: &str| {
+            format!("curl -i -X POST -H 'Idempotency-Key: {key}' -d '{order}' {payments}")
         };
-        let keyed = json!({"Idempotency-Key": "order-17"});
         let mut steps = vec![
             GuideStep {
                 title: "Exceed a rate limit",
                 text: "Registration: 1 request per second per client, with a burst of 3.\n\
-                       The first four requests get 200. The fifth gets 429 with Retry-After.",
-                commands: vec![
-                    format!("for i in 1 2 3 4 5; do {status} {register}; done"),
-                    format!("curl -i {register}"),
-                ],
-                requests: request("GET", "/o/client/register", json!({}), Value::Null, 5),
+                       The first four requests get 200. The next ones get 429 with Retry-After.",
+                commands: vec![format!(
+                    "for i in 1 2 3 4 5; do {status} {register}; done; curl -i {register}"
+                )],
+                requests: vec![request("/o/client/register", json!({})); 6],
             },
             GuideStep {
                 title: "Be another client",
@@ -91,13 +90,10 @@ impl Guide {
                 commands: vec![format!(
                     "curl -i -H 'X-Forwarded-For: 203.0.113.7' {register}"
                 )],
-                requests: request(
-                    "GET",
+                requests: vec![request(
                     "/o/client/register",
                     json!({"X-Forwarded-For": "203.0.113.7"}),
-                    Value::Null,
-                    1,
-                ),
+                )],
             },
             GuideStep {
                 title: "Repeat a payment safely",
@@ -105,28 +101,23 @@ impl Guide {
                        Idempotency-Key make one payment.\n\
                        Send this request twice. The second response is the same payment, with `idempotent-replayed: \
                        true`.",
-                commands: vec![format!(
-                    "curl -i -X POST -H 'Idempotency-Key: order-17' -d '{ORDER}' {payments}"
-                )],
-                requests: request("POST", "/v1/payments", keyed.clone(), ORDER.into(), 2),
+                commands: vec![curl_pay("order-17", ORDER)],
+                requests: vec![pay(json!({"Idempotency-Key": "order-17"}), ORDER); 2],
             },
             GuideStep {
                 title: "Use a key for another payment",
-                text: "The same key with another payment gets 422. Without a key, each request makes a new payment:",
+                text: "The same key with another payment gets 422, and this payment is not made. Without a key, each \
+                       request makes a new payment:",
                 commands: vec![
-                    format!(
-                        "curl -i -X POST -H 'Idempotency-Key: order-17' -d '{}' {payments}",
-                        ORDER.replace("1200", "9900")
-                    ),
+                    curl_pay("order-18", ORDER),
+                    curl_pay("order-18", &other_order),
                     format!("curl -i -X POST -d '{ORDER}' {payments}"),
                 ],
-                requests: request(
-                    "POST",
-                    "/v1/payments",
-                    keyed,
-                    ORDER.replace("1200", "9900").into(),
-                    1,
-                ),
+                requests: vec![
+                    pay(json!({"Idempotency-Key": "order-18"}), ORDER),
+                    pay(json!({"Idempotency-Key": "order-18"}), &other_order),
+                    pay(json!({}), ORDER),
+                ],
             },
             GuideStep {
                 title: "Test a client with scripted failures",
@@ -135,7 +126,7 @@ impl Guide {
                 commands: vec![format!(
                     "for i in 1 2 3; do {status} http://{host}/flaky/429,429:2,200; done"
                 )],
-                requests: request("GET", "/flaky/429,429:2,200", json!({}), Value::Null, 3),
+                requests: vec![request("/flaky/429,429:2,200", json!({})); 3],
             },
         ];
         if let Some(admin) = self.admin {
@@ -143,7 +134,7 @@ impl Guide {
                 title: "Read the metrics",
                 text: "Metrics with the number of rejected requests:",
                 commands: vec![format!("curl -s http://{admin}/metrics | grep refused")],
-                requests: None,
+                requests: vec![],
             });
         }
         steps
@@ -168,8 +159,8 @@ impl GuideStep {
             mark_code(&escape(self.text)),
             escape(&self.commands.join("\n"))
         );
-        if let Some(requests) = &self.requests {
-            let requests = escape(&requests.to_string());
+        if !self.requests.is_empty() {
+            let requests = escape(&Value::from(self.requests.clone()).to_string());
             let _ = write!(
                 html,
                 "<button type=\"button\" data-requests=\"{requests}\">Send from this page</button>\

@@ -61,10 +61,12 @@ impl LoggedRequest {
         let (outcome, code) = self.outcome();
         // The time of day, without the date and the microseconds.
         let time = self.time.get(11..19).unwrap_or(&self.time);
-        let request = format!(
-            "{} {:4} {}  client {}",
-            self.status, self.method, self.path, self.client
-        );
+        // A malformed request has no client.
+        let client = match self.client.as_str() {
+            "" => String::new(),
+            client => format!("  client {client}"),
+        };
+        let request = format!("{} {:4} {}{client}", self.status, self.method, self.path);
         let outcome = outcome.map_or_else(String::new, |outcome| format!("  <- {outcome}"));
         if colour {
             format!("{time} \u{1b}[{code}m{request}{outcome}\u{1b}[0m")
@@ -79,16 +81,16 @@ impl LoggedRequest {
             let outcome = format!("REJECTED by the limit '{limit}', retry in {wait} ms");
             return (Some(outcome), RED);
         }
-        let color = if self.status.starts_with(['4', '5']) {
+        let colour = if self.status.starts_with(['4', '5']) {
             RED
         } else {
             GREEN
         };
         match (self.idempotency.as_deref(), &self.reason) {
             (Some("replayed"), _) => (Some("REPLAYED, not executed again".into()), CYAN),
-            (Some(other), None) => (Some(other.to_owned()), color),
-            (_, Some(reason)) => (Some(format!("REJECTED: {reason}")), color),
-            (None, None) => (None, color),
+            (Some(other), None) => (Some(other.to_owned()), colour),
+            (_, Some(reason)) => (Some(format!("REJECTED: {reason}")), colour),
+            (None, None) => (None, colour),
         }
     }
 

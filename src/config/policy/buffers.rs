@@ -34,6 +34,7 @@ pub(super) fn resolve<'a>(section: &'a ServerSection, findings: &mut Findings) -
     };
     if let Some(span) = bounds.per_client
         && value.per_client > value.total
+        && !findings.was_removed("server.max_buffered")
     {
         let title = format!(
             "`max_buffered_per_client` is {} bytes, which is above `max_buffered` of {} bytes",

@@ -3,6 +3,7 @@
 //! The gateway reads the certificates again when it starts, with the same functions. Reading them here reports an
 //! unusable file with its location in the configuration, also by `tidegate check`.
 
+use std::io::ErrorKind;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -87,6 +88,9 @@ fn check_listener(tls: &TlsTable, findings: &mut Findings) {
 fn report(what: &str, file: &Located<FilePath>, error: &PemFileError, findings: &mut Findings) {
     let help = match error {
         PemFileError::Unreadable(_) => where_to_look(what, &file.value),
+        PemFileError::KeyInsteadOfCertificate if what == "CA" => {
+            "write a file with the certificates of the certificate authorities, without private keys".into()
+        }
         PemFileError::KeyInsteadOfCertificate | PemFileError::CertificateInsteadOfKey => {
             "write the certificate in `cert` and the private key in `key`; the two files may be swapped".into()
         }
@@ -136,10 +140,14 @@ pub(super) fn read_secret<T: FromStr<Err = ValueError>>(
     let text = match std::fs::read_to_string(&file.value.0) {
         Ok(text) => text,
         Err(error) => {
+            let help = match error.kind() {
+                ErrorKind::InvalidData => format!("write the {what} as text in UTF-8"),
+                _ => where_to_look(what, &file.value),
+            };
             findings.error(
                 &file.span,
                 format!("cannot read the file that contains the {what}: {error}"),
-                where_to_look(what, &file.value),
+                help,
             );
             return None;
         }

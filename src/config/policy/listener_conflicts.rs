@@ -22,6 +22,10 @@ pub(super) fn check(file: &File, findings: &mut Findings) {
             .iter()
             .find(|(earlier, _)| conflict(*earlier, *address));
         if let Some((taken, earlier)) = earlier {
+            // The default address has no effect if an invalid address was removed.
+            if **earlier == NOT_CONFIGURED && findings.was_removed("server.listen") {
+                continue;
+            }
             let problem = findings.error(
                 span,
                 format!("two listeners cannot use the same address: `{address}` conflicts with `{taken}`"),

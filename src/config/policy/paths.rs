@@ -11,6 +11,7 @@ use std::ops::Range;
 
 use super::super::located::Located;
 use super::super::problem::Findings;
+use super::super::tree::quote;
 use crate::route::{AmbiguousPaths, RouteMatch, Unmatchable, check_matchable, check_pattern};
 
 use rewrite::{SegmentMeaning, control_character, escape_name, query, segments};
@@ -21,37 +22,32 @@ struct Mistake {
     title: String,
 }
 
-/// Checks the syntax of the patterns of a route. Returns whether all are valid.
-pub(super) fn check_syntax(patterns: &[Located<String>], findings: &mut Findings) -> bool {
-    let mut valid = true;
-    for Located { span, value } in patterns {
-        let Err(error) = check_pattern(value) else {
-            continue;
-        };
-        valid = false;
-        // A parameter in braces is a syntax error, so it is searched only here.
-        if let Some(mistake) = parameter(value) {
-            let span = findings.sources.inside(span, value, mistake.part);
-            findings.error(&span, mistake.title, remedy(value));
-            continue;
-        }
-        let span = match error.span() {
-            Some(part) => findings.sources.inside(span, value, part),
-            None => span.clone(),
-        };
-        findings.error(
-            &span,
+/// Checks the syntax of a pattern. Returns whether it is valid.
+pub(super) fn check_syntax(pattern: &Located<String>, findings: &mut Findings) -> bool {
+    let Located { span, value } = pattern;
+    let Err(error) = check_pattern(value) else {
+        return true;
+    };
+    // A parameter in braces is a syntax error, so it is searched only here.
+    let (part, title) = match parameter(value) {
+        Some(mistake) => (Some(mistake.part), mistake.title),
+        None => (
+            error.span(),
             format!("`path` is not a valid pattern: {error}"),
-            "write a regular expression for the path, such as \"/api/v2/\" or \"/users/[0-9]+$\"",
-        );
-    }
-    valid
+        ),
+    };
+    let part = part.map_or_else(
+        || span.clone(),
+        |part| findings.sources.inside(span, value, part),
+    );
+    findings.error(&part, title, remedy(value));
+    false
 }
 
 /// Reports patterns of a route that no request can match, and patterns that are probably mistakes. `patterns` are those
 /// of `route`, with their locations.
-pub(super) fn check_meaning<'a>(
-    patterns: impl IntoIterator<Item = &'a Located<String>>,
+pub(super) fn check_meaning(
+    patterns: &[&Located<String>],
     route: &RouteMatch,
     findings: &mut Findings,
 ) {
@@ -111,12 +107,8 @@ fn mistake(pattern: &str, unmatchable: Option<&Unmatchable>) -> Option<Mistake> 
 }
 
 fn url(pattern: &str) -> Option<Mistake> {
-    let scheme = pattern.find("://")?;
-    let is_scheme = pattern[..scheme]
-        .bytes()
-        .all(|byte| byte.is_ascii_lowercase());
-    (is_scheme && scheme > 0).then(|| Mistake {
-        part: 0..rewrite::origin_end(pattern),
+    rewrite::origin_end(pattern).map(|end| Mistake {
+        part: 0..end,
         title:
             "`path` contains a scheme and a host, but a route matches only the path of a request"
                 .into(),
@@ -214,7 +206,7 @@ fn remedy(pattern: &str) -> String {
             } else {
                 ""
             };
-            format!("write {}{meaning}", quoted(&corrected))
+            format!("write {}{meaning}", quote(&corrected))
         }
         None => {
             "write a regular expression for the path, such as \"/api/v2/\" or \"/users/[0-9]+$\""
@@ -235,15 +227,6 @@ fn corrected(pattern: &str) -> Option<String> {
     };
     let works = check_pattern(&rewritten).is_ok() && check_matchable(&rewritten, &route).is_none();
     (works && rewritten != pattern).then_some(rewritten)
-}
-
-/// Writes a pattern as a TOML string. A backslash is an ordinary character only in single quotes.
-fn quoted(pattern: &str) -> String {
-    if pattern.contains('\\') && !pattern.contains('\'') {
-        format!("'{pattern}'")
-    } else {
-        format!("\"{}\"", pattern.replace('\\', "\\\\").replace('"', "\\\""))
-    }
 }
 
 #[cfg(test)]
@@ -275,6 +258,13 @@ mod tests {
             ("https://api.example/v1", "/v1"),
             ("/users\u{8}", r"/users\b"),
             ("users/:id/*", "/users/[^/]+/"),
+            ("/users/:id(\\d+)", "/users/(\\d+)"),
+            ("/users/:id.json", "/users/[^/]+.json"),
+            ("*", "/"),
+            ("(v1|v2)/x", "/(v1|v2)/x"),
+            ("GET /v1", "/v1"),
+            (" /a", "/a"),
+            ("/%C3%A9", "/é"),
         ] {
             assert_eq!(corrected(pattern).as_deref(), Some(expected), "{pattern}");
         }

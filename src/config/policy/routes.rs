@@ -65,19 +65,26 @@ pub(super) fn resolve(
         used_limits: BTreeSet::new(),
         used_scenarios: BTreeSet::new(),
         findings,
+        at: String::new(),
     };
     let mut routes = Vec::new();
     let mut spans = Vec::new();
-    for section in &file.route {
+    let mut is_partial = Vec::new();
+    for (index, section) in file.route.iter().enumerate() {
+        resolver.at = format!("route[{index}]");
         if let Some(route) = resolver.route(section) {
             routes.push(route);
             spans.push(path_span(section));
+            is_partial.push(resolver.was_removed("path") || resolver.was_removed("methods"));
         }
     }
     resolver.report_unused(file);
     let matches: Vec<_> = routes.iter().map(|(matches, _)| matches.clone()).collect();
     for shadowed in find_shadowed(&matches) {
         let [earlier, later] = [shadowed.earlier, shadowed.later];
+        if is_partial[earlier] || is_partial[later] {
+            continue;
+        }
         findings
             .error(
                 &spans[later],
@@ -162,13 +169,19 @@ struct Resolver<'a> {
     used_limits: BTreeSet<&'a str>,
     used_scenarios: BTreeSet<&'a str>,
     findings: &'a mut Findings,
+    /// Path of the current route, such as `route[0]`.
+    at: String,
 }
 
 impl<'a> Resolver<'a> {
+    /// Whether an invalid value of this key of the current route was removed.
+    fn was_removed(&self, key: &str) -> bool {
+        self.findings.was_removed(&format!("{}.{key}", self.at))
+    }
+
     fn route(&mut self, section: &'a Located<RouteSection>) -> Option<(RouteMatch, RoutePolicy)> {
         let Located { span, value: route } = section;
         let name = self.name(route);
-        let patterns = self.patterns(route);
         let scenario = self.scenario(route);
         let upstream = match (&route.scenario, &route.upstream, self.upstreams) {
             (Some(_), None, []) => None,
@@ -181,6 +194,15 @@ impl<'a> Resolver<'a> {
             let methods = methods.0.iter().map(|method| method.value.0.clone());
             methods.collect::<Vec<_>>()
         });
+        let valid = self.patterns(route);
+        let name: Arc<str> = name.unwrap_or_default().into();
+        let matches = RouteMatch {
+            name: Arc::clone(&name),
+            patterns: valid.iter().map(|pattern| pattern.value.clone()).collect(),
+            methods: methods.clone(),
+            ambiguous_paths: route.ambiguous_paths,
+        };
+        paths::check_meaning(&valid, &matches, self.findings);
         if methods.as_ref().is_some_and(Vec::is_empty) {
             return None;
         }
@@ -193,15 +215,14 @@ impl<'a> Resolver<'a> {
             .idempotency
             .as_ref()
             .and_then(|section| idempotency::resolve(section, context, self.findings));
-        let name: Arc<str> = name?.into();
-        let matches = RouteMatch {
-            name: Arc::clone(&name),
-            patterns: patterns?,
-            methods,
-            ambiguous_paths: route.ambiguous_paths,
-        };
-        let patterns = route.path.iter().flat_map(|path| &path.0);
-        paths::check_meaning(patterns, &matches, self.findings);
+        let is_complete = route.name.is_some()
+            && route
+                .path
+                .as_ref()
+                .is_some_and(|path| path.0.len() == valid.len());
+        if !is_complete {
+            return None;
+        }
         let upstream = match upstream {
             Some(found) => Some(found?),
             None => None,
@@ -259,10 +280,11 @@ impl<'a> Resolver<'a> {
         Some(name)
     }
 
-    fn patterns(&mut self, route: &RouteSection) -> Option<Vec<String>> {
-        let path = route.path.as_ref()?;
-        paths::check_syntax(&path.0, self.findings)
-            .then(|| path.0.iter().map(|pattern| pattern.value.clone()).collect())
+    /// Returns the patterns of a route that are valid, and reports the others.
+    fn patterns(&mut self, route: &'a RouteSection) -> Vec<&'a Located<String>> {
+        let all = route.path.iter().flat_map(|path| &path.0);
+        all.filter(|pattern| paths::check_syntax(pattern, self.findings))
+            .collect()
     }
 
     fn upstream(&mut self, route: &'a RouteSection, header: &Span) -> Option<UpstreamId> {
@@ -299,6 +321,7 @@ impl<'a> Resolver<'a> {
                 );
                 None
             }
+            _ if self.was_removed("upstream") => None,
             several => {
                 let names: Vec<_> = several.iter().map(|upstream| &*upstream.name).collect();
                 self.findings.error(
@@ -409,8 +432,8 @@ impl<'a> Resolver<'a> {
             return Some(cost);
         };
         let capacity = tightest.quota.capacity();
-        if cost > capacity {
-            let name = &tightest.name;
+        let name = &tightest.name;
+        if cost > capacity && !self.findings.was_removed(&format!("limit.{name}.burst")) {
             self.findings.error(
                 span,
                 format!(

@@ -17,6 +17,22 @@ pub(super) fn method(text: &str) -> Result<Method, ValueError> {
             format!("write \"{registered}\""),
         ));
     }
+    if matches!(text, "*" | "ANY" | "ALL") {
+        return Err(ValueError::new(
+            format!("`{text}` does not stand for all methods"),
+            "remove `methods`: without it, a route matches all methods",
+        ));
+    }
+    if text.contains('|') {
+        let methods: Vec<_> = text
+            .split('|')
+            .map(|method| format!("\"{method}\""))
+            .collect();
+        return Err(ValueError::new(
+            format!("`{text}` is not a valid request method"),
+            format!("write [{}]", methods.join(", ")),
+        ));
+    }
     Method::from_bytes(text.as_bytes()).map_err(|_| {
         ValueError::new(
             format!("`{text}` is not a valid request method"),

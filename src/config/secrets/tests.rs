@@ -53,6 +53,33 @@ fn no_problem_of_a_file_shows_a_secret() {
         let shown = problems(&text, &[]);
         assert!(!shown.contains("s3cret"), "{shown}");
     }
+    for text in [
+        "[server]\ntoken = \"s3cret\"\n",
+        "token = \"s3cret\"\n",
+        "[upstream.z]\npassword = \"s3cret\"\n",
+        "[admin]\nauth.token = \"s3cret\"\n",
+        "[admin]\nauth = { token = [\"s3cret\"] }\n",
+        "admin = [{ token = \"s3cret\" }]\n",
+        "[upstream.a]\nservers = [\"gate:s3cret@host:9000\"]\n",
+        "[admin]\ntokn = \"s3cret\n",
+        "[admin]\nTOKEN = \"s3cret\n",
+        "[admin]\ntoken: s3cret\n",
+        "[admin]\ntoken s3cret\n",
+        "[admin]\ntoken = \"s3\" s3cret\n",
+        "[admin]\ntoken = \"\"\"\ns3cret-\\dx\n\"\"\"\n",
+        "[admin]\ntoken = [\n\"s3cret\" 1\n]\n",
+        "[admin]\ntoken = \"a\"\ntoken = \"s3cret\"\n",
+        "[store]\npasswd = \"s3cret\n",
+        "[store]\nurl = [\"redis:/:s3cret@a\", \"redis://:s3cret@b\"\n",
+        "[store]\nurl: redis://:s3cret@a, redis://:s3cret@b\n",
+        "[store]\nurl = [\n\"me:s3cret@h\" \"x\"\n]\n",
+        "admin = { token_file = \"x\", token = \"s3cret\" y }\n",
+        "admin:\n  token: s3cret\n",
+        "token: s3cret\nother: x\n",
+    ] {
+        let shown = problems(text, &[]);
+        assert!(!shown.contains("s3cret"), "{text}: {shown}");
+    }
     let inline = problems("admin = { token = \"s3cret\", listen = }\n", &[]);
     assert!(!inline.contains("s3cret"), "{inline}");
 }

@@ -2,44 +2,97 @@
 
 use std::ops::Range;
 
-use toml::de::DeTable;
+use serde_json::Value;
+
+use super::super::suggest;
+use super::super::validate::{self, example};
+use super::scan::{
+    Header, SourceLine, UnclosedValue, first_part, header, section_schema, without_comment,
+};
+use super::value;
+
+/// Maximum length of a value in the title of a problem, and of a corrected line in its help, in characters.
+const MAX_SHOWN: usize = 200;
 
 /// Mistake in a line that is not valid TOML.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LineMistake {
-    /// What is wrong, in a few words.
-    pub(super) title: String,
-    /// The corrected line, and the rule of TOML.
-    pub(super) help: String,
+    /// What is wrong, in a few words. `{}` stands for `written`.
+    title: String,
+    /// The rule of TOML that the line violates.
+    rule: String,
+    /// The text that is wrong.
+    written: String,
+    /// The corrected line, which is valid in its section.
+    corrected: Option<String>,
+    /// An example of the line, if there is no corrected line.
+    example: Option<String>,
     /// Part of the line that is wrong, as a range of bytes.
     pub(super) part: Range<usize>,
 }
 
 impl LineMistake {
-    /// Returns the mistake in a line, with a correction that is valid TOML. Returns `None` if the line has no common
-    /// mistake. `at` is the position in the line at which the parser found the error.
-    pub(super) fn find(line: &str, at: usize) -> Option<Self> {
-        let start = line.len() - line.trim_start().len();
-        let text = line.trim();
-        let mistake = comment(text)
-            .or_else(|| header(text))
-            .or_else(|| escape(text, at.saturating_sub(start)))
-            .or_else(|| assignment(text))?;
-        let valid = DeTable::parse_recoverable(&mistake.corrected).1.is_empty();
-        valid.then(|| Self {
-            title: mistake.title,
-            help: format!("{}: write `{}`", mistake.rule, mistake.corrected),
-            part: start + mistake.part.start..start + mistake.part.end,
-        })
+    /// Returns the mistake in a line; `None` if it has no common mistake.
+    pub(super) fn find(line: &SourceLine<'_>) -> Option<Self> {
+        let text = line.text.trim_start_matches('\u{feff}');
+        if let Some(header) = header(text) {
+            return (!header.is_valid).then(|| invalid_header(&header, text, line.text));
+        }
+        comment(line.text).or_else(|| assignment(line))
     }
-}
 
-/// Mistake in a line, with a correction that is possibly not valid.
-struct Candidate {
-    title: String,
-    rule: &'static str,
-    corrected: String,
-    part: Range<usize>,
+    /// Returns the mistake of a value that is not closed.
+    pub(super) fn unclosed(lines: &[SourceLine<'_>], value: &UnclosedValue) -> Self {
+        let line = &lines[value.first];
+        let (what, end) = match value.open[0] {
+            '{' => ("inline table", '}'),
+            _ => ("list", ']'),
+        };
+        let content = without_comment(line.text).trim();
+        let brackets = value.open.iter().rev();
+        let brackets: String = brackets
+            .map(|c| if *c == '{' { '}' } else { ']' })
+            .collect();
+        let corrected = format!("{}{brackets}", content.trim_end_matches(','));
+        // The end of a value of several lines is unknown.
+        let rest = lines[value.first + 1..value.end].iter();
+        let is_one_line = rest
+            .clone()
+            .all(|line| without_comment(line.text).trim().is_empty());
+        let is_valid = is_one_line && validate::check_line(&line.section, &corrected).is_ok();
+        Self {
+            title: format!("the {what} is not closed"),
+            rule: format!(
+                "{} {what} ends with `{end}`",
+                if what == "list" { "a" } else { "an" }
+            ),
+            written: String::new(),
+            corrected: is_valid.then_some(corrected),
+            example: None,
+            part: value.at..line.text.trim_end().len(),
+        }
+    }
+
+    /// Returns what is wrong. If the line contains a secret, its value is not shown.
+    pub(super) fn title(&self, is_secret: bool) -> String {
+        let written = if is_secret { "***" } else { &self.written };
+        match written.char_indices().nth(MAX_SHOWN) {
+            Some((end, _)) => self.title.replace("{}", &format!("{}…", &written[..end])),
+            None => self.title.replace("{}", written),
+        }
+    }
+
+    /// Returns the rule, and the corrected line unless it contains a secret.
+    pub(super) fn help(&self, is_secret: bool) -> String {
+        let is_shown = |line: &&String| !is_secret && line.chars().count() <= MAX_SHOWN;
+        let corrected = self.corrected.as_ref().filter(is_shown);
+        let rule = &self.rule;
+        match (corrected, &self.example) {
+            (Some(line), _) => format!("{rule}: write `{line}`"),
+            (None, Some(example)) => format!("{rule}: write for example {example}"),
+            (None, None) => rule.clone(),
+        }
+    }
 }
 
 /// Returns the key of a line in YAML, such as `listen: 80`.
@@ -51,225 +104,305 @@ pub(super) fn yaml_key(line: &str) -> Option<&str> {
     (is_value && is_bare_key(key)).then_some(key)
 }
 
-fn is_bare_key(text: &str) -> bool {
+/// Whether a text is a key without quotes, or several such keys with dots between them.
+pub(super) fn is_bare_key(text: &str) -> bool {
     let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
     !text.is_empty() && text.bytes().all(is_part)
 }
 
 /// `// text` and `; text`, which are comments in other formats.
-fn comment(text: &str) -> Option<Candidate> {
+fn comment(line: &str) -> Option<LineMistake> {
+    let text = line.trim();
     let marker = ["//", ";"]
         .into_iter()
         .find(|marker| text.starts_with(marker))?;
-    let content = text[marker.len()..].trim_start();
-    Some(Candidate {
+    let start = line.len() - line.trim_start().len();
+    Some(LineMistake {
         title: format!("`{marker}` does not start a comment"),
-        rule: "a comment starts with `#`",
-        corrected: format!("# {content}"),
-        part: 0..marker.len(),
+        rule: "a comment starts with `#`".into(),
+        written: String::new(),
+        corrected: Some(format!("# {}", text[marker.len()..].trim_start())),
+        example: None,
+        part: start..start + marker.len(),
     })
 }
 
-/// `[server` and `[[route]`, in which brackets are missing.
-fn header(text: &str) -> Option<Candidate> {
-    let name = text.trim_start_matches('[');
-    let opened = text.len() - name.len();
-    let name = name.split('#').next().unwrap_or(name).trim_end();
-    let bare = name.trim_end_matches(']');
-    let closed = name.len() - bare.len();
-    if opened == 0 || opened > 2 || opened == closed || !is_bare_key(bare) {
-        return None;
-    }
-    let brackets = opened.max(closed);
-    Some(Candidate {
-        title: "the brackets of the header do not match".into(),
-        rule: "a header opens and closes with the same number of brackets",
-        corrected: format!("{}{bare}{}", "[".repeat(brackets), "]".repeat(brackets)),
-        part: 0..opened + name.len(),
-    })
-}
-
-/// `path = "/v1/\d+"`, whose `\d` is not an escape of TOML. `at` is the position of the error, after the backslash.
-fn escape(text: &str, at: usize) -> Option<Candidate> {
-    let backslash = at.checked_sub(1)?;
-    let letter = text.get(at..)?.chars().next()?;
-    if text.as_bytes().get(backslash) != Some(&b'\\') {
-        return None;
-    }
-    let open = text[..backslash].rfind('"')?;
-    let close = at + text[at..].find('"')?;
-    let content = &text[open + 1..close];
-    let corrected = if content.contains('\'') {
-        format!(
-            "{}{}{}",
-            &text[..open],
-            toml_string(content),
-            &text[close + 1..]
-        )
-    } else {
-        format!("{}'{content}'{}", &text[..open], &text[close + 1..])
+/// `[server` and `[[route]`, in which brackets are missing, and `[limit device]`.
+fn invalid_header(header: &Header, text: &str, line: &str) -> LineMistake {
+    let known = section_schema(&header.name);
+    let similar = || {
+        let sections = validate::known_keys(&super::super::schema::SCHEMA);
+        let similar = suggest::closest(first_part(&header.name), sections)?;
+        Some(header.name.replacen(first_part(&header.name), similar, 1))
     };
-    Some(Candidate {
-        title: format!("`\\{letter}` is not an escape of TOML"),
-        rule: "in single quotes, a backslash is an ordinary character",
+    let name = match known {
+        Some(_) => Some(header.name.clone()),
+        None => similar(),
+    };
+    let corrected = name.and_then(|name| {
+        let schema = validate::schema_at(&name)?;
+        let is_table = schema.get("properties").is_some();
+        match name.as_str() {
+            "route" => Some("[[route]]".into()),
+            _ => is_table.then(|| format!("[{name}]")),
+        }
+    });
+    let corrected =
+        corrected.filter(|header| validate::check_line("", header) != Err(String::new()));
+    let is_named = known.is_some_and(|schema| validate::named_values(schema).is_some());
+    let example = (corrected.is_none() && is_named).then(|| {
+        format!(
+            "`[{}.NAME]`, with a name of your choice",
+            first_part(&header.name)
+        )
+    });
+    let content = without_comment(text).trim();
+    let start = line.find(content).unwrap_or(0);
+    let is_name_valid = content.trim_matches(['[', ']']) == header.name;
+    LineMistake {
+        title: if is_name_valid {
+            "the brackets of the header `{}` do not match".into()
+        } else {
+            "`{}` is not the header of a section".into()
+        },
+        rule: "a header is a name in brackets".into(),
+        written: content.into(),
         corrected,
-        part: backslash..at + letter.len_utf8(),
+        example,
+        part: start..start + content.len(),
+    }
+}
+
+/// `key: value`, `key value`, and `key = value` with a value that is not valid.
+fn assignment(line: &SourceLine<'_>) -> Option<LineMistake> {
+    let indent = line.text.len() - line.text.trim_start().len();
+    let text = line.text.trim();
+    let key = &text[..text.find(['=', ':', ' ', '\t']).unwrap_or(text.len())];
+    if !is_bare_key(key.trim_matches(['"', '\''])) {
+        return None;
+    }
+    let after = &text[key.len()..];
+    let written = after.trim_start_matches(['=', ':', ' ', '\t', '>']);
+    let separator = after[..after.len() - written.len()].trim();
+    let content = without_comment(written).trim_end();
+    let is_spaced_key = separator.is_empty() && content.contains('=');
+    if is_spaced_key || (separator == "=" && value::is_valid(content)) {
+        return None;
+    }
+    let mut mistake = value::find(content);
+    let start = indent + text.len() - written.len();
+    let mut part = start + mistake.part.start..start + mistake.part.end;
+    if separator != "=" {
+        mistake.corrections.insert(0, content.to_owned());
+        mistake.rule = "a key and its value are separated by `=`";
+        mistake.title = match separator {
+            "" => "`=` is missing between a key and its value".into(),
+            _ => format!("`{separator}` does not separate a key and its value"),
+        };
+        let at = indent + key.len() + after.find(separator).unwrap_or(0);
+        part = at..(at + separator.len().max(1)).min(line.text.len());
+    } else if content.is_empty() {
+        part = indent..indent + text.len();
+    }
+    let comment = match written[content.len()..].trim() {
+        "" => String::new(),
+        comment => format!(" {comment}"),
+    };
+    let (corrected, example) = correct(&line.section, key, &mistake.corrections, &comment);
+    let is_clear = corrected.is_some() || example.is_some() || !mistake.corrections.is_empty();
+    is_clear.then(|| LineMistake {
+        title: mistake.title,
+        rule: mistake.rule.into(),
+        written: content.into(),
+        corrected,
+        example,
+        part,
     })
 }
 
-/// `key: value`, and `key = value` with a value that is not valid.
-fn assignment(text: &str) -> Option<Candidate> {
-    let equals = text.find('=');
-    let colon = yaml_key(text).map(str::len);
-    if let Some(colon) = colon.filter(|colon| equals.is_none_or(|equals| *colon < equals)) {
-        let key = &text[..colon];
-        let value = text[colon + 1..].trim();
-        return Some(Candidate {
-            title: "`:` does not separate a key and its value".into(),
-            rule: "a key and its value are separated by `=`",
-            corrected: format!("{key} = {}", corrected_value(value).1),
-            part: colon..colon + 1,
-        });
-    }
-    let equals = equals?;
-    let key = text[..equals].trim_end();
-    let written = text[equals + 1..].trim_start();
-    let start = text.len() - written.len();
-    let ((title, rule), value) = corrected_value(written);
-    (is_bare_key(key) && !written.is_empty() && value != written).then(|| Candidate {
-        title: title.replace("{}", written),
-        rule,
-        corrected: format!("{key} = {value}"),
-        part: start..text.len(),
-    })
-}
-
-/// Title and rule of a mistake in a value.
-type ValueMistake = (&'static str, &'static str);
-
-/// Returns the mistake in a value, and the corrected value. `{}` in the title stands for the value.
-fn corrected_value(written: &str) -> (ValueMistake, String) {
-    const BOOLEAN: ValueMistake = ("`{}` is not a value", "a boolean is `true` or `false`");
-    const TEXT: ValueMistake = ("the text `{}` has no quotes", "text is written in quotes");
-    let quotes = |c: char| "“”„‟«»".contains(c);
-    match written.to_ascii_lowercase().as_str() {
-        "yes" | "on" | "true" => return (BOOLEAN, "true".into()),
-        "no" | "off" | "false" => return (BOOLEAN, "false".into()),
-        _ => {}
-    }
-    if written.starts_with(quotes) {
-        let mistake = (
-            "`{}` has typographic quotes",
-            "text is written in straight quotes",
-        );
-        return (mistake, toml_string(written.trim_matches(quotes)));
-    }
-    match written.chars().next() {
-        Some('"' | '\'') => corrected_string(written),
-        Some('[') if written.ends_with(']') => {
-            let entries = written[1..written.len() - 1].split([',', ' ']);
-            let entries = entries
-                .filter(|entry| !entry.is_empty())
-                .map(quoted_unless_valid);
-            let list = entries.collect::<Vec<_>>().join(", ");
-            let mistake = (
-                "`{}` is not a list",
-                "the entries of a list are separated by commas, and text is written in quotes",
-            );
-            (mistake, format!("[{list}]"))
-        }
-        Some(first) if first.is_ascii_alphanumeric() || "/.:*_-".contains(first) => {
-            let text = written.split(" #").next().unwrap_or(written);
-            (
-                TEXT,
-                quoted_unless_valid(text.trim_end_matches([';', ',']).trim_end()),
-            )
-        }
-        _ => (TEXT, written.into()),
-    }
-}
-
-/// Corrects a value that starts with a quote: the end of the string is missing, or something follows the string.
-fn corrected_string(written: &str) -> (ValueMistake, String) {
-    let quote = &written[..1];
-    match written[1..].find(quote) {
-        None => {
-            let mistake = (
-                "the closing quote is missing",
-                "quotes open and close on the same line",
-            );
-            (mistake, format!("{written}{quote}"))
-        }
-        Some(end) => {
-            let (string, rest) = written.split_at(end + 2);
-            let rest = rest.trim_start_matches([';', ',', ' ']);
-            let comment = rest
-                .strip_prefix("//")
-                .map_or_else(String::new, |text| format!(" #{text}"));
-            let mistake = (
-                "`{}` is not one value",
-                "a line ends after its value or with a `#` comment",
-            );
-            (mistake, format!("{string}{comment}"))
+/// Returns the first corrected line that is valid in its section, or else an example of the key. If the section has no
+/// such key, the most similar key is used.
+fn correct(
+    section: &str,
+    key: &str,
+    corrections: &[String],
+    comment: &str,
+) -> (Option<String>, Option<String>) {
+    let schema = validate::schema_at(section);
+    let similar = schema
+        .filter(|schema| validate::property(schema, key).is_none())
+        .and_then(|schema| suggest::closest(key, validate::known_keys(schema)));
+    let key = similar.unwrap_or(key);
+    for value in corrections {
+        let fixed = match validate::check_line(section, &format!("{key} = {value}")) {
+            Ok(()) => value.clone(),
+            // The help of the problem is possibly a valid value, such as `write "10MiB"`.
+            Err(help) => match help.strip_prefix("write ") {
+                Some(value) if value.starts_with('"') => value.to_owned(),
+                _ => continue,
+            },
+        };
+        let line = format!("{key} = {fixed}");
+        if validate::check_line(section, &line).is_ok() {
+            return (Some(line + comment), None);
         }
     }
-}
-
-/// Returns the text itself if it is a TOML value, else the text as a TOML string.
-fn quoted_unless_valid(text: &str) -> String {
-    let line = format!("a = {text}");
-    if DeTable::parse_recoverable(&line).1.is_empty() {
-        text.into()
-    } else {
-        toml_string(text)
-    }
-}
-
-/// Writes a text as a TOML string.
-pub(super) fn toml_string(text: &str) -> String {
-    if text.contains(['\\', '"']) && !text.contains('\'') {
-        format!("'{text}'")
-    } else {
-        format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
-    }
+    let property: Option<&Value> = schema.and_then(|schema| validate::property(schema, key));
+    (None, property.map(|property| example(key, property)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn find(section: &str, text: &str) -> Option<LineMistake> {
+        LineMistake::find(&SourceLine {
+            start: 0,
+            text,
+            section: section.into(),
+            is_header: header(text).is_some(),
+        })
+    }
+
     #[test]
+    #[expect(clippy::too_many_lines, reason = "the test is a table of cases")]
     fn the_help_contains_the_corrected_line() {
-        for (line, corrected) in [
-            ("access = yes", "access = true"),
-            ("access = True", "access = true"),
-            ("access = off", "access = false"),
-            ("idle_timeout = 75s", "idle_timeout = \"75s\""),
-            ("rate = 10/s", "rate = \"10/s\""),
-            ("  listen = 127.0.0.1:8080", "listen = \"127.0.0.1:8080\""),
-            ("listen = localhost # all", "listen = \"localhost\""),
-            ("listen: \"127.0.0.1:80\"", "listen = \"127.0.0.1:80\""),
-            ("listen: 127.0.0.1:80", "listen = \"127.0.0.1:80\""),
-            ("workers: 4", "workers = 4"),
-            ("listen = “127.0.0.1:80”", "listen = \"127.0.0.1:80\""),
-            ("listen = \"127.0.0.1:80", "listen = \"127.0.0.1:80\""),
-            ("listen = \"a\";", "listen = \"a\""),
-            ("listen = \"a\",", "listen = \"a\""),
-            ("listen = \"a\" // b", "listen = \"a\" # b"),
-            ("// comment", "# comment"),
-            ("; comment", "# comment"),
-            ("[[route]", "[[route]]"),
-            ("[limit.device", "[limit.device]"),
-            ("methods = [GET, POST]", "methods = [\"GET\", \"POST\"]"),
-            ("limits = [\"a\" \"b\"]", "limits = [\"a\", \"b\"]"),
+        for (section, line, corrected) in [
+            ("log", "access = yes", "access = true"),
+            ("log", "access = yes # all", "access = true # all"),
+            ("log", "access = True", "access = true"),
+            ("log", "acces = off", "access = false"),
+            ("server", "idle_timeout = 75s", "idle_timeout = \"75s\""),
+            (
+                "server",
+                "idle_timeout = 75s\t# c",
+                "idle_timeout = \"75s\" # c",
+            ),
+            ("server", "idle_timeout = 75 s", "idle_timeout = \"75s\""),
+            ("server", "idle_timeout = \"75s'", "idle_timeout = \"75s\""),
+            (
+                "server",
+                "idle_timeout = \"75s # c",
+                "idle_timeout = \"75s\"",
+            ),
+            (
+                "server",
+                "idle_timeout == \"75s\"",
+                "idle_timeout = \"75s\"",
+            ),
+            ("server", "idle_timeout := 75s", "idle_timeout = \"75s\""),
+            ("server", "idle_timeout \"75s\"", "idle_timeout = \"75s\""),
+            ("server", "idle_timeout = ‘75s’", "idle_timeout = \"75s\""),
+            ("server", "idle_timeout = `75s`", "idle_timeout = \"75s\""),
+            ("server", "max_body = 10MB", "max_body = \"10MiB\""),
+            (
+                "server",
+                "  listen = 127.0.0.1:8080",
+                "listen = \"127.0.0.1:8080\"",
+            ),
+            (
+                "server",
+                "listen: \"127.0.0.1:80\"",
+                "listen = \"127.0.0.1:80\"",
+            ),
+            (
+                "server",
+                "listen: 127.0.0.1:80",
+                "listen = \"127.0.0.1:80\"",
+            ),
+            ("server", "workers: 4", "workers = 4"),
+            (
+                "server",
+                "listen = “127.0.0.1:80”",
+                "listen = \"127.0.0.1:80\"",
+            ),
+            (
+                "server",
+                "listen = \"127.0.0.1:80",
+                "listen = \"127.0.0.1:80\"",
+            ),
+            (
+                "server",
+                "listen = \"127.0.0.1:80\";",
+                "listen = \"127.0.0.1:80\"",
+            ),
+            (
+                "server",
+                "listen = \"127.0.0.1:80\" // b",
+                "listen = \"127.0.0.1:80\" # b",
+            ),
+            ("limit.d", "rate = 10/s", "rate = \"10/s\""),
+            ("limit.d", "key = client\"", "key = \"client\""),
+            (
+                "route[0]",
+                "methods = [GET, POST]",
+                "methods = [\"GET\", \"POST\"]",
+            ),
+            (
+                "route[0]",
+                "methods = [\"GET, \"POST\"]",
+                "methods = [\"GET\", \"POST\"]",
+            ),
+            (
+                "route[0]",
+                "methods = \"GET\", \"POST\"",
+                "methods = [\"GET\", \"POST\"]",
+            ),
+            (
+                "route[0]",
+                "limits = [\"a\" \"b\"]",
+                "limits = [\"a\", \"b\"]",
+            ),
+            ("route[0]", "limits = [“a”, “b”]", "limits = [\"a\", \"b\"]"),
+            (
+                "route[0]",
+                r#"path = ["/\d+" "/b"]"#,
+                r#"path = ['/\d+', "/b"]"#,
+            ),
+            (
+                "scenario.a",
+                "steps = [\"delay 200ms + 503\" \"200\"]",
+                "steps = [\"delay 200ms + 503\", \"200\"]",
+            ),
+            (
+                "upstream.a",
+                "health = { path: \"/\", interval = 5s }",
+                "health = { path = \"/\", interval = \"5s\" }",
+            ),
+            ("", "// comment", "# comment"),
+            ("", "; comment", "# comment"),
+            ("", "[[route]", "[[route]]"),
+            ("", "[route", "[[route]]"),
+            ("", "[server]]", "[server]"),
+            ("", "[limit.device", "[limit.device]"),
+            ("", "[limit device]", "[limit.device]"),
+            ("", "[upstrem.api", "[upstream.api]"),
+            ("", "log]", "[log]"),
         ] {
-            let mistake = LineMistake::find(line, 0).unwrap_or_else(|| panic!("{line}"));
+            let mistake = find(section, line).unwrap_or_else(|| panic!("{line}"));
             let expected = format!("write `{corrected}`");
-            assert!(
-                mistake.help.ends_with(&expected),
-                "{line}: {}",
-                mistake.help
-            );
+            let help = mistake.help(false);
+            assert!(help.ends_with(&expected), "{line}: {help}");
+            assert!(!mistake.help(true).contains("write `"), "{line}");
+        }
+    }
+
+    #[test]
+    fn an_example_is_shown_if_the_value_is_unclear() {
+        for (section, line, example) in [
+            ("server", "workers = ", "`workers = 0`"),
+            ("limit.d", "burst = 10x", "`burst = 3`"),
+            (
+                "server",
+                "idle_timeout = \"75s\" listen = \"x\"",
+                "`idle_timeout = \"250ms\"`",
+            ),
+            ("", "[limit", "`[limit.NAME]`, with a name of your choice"),
+        ] {
+            let mistake = find(section, line).unwrap_or_else(|| panic!("{line}"));
+            let help = mistake.help(false);
+            assert!(help.ends_with(example), "{line}: {help}");
+            assert!(mistake.corrected.is_none(), "{line}");
         }
     }
 
@@ -278,33 +411,33 @@ mod tests {
         for (line, corrected) in [
             (r#"path = "/v1/\d+""#, r"path = '/v1/\d+'"),
             (
-                r#"  path = ["/a", "/v1/\d+$"]"#,
-                r#"path = ["/a", '/v1/\d+$']"#,
+                r#"  path = ["/a", "/\w/\d+$"]"#,
+                r#"path = ["/a", '/\w/\d+$']"#,
             ),
+            (r#"path = ["/\d+", "/\w+"]"#, r"path = ['/\d+', '/\w+']"),
+            (r#"path = "/a\\.b/\d+""#, r"path = '/a\.b/\d+'"),
             (r#"path = "/it's/\d""#, r#"path = "/it's/\\d""#),
         ] {
-            let at = line.find('\\').unwrap() + 1;
-            let mistake = LineMistake::find(line, at).unwrap_or_else(|| panic!("{line}"));
-            assert!(
-                mistake.help.ends_with(&format!("write `{corrected}`")),
-                "{}",
-                mistake.help
-            );
-            assert_eq!(&line[mistake.part], r"\d");
+            let mistake = find("route[0]", line).unwrap_or_else(|| panic!("{line}"));
+            let help = mistake.help(false);
+            assert!(help.ends_with(&format!("write `{corrected}`")), "{help}");
+            assert!(line[mistake.part].starts_with('\\'), "{line}");
         }
     }
 
     #[test]
-    fn a_line_without_a_common_mistake_has_no_correction() {
-        for line in [
-            "workers = ]",
-            "= 3",
-            "server { listen 80; }",
-            "tls = {",
-            "a = [1",
-            "",
-        ] {
-            assert_eq!(LineMistake::find(line, 0), None, "{line}");
+    fn the_value_of_a_line_with_a_secret_is_not_shown() {
+        let mistake = find("admin", "token = hunter2").expect("a mistake");
+        assert_eq!(mistake.title(true), "the text `***` has no quotes");
+        assert_eq!(mistake.help(true), "text is written in quotes");
+        let mistake = find("admin", "token = \"hunter2").expect("a mistake");
+        assert_eq!(mistake.title(true), "the closing quote is missing");
+    }
+
+    #[test]
+    fn a_line_without_a_common_mistake_is_not_reported() {
+        for line in ["= 3", "{ listen 80; }", "", "workers = 1", "[server]"] {
+            assert_eq!(find("server", line), None, "{line}");
         }
     }
 }

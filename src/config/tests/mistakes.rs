@@ -202,6 +202,134 @@ fn the_remedy_of_a_common_mistake_works_when_pasted() {
     }
 }
 
+/// One mistake never causes a second message about something that the mistake hides.
+#[test]
+fn a_mistake_causes_one_message() {
+    let two_routes = "[[route]]\nname = \"b\"\npath = \"/\"\n";
+    let two_upstreams = "[upstream.other]\nservers = [\"http://127.0.0.1:9001\"]\n";
+    let upstream = "name = \"all\"\nupstream = \"api\"";
+    for (correct, mistake, added) in [
+        (
+            "methods = [\"GET\", \"POST\"]",
+            "methods = [POST]",
+            two_routes,
+        ),
+        (
+            "methods = [\"GET\", \"POST\"]",
+            "method = [\"POST\"]",
+            two_routes,
+        ),
+        (
+            "name = \"all\"",
+            "name = \"all\"\nupstream = api",
+            two_upstreams,
+        ),
+        (
+            "name = \"all\"",
+            "name = \"all\"\nupstrem = \"api\"",
+            two_upstreams,
+        ),
+        (
+            "limits = [\"device\"]",
+            "limits = [\"device\"]\ncost = 5\n[limit.other]\nrate = 10",
+            "",
+        ),
+        (
+            "rate = \"10/s\"",
+            "rate = \"1/s\"\nburst = \"10\"",
+            "cost = 5\n",
+        ),
+        ("listen = \"127.0.0.1:8080\"", "listen = 0.0.0.0:80", ""),
+        (
+            "servers = [\"http://127.0.0.1:9000\"]",
+            "servers = [\"http://127.0.0.1:9000\"",
+            "",
+        ),
+        (
+            "servers = [\"http://127.0.0.1:9000\"]",
+            "servers = [\n\"127.0.0.1:9000\",\n]",
+            "",
+        ),
+        (
+            "idle_timeout = \"75s\"",
+            "max_buffered = 10\nmax_buffered_per_client = \"5GiB\"",
+            "",
+        ),
+        (
+            "servers = [\"http://127.0.0.1:9000\"]",
+            "servers = [\"http://127.0.0.1:9000\"]\nhealth = { path = \"/\", interval = \"60sec\", timeout = \"50s\" }",
+            "",
+        ),
+        ("[limit.device]", "[limit]", ""),
+        ("[limit.device]", "[[limit]]", ""),
+        ("[limit.device]", "[limit device]", ""),
+        ("[upstream.api]", "[upstream]", ""),
+        ("path = \"/\"", "path = \"/\", # all", ""),
+    ] {
+        let text = CORRECT.replacen(correct, mistake, 1) + added;
+        let text = match added {
+            _ if added == two_upstreams && !mistake.contains("up") => {
+                text.replacen("name = \"all\"", upstream, 1)
+            }
+            _ => text,
+        };
+        let found = messages(&text, &Environment::default());
+        assert_eq!(found.len(), 1, "{mistake}: {found:#?}");
+        assert!(found[0].starts_with("error"), "{mistake}: {found:#?}");
+    }
+}
+
+/// A random mistake changes, adds or removes one character. A corrected line in the help is valid in the file.
+#[test]
+fn a_corrected_line_is_valid_in_the_file() {
+    let mut pasted = 0;
+    for (index, line) in CORRECT.lines().enumerate() {
+        let with = |line: &str| {
+            let lines = CORRECT.lines().enumerate();
+            let lines = lines.map(|(at, other)| if at == index { line } else { other });
+            lines.collect::<Vec<_>>().join("\n") + "\n"
+        };
+        for (at, character) in line.char_indices() {
+            let rest = &line[at + character.len_utf8()..];
+            let changed =
+                ["", " ", "#", "\"", "\\", "]", "["].map(|c| format!("{}{c}{rest}", &line[..at]));
+            for mistake in changed {
+                let env = Environment::default();
+                let Err(errors) = parse("a", &with(&mistake), &env, &Overrides::default()) else {
+                    continue;
+                };
+                for problem in errors.problems() {
+                    let is_syntax =
+                        problem.title.starts_with("syntax error") && problem.help.ends_with('`');
+                    let corrected = problem.help.rsplit_once("write `");
+                    let Some((_, corrected)) =
+                        corrected.filter(|_| is_syntax && problem.line == index + 1)
+                    else {
+                        continue;
+                    };
+                    let corrected = corrected.trim_end_matches('`');
+                    if problem.help.contains("for example") {
+                        continue;
+                    }
+                    pasted += 1;
+                    let shown = messages(&with(corrected), &env);
+                    let location = format!("--> tidegate.toml:{}:", index + 1);
+                    // The changed character can be part of a name or a pattern, which then has another mistake.
+                    let is_expected = |shown: &str| {
+                        shown.contains("there is no rate limit named")
+                            || (line.starts_with("path") && !shown.contains("syntax error:"))
+                    };
+                    let mut shown = shown
+                        .iter()
+                        .filter(|shown| shown.contains(&location) && !is_expected(shown));
+                    assert_eq!(shown.next(), None, "{mistake} becomes {corrected}");
+                }
+            }
+        }
+    }
+    assert!(pasted > 150, "{pasted}");
+}
+
 #[test]
 fn the_messages_of_common_mistakes_are_as_reviewed() {
     let mut shown = String::new();

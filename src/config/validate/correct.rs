@@ -12,7 +12,7 @@ pub(super) fn correct(format: &str, text: &str) -> Option<String> {
         "Timeout" | "HumanDuration" => duration(text)?,
         "RateText" => rate(text)?,
         "Size" => size(text)?,
-        "ServerUrl" => server_url(text),
+        "ServerUrl" => server_url(text)?,
         "KeyText" => limit_key(text)?,
         _ => return None,
     };
@@ -65,10 +65,17 @@ fn rate(text: &str) -> Option<String> {
     let (number, unit) = split_number(text)?;
     let unit = unit.replace(" per ", "/").replace("per ", "/");
     let unit = match unit.as_str() {
-        "" | "rps" | "qps" | "r/s" | "req/s" | "requests/s" => "s",
-        "rpm" | "r/m" | "req/m" | "requests/m" => "m",
+        "" | "rps" | "qps" => "s",
+        "rpm" => "m",
         other => {
-            let unit = other.split_once('/')?.1;
+            let (what, unit) = other.split_once('/')?;
+            let is_request = matches!(
+                what.trim(),
+                "" | "r" | "req" | "reqs" | "request" | "requests"
+            );
+            if !is_request {
+                return None;
+            }
             time_unit(unit)?
         }
     };
@@ -90,27 +97,29 @@ fn size(text: &str) -> Option<String> {
 }
 
 /// `127.0.0.1:9000` and `http://127.0.0.1:9000/api`.
-fn server_url(text: &str) -> String {
+fn server_url(text: &str) -> Option<String> {
     let (scheme, rest) = text.split_once("://").unwrap_or(("http", text));
     let host = rest.split(['/', '?', '#']).next().unwrap_or(rest);
-    format!("{scheme}://{host}")
+    let is_port = host.bytes().all(|byte| byte.is_ascii_digit());
+    let is_scheme = host.starts_with("http");
+    (!is_port && !is_scheme).then(|| format!("{scheme}://{host}"))
 }
 
-/// `ip`, `X-Api-Key` and `header: X-Api-Key`.
+/// `ip`, `X-Api-Key` and `header: Api-Key`.
 fn limit_key(text: &str) -> Option<String> {
-    let lower = text.to_ascii_lowercase();
+    let lower = text.to_ascii_lowercase().replace('-', "_");
     match lower.as_str() {
-        "ip" | "client_ip" | "client-ip" | "address" | "remote_addr" | "device" => {
-            Some("client".into())
-        }
+        "ip" | "client_ip" | "ip_address" | "address" | "remote_addr" | "device" | "per_client"
+        | "per_ip" => Some("client".into()),
         "all" | "none" => Some("global".into()),
+        // A text that is not clearly a header is not corrected, because clients can choose the values of headers.
+        _ if lower.starts_with("x_") => Some(format!("header:{text}")),
         _ => {
-            let prefix = "header".len();
-            let is_prefixed =
-                lower.starts_with("header") && text[prefix..].starts_with([':', '=', ' ', '.']);
-            let name = if is_prefixed { &text[prefix..] } else { text };
-            let name = name.trim_start_matches([':', '=', ' ', '.']);
-            name.contains('-').then(|| format!("header:{name}"))
+            let name = lower
+                .strip_prefix("header")
+                .map(|_| &text["header".len()..])?;
+            let name = name.strip_prefix([':', '=', ' ', '.'])?.trim();
+            Some(format!("header:{name}"))
         }
     }
 }
@@ -144,7 +153,8 @@ mod tests {
             ),
             ("KeyText", "ip", "client"),
             ("KeyText", "X-Api-Key", "header:X-Api-Key"),
-            ("KeyText", "header: X-Api-Key", "header:X-Api-Key"),
+            ("KeyText", "header: Api-Key", "header:Api-Key"),
+            ("KeyText", "per-client", "client"),
         ] {
             assert_eq!(correct(format, text).as_deref(), Some(corrected), "{text}");
         }
@@ -164,6 +174,13 @@ mod tests {
             ("ServerUrl", "tcp://a"),
             ("ServerUrl", "http://user@a"),
             ("KeyText", "tenant"),
+            ("KeyText", "api-key"),
+            ("KeyText", "headers-x"),
+            ("RateText", "10k/s"),
+            ("RateText", "10,000/s"),
+            ("RateText", "10-20/s"),
+            ("ServerUrl", "https//api.example"),
+            ("ServerUrl", "9000"),
         ] {
             assert_eq!(correct(format, text), None, "{text}");
         }

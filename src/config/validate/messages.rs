@@ -2,8 +2,9 @@
 
 use serde_json::Value;
 
+use super::super::tree::quote;
 use super::correct::correct;
-use super::{allowed_words, scalar, types};
+use super::{allowed_words, named_values, scalar, types};
 
 /// Returns the name of a type as error messages show it. `type_name` is the name of the type in JSON Schema.
 pub(super) fn describe_type(type_name: &str) -> &'static str {
@@ -55,30 +56,44 @@ pub(super) fn convert(written: &str, found: &str, schema: &Value) -> Option<Stri
             _ => None,
         },
         "string" if allows("integer") || allows("number") => {
-            let is_number = match unquoted.parse::<i64>() {
-                Ok(_) => true,
-                Err(_) => allows("number") && unquoted.parse::<f64>().is_ok_and(f64::is_finite),
+            let whole = unquoted
+                .parse::<u32>()
+                .ok()
+                .map(|number| number.to_string());
+            let decimal = || {
+                unquoted
+                    .parse::<f64>()
+                    .ok()
+                    .filter(|number| number.is_finite())
             };
-            is_number.then(|| unquoted.into())
+            whole.or_else(|| {
+                decimal()
+                    .filter(|_| allows("number"))
+                    .map(|number| format!("{number:?}"))
+            })
         }
         "string" if allows("array") => {
             let items = schema.get("items")?;
-            let entry = match string_format(items) {
-                Some(format) if scalar::check(format, unquoted).is_err() => {
-                    format!("\"{}\"", correct(format, unquoted)?)
+            let entries = unquoted.split(',').map(|entry| {
+                let entry = entry.trim();
+                match string_format(items) {
+                    Some(format) if scalar::check(format, entry).is_err() => {
+                        correct(format, entry).map(|entry| quote(&entry))
+                    }
+                    _ => Some(quote(entry)),
                 }
-                _ => written.to_owned(),
-            };
+            });
+            let entries = entries.collect::<Option<Vec<_>>>()?.join(", ");
             types(items)
                 .contains(&"string")
-                .then(|| format!("[{entry}]"))
+                .then(|| format!("[{entries}]"))
         }
         _ => None,
     }
 }
 
 /// Returns the name of the scalar type that a schema allows as a string.
-fn string_format(schema: &Value) -> Option<&str> {
+pub(in super::super) fn string_format(schema: &Value) -> Option<&str> {
     let choices = schema.get("anyOf").and_then(Value::as_array);
     let choices = choices.map_or(std::slice::from_ref(schema), Vec::as_slice);
     choices
@@ -87,8 +102,11 @@ fn string_format(schema: &Value) -> Option<&str> {
 }
 
 /// Returns an example of a configuration key with a valid value, as it is written in a file.
-pub(super) fn example(key: &str, schema: &Value) -> String {
+pub(in super::super) fn example(key: &str, schema: &Value) -> String {
     let types = types(schema);
+    if named_values(schema).is_some() {
+        return named_section(key);
+    }
     if types == ["object"] {
         return match key.rsplit_once('.') {
             Some((_, name)) if schema.get("required").is_none() => {
@@ -101,6 +119,11 @@ pub(super) fn example(key: &str, schema: &Value) -> String {
         return format!("`[[{key}]]`, with two brackets, above each entry");
     }
     format!("`{key} = {}`", example_value(schema))
+}
+
+/// Returns the header of a section whose name the user chooses, such as `[limit.NAME]`.
+pub(super) fn named_section(table: &str) -> String {
+    format!("`[{table}.NAME]`, with a name of your choice")
 }
 
 fn example_value(schema: &Value) -> String {

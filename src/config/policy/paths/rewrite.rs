@@ -54,9 +54,7 @@ fn classify(text: &str, is_first: bool, is_last: bool) -> SegmentMeaning {
         "." if !is_last && !is_first => SegmentMeaning::Current,
         ".." => SegmentMeaning::Parent,
         "" if !is_first && !is_last => SegmentMeaning::Empty,
-        _ if name.strip_prefix(':').is_some_and(is_name) => {
-            SegmentMeaning::Parameter { is_rest: false }
-        }
+        _ if colon_parameter(name).is_some() => SegmentMeaning::Parameter { is_rest: false },
         _ if enclosed('<', '>').is_some_and(|name| name.split(':').all(is_name)) => {
             SegmentMeaning::Parameter { is_rest: false }
         }
@@ -73,6 +71,18 @@ fn classify(text: &str, is_first: bool, is_last: bool) -> SegmentMeaning {
             _ => SegmentMeaning::Other,
         },
     }
+}
+
+/// Returns the rest of a segment after a parameter such as `:id`: a pattern as in `:id(\d+)`, or an extension as in
+/// `:id.json`. Returns `None` if the segment has no such parameter.
+fn colon_parameter(segment: &str) -> Option<&str> {
+    let name = segment.strip_prefix(':')?;
+    let is_name = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
+    let rest = name.trim_start_matches(is_name);
+    let is_parameter = rest.len() < name.len();
+    let rest = rest.strip_prefix(['?', '*', '+']).unwrap_or(rest);
+    let is_rest = rest.is_empty() || rest.starts_with(['(', '.', '$']);
+    (is_parameter && is_rest).then_some(rest)
 }
 
 /// Returns the position of a query in a pattern: a question mark that a parameter follows, such as `?q=`.
@@ -119,21 +129,37 @@ pub(super) fn escapes(pattern: &str) -> impl Iterator<Item = (Range<usize>, u8)>
     })
 }
 
-/// Returns the end of the scheme and the host of a pattern that contains `://`.
-pub(super) fn origin_end(pattern: &str) -> usize {
-    let host = pattern.find("://").map_or(0, |at| at + 3);
-    pattern[host..]
-        .find('/')
-        .map_or(pattern.len(), |at| host + at)
+/// Returns the end of the scheme and the host at the start of a pattern; `None` if it does not start with a scheme.
+pub(super) fn origin_end(pattern: &str) -> Option<usize> {
+    let scheme = pattern.find("://")?;
+    let mut name = pattern[..scheme].bytes();
+    let is_scheme = scheme > 0 && name.all(|byte| byte.is_ascii_lowercase());
+    let host = scheme + 3;
+    is_scheme.then(|| {
+        pattern[host..]
+            .find('/')
+            .map_or(pattern.len(), |at| host + at)
+    })
+}
+
+/// Returns a pattern without a method, white space, scheme and host at its start.
+fn without_origin(pattern: &str) -> &str {
+    let path = pattern.trim_start();
+    let path = match path.split_once(' ') {
+        Some((method, path)) if method.bytes().all(|byte| byte.is_ascii_uppercase()) => path.trim(),
+        _ => path,
+    };
+    let path = origin_end(path).map_or(path, |end| &path[end..]);
+    if matches!(path, "*" | "**") {
+        "/"
+    } else {
+        path
+    }
 }
 
 /// Returns the pattern with each probable mistake replaced by what its author probably means.
 pub(super) fn rewrite(pattern: &str) -> String {
-    let path = if pattern.contains("://") {
-        &pattern[origin_end(pattern)..]
-    } else {
-        pattern
-    };
+    let path = without_origin(pattern);
     let (path, has_query) = match query(path) {
         Some(part) => (&path[..part.start], true),
         None => (path, false),
@@ -142,7 +168,8 @@ pub(super) fn rewrite(pattern: &str) -> String {
     rewritten = decode(&rewritten);
     rewritten = restore_escapes(&rewritten);
     rewritten = escape_inner_dollars(&rewritten);
-    if !rewritten.starts_with(['/', '^', '(', '[', '.']) {
+    let is_group = rewritten.starts_with('(') && !rewritten.starts_with("(/");
+    if is_group || !rewritten.starts_with(['/', '^', '(', '[', '.']) {
         rewritten.insert(0, '/');
     } else if rewritten.starts_with('^') && !rewritten.starts_with("^/") {
         rewritten.insert(1, '/');
@@ -164,8 +191,13 @@ fn rewrite_segments(path: &str) -> String {
             {
                 kept.push(String::new());
             }
-            SegmentMeaning::Parameter { .. } if text.ends_with('$') => kept.push(format!("{ANY}$")),
-            SegmentMeaning::Wildcard | SegmentMeaning::Parameter { .. } => kept.push(ANY.into()),
+            SegmentMeaning::Parameter { .. } => match colon_parameter(text) {
+                Some(rest) if rest.starts_with('(') => kept.push(rest.into()),
+                Some(rest) => kept.push(format!("{ANY}{rest}")),
+                None if text.ends_with('$') => kept.push(format!("{ANY}$")),
+                None => kept.push(ANY.into()),
+            },
+            SegmentMeaning::Wildcard => kept.push(ANY.into()),
             SegmentMeaning::Empty | SegmentMeaning::Current => {}
             SegmentMeaning::Parent => {
                 // The first segment is the text before the leading slash, which has no parent.
@@ -179,23 +211,26 @@ fn rewrite_segments(path: &str) -> String {
     kept.join("/")
 }
 
-/// Decodes percent escapes, except those of slashes. A decoded character with a meaning in regular expressions is
-/// escaped.
+/// Decodes percent escapes, except those of slashes, control characters and octets that are not UTF-8. A decoded
+/// character with a meaning in regular expressions is escaped.
 fn decode(pattern: &str) -> String {
-    let mut decoded = String::with_capacity(pattern.len());
+    let mut octets = Vec::with_capacity(pattern.len());
     let mut copied = 0;
     for (part, octet) in escapes(pattern) {
-        if matches!(octet, b'/' | b'\\') || !(b' '..=b'~').contains(&octet) {
+        if matches!(octet, b'/' | b'\\' | b'\x7f') || octet < b' ' {
             continue;
         }
-        decoded.push_str(&pattern[copied..part.start]);
-        decoded.push_str(&regex_syntax::escape(
-            char::from(octet).encode_utf8(&mut [0; 4]),
-        ));
+        octets.extend(&pattern.as_bytes()[copied..part.start]);
+        if octet.is_ascii() {
+            let decoded = char::from(octet).to_string();
+            octets.extend(regex_syntax::escape(&decoded).bytes());
+        } else {
+            octets.push(octet);
+        }
         copied = part.end;
     }
-    decoded.push_str(&pattern[copied..]);
-    decoded
+    octets.extend(&pattern.as_bytes()[copied..]);
+    String::from_utf8(octets).unwrap_or_else(|_| pattern.to_owned())
 }
 
 /// Replaces the control characters that TOML escapes stand for, such as `\b`, by these escapes.

@@ -25,7 +25,8 @@ pub(super) fn resolve(
         }
         return None;
     };
-    let (interval, timeout) = times(table, findings);
+    let is_interval_known = !findings.was_removed(&format!("upstream.{name}.health.interval"));
+    let (interval, timeout) = times(table, is_interval_known, findings);
     Some(HealthSettings {
         path: table.path.as_ref()?.0.clone(),
         interval,
@@ -35,14 +36,18 @@ pub(super) fn resolve(
 }
 
 /// Returns `interval` and `timeout`. Reports a `timeout` above `interval`, because a health check must end before the
-/// next one starts.
-fn times(table: &HealthTable, findings: &mut Findings) -> (Duration, Duration) {
+/// next one starts. `is_interval_known` is false if an invalid `interval` was removed.
+fn times(
+    table: &HealthTable,
+    is_interval_known: bool,
+    findings: &mut Findings,
+) -> (Duration, Duration) {
     let interval = table.interval.value.0;
     let timeout = table.timeout.value.0;
     let Some(span) = &table.timeout.span else {
         return (interval, timeout.min(interval));
     };
-    if timeout > interval {
+    if timeout > interval && is_interval_known {
         let every = display_duration(interval);
         findings.error(
             span,
