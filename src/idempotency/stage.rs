@@ -97,7 +97,8 @@ impl<S> Clone for Idempotency<S> {
 impl<S: Records> Idempotency<S> {
     /// Creates the stage with its records in the idempotency store `records`. `hash_keys` provides the keys for hashing
     /// the ids of records. At most `max_executions` requests are executed at the same time. `buffers` bounds the memory
-    /// for bodies. `tasks` tracks executions whose client has disconnected, so that a shutdown can wait for them.
+    /// for bodies. `tasks` tracks all executions, including those whose client has disconnected, so that a shutdown can
+    /// wait for them.
     pub(crate) fn new(
         records: S,
         hash_keys: HashKeySource,
@@ -176,10 +177,11 @@ impl<S: Records> Idempotency<S> {
                     // There must be no await between the claim and this line. At an await, a client that disconnects
                     // could cancel the request after the idempotency key was claimed.
                     let running = execution.run(permit, request, execute);
-                    Detached::new(running, stage.tasks.clone()).await
+                    Detached::new(running, &stage.tasks).await
                 }
                 Some(Claim::InFlight(waiter)) => {
-                    drop(request);
+                    // `execute` can own resources that other requests need, such as a service of a bounded pool.
+                    drop((request, execute));
                     // The wait is boxed, because its timer would enlarge the future of every request with an
                     // idempotency key.
                     Box::pin(wait(waiter, keys, ctx)).await

@@ -1,30 +1,33 @@
 //! Future that is completed even if its caller drops it.
 //!
 //! While the caller awaits the future, the caller's task polls it, so that no extra task is needed. If the caller drops
-//! the future, it continues in a new task. A `TaskTracker` tracks these tasks, so that a drain can wait for them. Only
-//! the shutdown of the runtime ends such a task early.
+//! the future, it continues in a new task. A `TaskTracker` counts the future in both cases, so that a shutdown can wait
+//! for it. Only the shutdown of the runtime ends such a task early.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 /// Future that continues in a new task if it is dropped before it is completed.
 pub(super) struct Detached<T: 'static> {
+    /// `None` if the future is completed or has panicked.
     future: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
-    tasks: TaskTracker,
+    token: TaskTrackerToken,
 }
 
 impl<T> Detached<T> {
-    /// Wraps `future`. If the wrapper is dropped early, `future` continues in a task that `tasks` tracks.
+    /// Wraps `future`. If the wrapper is dropped early, `future` continues in a new task. `tasks` counts `future` until
+    /// it ends.
     pub(super) fn new(
         future: impl Future<Output = T> + Send + 'static,
-        tasks: TaskTracker,
+        tasks: &TaskTracker,
     ) -> Self {
         Self {
             future: Some(Box::pin(future)),
-            tasks,
+            token: tasks.token(),
         }
     }
 }
@@ -33,13 +36,14 @@ impl<T> Future for Detached<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        let future = self
+        // The future is taken out, so that a panic drops it. A future that has panicked must not be polled again.
+        let mut future = self
             .future
-            .as_mut()
+            .take()
             .expect("a completed future is not polled again");
         let polled = future.as_mut().poll(cx);
-        if polled.is_ready() {
-            self.future = None;
+        if polled.is_pending() {
+            self.future = Some(future);
         }
         polled
     }
@@ -53,8 +57,10 @@ impl<T> Drop for Detached<T> {
             && Handle::try_current().is_ok()
             && !std::thread::panicking()
         {
-            self.tasks.spawn(async move {
+            let token = self.token.clone();
+            tokio::spawn(async move {
                 future.await;
+                drop(token);
             });
         }
     }
@@ -62,15 +68,18 @@ impl<T> Drop for Detached<T> {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+    use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+    use std::task::Waker;
 
     use tokio::sync::Notify;
 
     use super::*;
 
     #[tokio::test]
-    async fn a_dropped_future_continues_in_a_tracked_task() {
+    async fn a_future_is_tracked_until_it_ends_also_if_it_is_dropped() {
         let (gate, done) = (Arc::new(Notify::new()), Arc::new(AtomicBool::new(false)));
         let tasks = TaskTracker::new();
         let future = {
@@ -80,9 +89,9 @@ mod tests {
                 done.store(true, Ordering::Relaxed);
             }
         };
-        let waiting = tokio::spawn(Detached::new(future, tasks.clone()));
+        let waiting = tokio::spawn(Detached::new(future, &tasks));
         tokio::task::yield_now().await;
-        assert!(tasks.is_empty());
+        assert_eq!(tasks.len(), 1);
         waiting.abort();
         assert!(waiting.await.unwrap_err().is_cancelled());
         assert_eq!(tasks.len(), 1);
@@ -95,7 +104,26 @@ mod tests {
     #[tokio::test]
     async fn an_awaited_future_needs_no_task() {
         let tasks = TaskTracker::new();
-        assert_eq!(Detached::new(async { 7 }, tasks.clone()).await, 7);
+        assert_eq!(Detached::new(async { 7 }, &tasks).await, 7);
         assert!(tasks.is_empty());
+    }
+
+    /// An outer layer can catch the panic of a handler and then drop the future.
+    #[tokio::test]
+    async fn a_future_that_panicked_is_not_polled_again() {
+        let (tasks, polls) = (TaskTracker::new(), Arc::new(AtomicU32::new(0)));
+        let counted = Arc::clone(&polls);
+        let future = poll_fn(move |_| -> Poll<()> {
+            counted.fetch_add(1, Ordering::Relaxed);
+            panic!("expected in this test");
+        });
+        let mut detached = Box::pin(Detached::new(future, &tasks));
+        let mut cx = Context::from_waker(Waker::noop());
+        let polled = catch_unwind(AssertUnwindSafe(|| detached.as_mut().poll(&mut cx)));
+        assert!(polled.is_err());
+        drop(detached);
+        tasks.close();
+        tasks.wait().await;
+        assert_eq!(polls.load(Ordering::Relaxed), 1);
     }
 }
