@@ -23,9 +23,8 @@ pub(crate) const RETRY_SOON: Duration = Duration::from_secs(1);
 pub(crate) const RETRY_LATER: Duration = Duration::from_secs(5);
 
 /// Sentence at the end of a problem's detail if the outcome is unknown and the route has `on_unknown = "hold"`.
-const HELD: &str = " The request may have been executed, so the gateway does not execute it again. A retry with the \
-                    same key gets 409 idempotency-outcome-unknown. Query the API for the result before you use a new \
-                    key.";
+const HELD: &str = " The request may have been executed. A retry with the same key does not execute it again and gets \
+                    409 idempotency-outcome-unknown. Query the API for the result before you use a new key.";
 
 /// Usual number of headers in the response to a rejected request, including headers that later stages add.
 pub(crate) const HEADER_CAPACITY: usize = 12;

@@ -79,7 +79,7 @@ const OUTCOME_HELD: &str = "The request with this idempotency key was sent and m
 /// Detail of the problem on a route with `on_unknown = "release"`, where the gateway executes a retry with the same
 /// key.
 const OUTCOME_RELEASED: &str = "The request with this idempotency key was sent and may have been executed, but its \
-                                response was lost. Retry it with the same key. The upstream must detect the duplicate.";
+                                response was lost. Retry it with the same key. The API must detect the duplicate.";
 
 const MISSING: (&str, &str) = ("idempotency-key-missing", "Idempotency key missing");
 const INVALID: (&str, &str) = ("idempotency-key-invalid", "Idempotency key invalid");
@@ -117,8 +117,8 @@ impl From<IdempotencyError> for Problem {
                 new(StatusCode::BAD_REQUEST, INVALID, &detail)
             }
             E::Upgrade => Self::bad_request(
-                "A request with an idempotency key cannot switch protocols, because the gateway cannot replay the new \
-                 protocol. Remove the key or the Upgrade header.",
+                "A request with an idempotency key cannot switch protocols, because the new protocol cannot be \
+                 replayed. Remove the key or the Upgrade header.",
             ),
             E::KeyReused(mismatch) => new(StatusCode::UNPROCESSABLE_ENTITY, REUSED, reused(mismatch)),
             E::InFlight => in_flight(),
@@ -127,32 +127,31 @@ impl From<IdempotencyError> for Problem {
             E::KeysExhausted { limit, min_wait } => {
                 let detail = format!(
                     "This caller has {limit} idempotency keys that have not expired, which is the maximum. The request \
-                     was not forwarded. Retry it with the same key when other keys have expired."
+                     was not executed. Retry it with the same key when other keys have expired."
                 );
                 new(StatusCode::TOO_MANY_REQUESTS, EXHAUSTED, &detail).retry_after(min_wait)
             }
             E::ClientKeysExhausted { limit, min_wait } => {
                 let detail = format!(
                     "This client has {limit} idempotency keys or more, which is the maximum for all its credentials \
-                     together. The request was not forwarded. Retry it with the same key when other keys have expired."
+                     together. The request was not executed. Retry it with the same key when other keys have expired."
                 );
                 new(StatusCode::TOO_MANY_REQUESTS, EXHAUSTED, &detail).retry_after(min_wait)
             }
             E::StoreFull => Self::store_unavailable(
-                "The idempotency store is full. The request was not forwarded. Retry it later with the same \
-                 key.",
+                "The idempotency store is full. The request was not executed. Retry it later with the same key.",
             ),
             E::TooManyExecutions => Self::store_unavailable(
-                "The gateway has the maximum number of requests with idempotency keys in flight. The request was not \
-                 sent. Retry it later with the same key.",
+                "The maximum number of requests with idempotency keys is in flight. The request was not executed. \
+                 Retry it later with the same key.",
             ),
             E::BuffersFull => Self::store_unavailable(
-                "The gateway has no free memory for request and response bodies (`max_buffered`, \
-                 `max_buffered_per_client`). The request was not forwarded. Retry it later with the same key.",
+                "There is no free memory for request and response bodies (`max_buffered`, \
+                 `max_buffered_per_client`). The request was not executed. Retry it later with the same key.",
             )
             .retry_after(RETRY_SOON),
             E::StoreUnavailable => Self::store_unavailable(
-                "The idempotency store is unavailable. The request was not forwarded. Retry it later with the same \
+                "The idempotency store is unavailable. The request was not executed. Retry it later with the same \
                  key.",
             ),
         }

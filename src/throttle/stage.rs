@@ -162,8 +162,8 @@ impl RouteLimits {
                 Err(problem)
             }
             ChargeOutcome::Unavailable => Err(Problem::store_unavailable(
-                "The gateway cannot check the rate limits, because the store is unavailable. The request \
-                 was not forwarded. Retry it later.",
+                "The rate limits cannot be checked, because the store is unavailable. The request was not executed. \
+                 Retry it later.",
             )),
         }
     }

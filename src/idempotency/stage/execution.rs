@@ -143,9 +143,12 @@ impl<S: Records> Execution<S> {
         error: &BodyError,
         not_executed: bool,
     ) -> (ExecutionOutcome, Problem) {
-        tracing::warn!(%error, not_executed, "incomplete or invalid upstream response to request with idempotency key");
+        tracing::warn!(%error, not_executed, "incomplete or invalid response to request with idempotency key");
         let timeout = error.timeout();
         let failure = match timeout {
+            None if matches!(error, BodyError::Application(_)) => {
+                "The application failed before the end of its response."
+            }
             Some(_) => "The upstream did not send the complete response in time.",
             None if error.is_invalid_http() => {
                 "The upstream sent a response body that is not valid HTTP."
@@ -158,7 +161,7 @@ impl<S: Records> Execution<S> {
         } else if is_held {
             ""
         } else {
-            " The request may have been executed. Retry it with the same key. The upstream must detect the duplicate."
+            " The request may have been executed. Retry it with the same key. The API must detect the duplicate."
         };
         let detail = format!("{failure}{remedy}");
         let problem = match timeout {
