@@ -51,9 +51,11 @@ pub(super) enum RedisConnection {
 
 impl Endpoint {
     pub(super) fn new(settings: &RedisSettings) -> Result<Self, RedisOpenError> {
-        // An error is ignored: it means that a default TLS provider is already set. The Redis library needs this
-        // default, because several providers are linked.
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        if settings.nodes.all().iter().any(|node| node.tls) {
+            // An error is ignored: it means that a default TLS provider is already set. The Redis library needs this
+            // default, because several providers are linked.
+            let _ = rustls::crypto::ring::default_provider().install_default();
+        }
         let read = |path: &std::path::PathBuf| {
             std::fs::read(path).map_err(|error| RedisOpenError::Certificates {
                 path: path.display().to_string(),
@@ -291,5 +293,25 @@ impl fmt::Debug for Endpoint {
 impl fmt::Debug for RedisConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("RedisConnection(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::crypto::CryptoProvider;
+
+    use super::*;
+
+    #[test]
+    fn only_tls_installs_a_cryptography_provider() {
+        let open = |url| Endpoint::new(&RedisSettings::try_from(url).unwrap()).unwrap();
+        open("redis://127.0.0.1");
+        // nextest runs each test in its own process. `cargo test` runs other tests in this process, and they can install
+        // a provider.
+        if std::env::var_os("NEXTEST").is_some() {
+            assert!(CryptoProvider::get_default().is_none());
+        }
+        open("rediss://127.0.0.1");
+        assert!(CryptoProvider::get_default().is_some());
     }
 }
