@@ -136,9 +136,9 @@ lint-format:
 lint-clippy:
 	$(CARGO) clippy --locked --all-targets --all-features -- -D warnings
 
-# Builds of the library without the gateway. `lint-clippy` checks the complete crate.
+# Builds with other features than all features, which `lint-clippy` checks: without the gateway, and the default.
 lint-features:
-	@for features in "" embed embed,disk embed,redis; do \
+	@for features in "" embed embed,disk embed,redis embed,disk,redis gateway; do \
 	    echo "clippy with the features '$$features'"; \
 	    $(CARGO) clippy --locked --no-default-features --features "$$features" -- -D warnings; \
 	done

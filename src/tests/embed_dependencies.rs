@@ -11,7 +11,7 @@ fn the_embed_feature_compiles_at_most_120_crates() {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
         .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .args(["tree", "--locked", "--offline", "--edges", "normal"])
+        .args(["tree", "--locked", "--offline", "--edges", "normal,build"])
         .args(["--no-default-features", "--features", "embed"])
         .args(["--prefix", "none", "--format", "{p}"])
         .output()
