@@ -28,6 +28,7 @@ use crate::intake::HeadError;
 use crate::intake::headers::{PADDED_VALUE, has_padded_value};
 use crate::metrics::RouteMetrics;
 use crate::problem::Problem;
+use crate::respond::cors::preflight_method;
 use crate::respond::{Preferences, RespondSettings, render};
 use crate::store::{BucketStore, RecordStore};
 use crate::throttle::{KeySource, RouteLimits, Throttle};
@@ -162,14 +163,13 @@ impl RuleState {
         for name in lookalikes.cloned().collect::<Vec<_>>() {
             headers.remove(name);
         }
-        // If `X-Forwarded-For` has too many hops, it is ignored, as if the peer were not trusted to send it.
         let caller = self
             .trust
             .identify(peer.ip(), headers)
-            .or_else(|_| Trust::default().identify(peer.ip(), headers))
-            .map_err(|error| HeadError::Invalid(error.to_string().into()))?;
+            .map_err(|error| Problem::bad_request(error.to_string()))?;
+        let is_preflight = preflight_method(&request.method, headers).is_some();
         counted.check(headers, &caller, host.as_ref())?;
-        Ok(RequestContext::new(caller, false, headers, None))
+        Ok(RequestContext::new(caller, is_preflight, headers, None))
     }
 
     /// Passes a request to `call`. If the request has an idempotency key, it is executed once and independently of its

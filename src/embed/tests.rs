@@ -1,3 +1,4 @@
+mod clients;
 mod needs_redis;
 mod serving;
 
