@@ -206,7 +206,9 @@ impl Embedded {
             limits: rules.prepare(&limits, self.respond.rate_limit, &self.clock),
             idempotency: self.idempotency(),
             keys: keys.map(|keys| Arc::new(RouteKeys::new(keys, Arc::clone(&metrics)))),
+            tasks: self.tasks.clone(),
             metrics,
+            _store: self.store.clone(),
             clock: self.clock.clone(),
         };
         Ok(EmbeddedLayer::new(state))
@@ -235,7 +237,10 @@ impl Embedded {
 
     /// Waits until all requests with an idempotency key are executed, including those whose client has disconnected,
     /// and closes the store. Call this function after the server has stopped. A later request with an idempotency key
-    /// gets 503, unless the store is in memory.
+    /// gets 503 and is not executed. In a rule with a `body_field`, this applies to every request with a JSON body.
+    ///
+    /// The wait has no deadline. To bound it, use `tokio::time::timeout`. If the timeout expires, the store is not
+    /// closed.
     pub async fn finish(&self) {
         self.tasks.close();
         self.tasks.wait().await;

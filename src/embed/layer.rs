@@ -16,21 +16,21 @@ use http::{HeaderValue, Request, Response, StatusCode};
 use http_body::Body;
 use http_body_util::BodyExt as _;
 use parking_lot::Mutex;
+use tokio_util::task::TaskTracker;
 use tower::{Layer, Service};
 
 use super::rules::HeaderChecks;
 use crate::body::{BodyError, BoxError, RequestBody, ResponseBody};
 use crate::client::Trust;
 use crate::clock::Clock;
-use crate::context::{Delivery, FailedRequest, RequestContext};
-use crate::idempotency::{Idempotency, RouteKeys};
-use crate::intake::HeadError;
+use crate::context::{Delivery, FailedRequest, RequestContext, Resend};
+use crate::idempotency::{Idempotency, IdempotencyError, RouteKeys};
 use crate::intake::headers::{PADDED_VALUE, has_padded_value};
 use crate::metrics::RouteMetrics;
 use crate::problem::Problem;
 use crate::respond::cors::preflight_method;
 use crate::respond::{Preferences, RespondSettings, render};
-use crate::store::{BucketStore, RecordStore};
+use crate::store::{BucketStore, OpenStore, RecordStore};
 use crate::throttle::{KeySource, RouteLimits, Throttle};
 
 /// Tower layer that applies the limits and the idempotency keys of a rule. Clones share their state.
@@ -55,9 +55,18 @@ pub(super) struct RuleState {
     pub(super) idempotency: Idempotency<RecordStore>,
     /// Settings for idempotency keys; `None` if the rule ignores keys.
     pub(super) keys: Option<Arc<RouteKeys>>,
+    /// Executions of requests with an idempotency key. It is closed at shutdown, and no execution starts afterwards.
+    pub(super) tasks: TaskTracker,
     pub(super) metrics: Arc<RouteMetrics>,
+    /// The store of the rule, which is not closed before the last layer is dropped.
+    pub(super) _store: OpenStore,
     pub(super) clock: Clock,
 }
+
+/// Request extension: a layer executes the request under its claim on the idempotency key. The nested layers do not
+/// claim the key again, because they would wait for this claim.
+#[derive(Clone, Copy, Debug)]
+struct Claimed;
 
 impl EmbeddedLayer {
     pub(super) fn new(rule: RuleState) -> Self {
@@ -109,6 +118,7 @@ where
         };
         let rule = Arc::clone(&self.rule);
         Box::pin(async move {
+            // An error of the application has no status, so the requests by status do not count it.
             let response = rule.respond(request, call).await?;
             rule.metrics.responded(response.status());
             Ok(response)
@@ -189,7 +199,8 @@ impl RuleState {
         E: Send + 'static,
     {
         let request = Request::from_parts(parts, body);
-        let Some(keys) = &self.keys else {
+        let is_claimed = request.extensions().get::<Claimed>().is_some();
+        let Some(keys) = self.keys.as_ref().filter(|_| !is_claimed) else {
             return call(request).await;
         };
         let mut keyed = match keys.inspect(&request) {
@@ -197,6 +208,10 @@ impl RuleState {
             Ok(None) => return call(request).await,
             Err(error) => return Ok(self.render(error.into(), &ctx.preferences)),
         };
+        if self.tasks.is_closed() {
+            let error = IdempotencyError::StoreUnavailable;
+            return Ok(self.render(error.into(), &ctx.preferences));
+        }
         let (mut parts, body) = request.into_parts();
         keys.name_caller(&mut keyed, &parts);
         // A nested router of axum removes the prefix of the path. The fingerprint contains the complete path.
@@ -208,11 +223,24 @@ impl RuleState {
         // requests that wait for the first request get a problem response instead.
         let failure = Arc::new(Mutex::new(None));
         let slot = Arc::clone(&failure);
-        let execute = move |mut request: Request<RequestBody>, _| async move {
+        let tasks = self.tasks.clone();
+        let execute = move |mut request: Request<RequestBody>, resend| async move {
+            // `ByMethod` means that the request has no idempotency key, so there is no claim.
+            if resend != Resend::ByMethod {
+                // The stage has added this execution to `tasks`. If `tasks` is open here, the shutdown waits for it.
+                if tasks.is_closed() {
+                    return Err(shut_down());
+                }
+                request.extensions_mut().insert(Claimed);
+            }
             *request.uri_mut() = routed;
-            // The body is always complete here, because the idempotency stage has read it into memory.
-            let whole = |body: RequestBody| body.whole().cloned().unwrap_or_default();
-            let called = call(request.map(|body| whole(body).into())).await;
+            let called = call(request.map(|body| {
+                let whole = body.whole().cloned();
+                whole
+                    .expect("the idempotency stage has read the body")
+                    .into()
+            }));
+            let called = called.await;
             called.map_err(|error| {
                 *slot.lock() = Some(error);
                 application_failed()
@@ -262,6 +290,14 @@ fn unknown_peer() -> Problem {
         detail,
     )
     .never_retry()
+}
+
+/// Returns the result of a request that was not executed, because the application shuts down.
+fn shut_down() -> FailedRequest {
+    FailedRequest {
+        problem: IdempotencyError::StoreUnavailable.into(),
+        delivery: Delivery::Unsent,
+    }
 }
 
 /// Returns the result of a request for which the application returned an error. It is unknown whether the application

@@ -1,6 +1,7 @@
 mod clients;
 mod needs_redis;
 mod serving;
+mod shutdown;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -149,21 +150,6 @@ async fn a_layer_replays_keys_and_rejects_requests_beyond_the_limit() {
     assert_eq!(text(other).await, "payment 2");
     clock.advance(Duration::from_millis(700));
     assert!(is_replay(&send(&app, payment(CLIENT)).await));
-}
-
-#[tokio::test]
-async fn finish_waits_for_an_execution_whose_client_disconnected() {
-    let (embedded, bank) = (Embedded::new(), Bank::default());
-    let app = app(layer(&embedded), &bank);
-    let sending = tokio::spawn(app.clone().oneshot(payment(CLIENT)));
-    while bank.made() == 0 {
-        tokio::task::yield_now().await;
-    }
-    sending.abort();
-    assert!(sending.await.unwrap_err().is_cancelled());
-    bank.open.notify_one();
-    embedded.finish().await;
-    assert_eq!(text(send(&app, payment(CLIENT)).await).await, "payment 1");
 }
 
 #[tokio::test]
@@ -485,6 +471,26 @@ async fn layers_of_one_application_can_be_nested() {
     assert_eq!(bank.made(), 1);
 }
 
+/// Without the rule that only the outer layer claims the key, the inner layer would wait for the claim of the outer
+/// layer.
+#[tokio::test(start_paused = true)]
+async fn nested_layers_with_keys_execute_a_request_once() {
+    let (embedded, bank) = (Embedded::new(), Bank::open());
+    let keys = || Some(KeyRule::default());
+    let inner = embedded.layer("inner", [hourly("inner", 1)], keys());
+    let outer = embedded.layer("outer", [], keys()).unwrap();
+    let app = app(inner.unwrap(), &bank).layer(outer);
+    for replayed in [false, true] {
+        let response = send(&app, payment(CLIENT)).await;
+        assert_eq!(is_replay(&response), replayed);
+        assert_eq!(text(response).await, "payment 1");
+    }
+    // The limit of the inner layer applies to a request that the outer layer executes.
+    let second = with_key(payment(CLIENT), "second");
+    assert_eq!(status(&app, second).await, 429);
+    assert_eq!(bank.made(), 1);
+}
+
 #[tokio::test]
 async fn routers_nested_under_different_paths_have_different_fingerprints() {
     let (embedded, bank) = (Embedded::new(), Bank::open());
@@ -589,9 +595,7 @@ async fn a_disk_store_survives_reopening() {
         }
         // The application still holds its layer when the store is closed.
         embedded.finish().await;
-        let mut late = payment("192.0.2.2:9");
-        let key = HeaderValue::from_static("late");
-        late.headers_mut().insert("idempotency-key", key);
+        let late = with_key(payment("192.0.2.2:9"), "late");
         assert_eq!(status(&app, late).await, 503);
     }
     assert_eq!(bank.made(), 1);

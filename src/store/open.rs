@@ -117,7 +117,7 @@ impl OpenStore {
     }
 
     /// Closes the store: writes the last snapshot and the last records, and ends the threads of the store. Blocks for
-    /// this time. Later requests with an idempotency key fail, unless the store is in memory.
+    /// this time. Later operations on records fail, unless the store is in memory.
     pub(crate) fn close(&self) {
         match &self.records {
             RecordStore::Memory(_) => {}

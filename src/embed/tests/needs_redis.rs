@@ -27,4 +27,10 @@ async fn two_applications_share_keys_and_limits_in_redis() {
     for (_, embedded) in &applications {
         embedded.finish().await;
     }
+    // Redis has the record, but a closed application neither replays nor executes.
+    for key in ["k", "late"] {
+        let late = with_key(payment("192.0.2.2:9"), key);
+        assert_eq!(status(first, late).await, 503);
+    }
+    assert_eq!(bank.made(), 1);
 }
