@@ -57,24 +57,36 @@ use tokio_util::task::TaskTracker;
 
 use self::layer::RuleState;
 use self::rules::Rules;
-use crate::buffers::{BufferBounds, Buffers};
-use crate::client::Trust;
+use crate::buffers::Buffers;
 use crate::clock::Clock;
 use crate::idempotency::{Idempotency, RouteKeys};
 use crate::metrics::Metrics;
-use crate::respond::RespondSettings;
 use crate::stage_metrics::{OPENMETRICS, StageMetrics};
 use crate::store::{BucketStore, OpenStore, RecordStore, StoreCapacity};
 use crate::throttle::Throttle;
 
+// The types of all settings are exported here, so that an application imports from one module.
 pub use self::layer::{EmbeddedLayer, EmbeddedService};
 pub use self::rules::RuleError;
-pub use crate::idempotency::{KeyRule, Scope};
+pub use crate::buffers::BufferBounds;
+pub use crate::client::Trust;
+pub use crate::idempotency::{
+    InFlightPolicy, KeyRule, OnServerError, OnUnknown, RecordSettings, Requirement, Scope,
+    ScopePart,
+};
+pub use crate::respond::{Cors, Dialect, Hint, Hints, RespondSettings};
 pub use crate::store::OpenError;
-pub use crate::throttle::{KeyPart, Limit, Quota};
+pub use crate::throttle::{
+    Exceed, KeyFunction, KeyPart, Limit, LimitId, Mode, OnStoreError, ParseQuotaError, Quota,
+    QuotaError, RetryAfterForm,
+};
 
-/// Maximum number of rate limit buckets in memory.
+/// Maximum number of rate limit buckets in memory. It is the default of `max_clients` in the configuration.
 const MAX_CLIENTS: usize = 1_000_000;
+
+/// Maximum size of the responses in a store on disk, in bytes. It is the default of `max_bytes` in the configuration.
+#[cfg(feature = "disk")]
+const MAX_DISK_BYTES: u64 = 4 << 30;
 
 /// Maximum number of requests of one rule with an idempotency key that are in flight at the same time.
 const MAX_EXECUTIONS: usize = 65_536;
@@ -109,23 +121,30 @@ impl Embedded {
     /// Call [`finish`](Self::finish) before the process ends. Otherwise the charges to limits of the last 10 s are
     /// lost.
     ///
-    /// This function blocks while it reads the store. The store has two threads of its own.
+    /// This function blocks while it reads the store. The store has four threads of its own, and a fifth thread while it
+    /// compacts its files.
     #[cfg(feature = "disk")]
     pub fn on_disk(path: impl AsRef<std::path::Path>) -> Result<Self, OpenError> {
         let clock = Clock::real();
         let capacity = StoreCapacity {
-            max_bytes: 4 << 30,
+            max_bytes: MAX_DISK_BYTES,
             ..StoreCapacity::default()
         };
         let store = OpenStore::on_disk(path.as_ref(), MAX_CLIENTS, capacity, clock.clone())?;
         Ok(Self::with_store(store, clock))
     }
 
-    /// Creates the state with a store in the Redis server at `url`, such as `redis://127.0.0.1:6379`. All applications
-    /// and gateways with the same server share limits and idempotency keys. With `rediss://`, the connection uses TLS.
+    /// Creates the state with a store in the Redis server at `url`, such as `redis://127.0.0.1:6379/1`. The number at the
+    /// end is the database; without it, the database is 0. All applications and gateways with the same server and
+    /// database share limits and idempotency keys. With `rediss://`, the connection uses TLS.
+    ///
+    /// The server must not be a cluster. It needs the settings for idempotency records, such as
+    /// `maxmemory-policy noeviction`, even if no rule has idempotency keys. The other settings of the store are fixed.
+    /// They are the defaults of `[store]` in the configuration, except the lease of a claim, which is 60 s. An
+    /// execution renews its lease, so it can take longer.
     ///
     /// If the server cannot be reached, the application starts and connects later. Until then, limits count in memory,
-    /// and requests with an idempotency key get 503. The settings are the defaults of `[store]` in the configuration.
+    /// and requests with an idempotency key get 503.
     ///
     /// This function blocks for up to 2 s. The store has a thread of its own, and its connections belong to the tokio
     /// runtime of the first request. This runtime must have I/O and time enabled.
@@ -178,21 +197,34 @@ impl Embedded {
 
     /// Creates the layer of the rule `name`. A request that passes the layer is charged to all `limits` or to none. If
     /// `keys` is set, a request with an idempotency key is then executed once, and its response is replayed to retries.
+    /// If two nested layers have idempotency keys, only the outer layer claims the key. The limits of both apply.
     ///
     /// Two rules can contain the same limit, which then has one bucket for both. The name of a limit must have the same
     /// settings in all rules. Rule names are values of the label `route` in metrics, so each rule has its own.
     ///
     /// The layer responds with 500 if the address of the peer is unknown. It responds with 400 if a header value has
-    /// leading or trailing white space, or if the request repeats a header in the key of a limit or in the scope of
-    /// idempotency keys.
+    /// leading or trailing white space, if the request repeats a header in the key of a limit or in the scope of
+    /// idempotency keys, or if `X-Forwarded-For` of a trusted peer has more than 256 addresses.
+    ///
+    /// The layer normalises the headers of the request, as the gateway does, and the application receives the result.
+    /// It joins the lines of `Cookie`. It removes the headers that `Connection` lists, except those with a fixed
+    /// meaning, such as `Authorization`. It also removes headers whose name differs only in underscores or similar
+    /// characters from a header with a fixed meaning, or from a header that the rule reads. An example is `X_Api_Key`
+    /// in a rule that reads `X-Api-Key`.
+    ///
+    /// The function of [`Limit::by`] or [`Scope::by`] sees the normalised headers. The layer does not know which
+    /// headers the function reads, so it does not check them for repetition. In a nested router of axum, the function
+    /// sees the path without the prefix of the router.
     pub fn layer(
         &self,
         name: &str,
         limits: impl IntoIterator<Item = Limit>,
         keys: Option<KeyRule>,
     ) -> Result<EmbeddedLayer, RuleError> {
+        // The iterator of the caller runs before the lock, because it can call functions of this `Embedded`.
+        let limits = limits.into_iter().collect();
         let mut rules = self.rules.lock();
-        let limits = rules.add(name, limits.into_iter().collect(), keys.as_ref())?;
+        let limits = rules.add(name, limits, keys.as_ref())?;
         #[cfg(feature = "disk")]
         if let RecordStore::Disk(records) = &self.store.records {
             records.set_max_response(rules.max_response);
@@ -226,7 +258,8 @@ impl Embedded {
     }
 
     /// Returns a handle to the metrics of all layers, including those that are created later. The metrics have the
-    /// names of the gateway's metrics.
+    /// names of the gateway's metrics. They are a complete `OpenMetrics` document, which ends with `# EOF`. So they need
+    /// a path of their own and cannot be appended to other metrics.
     pub fn metrics(&self) -> EmbeddedMetrics {
         EmbeddedMetrics {
             rules: Arc::clone(&self.rules),

@@ -19,8 +19,6 @@ use tokio::sync::Notify;
 use tower::ServiceExt as _;
 
 use super::*;
-use crate::respond::Hint;
-use crate::throttle::KeyFunction;
 
 const CLIENT: &str = "192.0.2.1:9";
 
@@ -284,6 +282,16 @@ async fn rules_have_separate_limits_and_share_equal_limits() {
     let metrics = embedded.metrics().text();
     let line = "tidegate_refused_total{limit=\"shared\"} ";
     assert_eq!(metrics.matches(line).count(), 1, "{metrics}");
+}
+
+#[test]
+fn the_iterator_of_the_limits_can_use_the_state() {
+    let embedded = Embedded::new();
+    let limits = std::iter::once_with(|| {
+        embedded.metrics().text();
+        hourly("one", 1)
+    });
+    assert!(embedded.layer("a", limits, None).is_ok());
 }
 
 #[test]
@@ -616,23 +624,45 @@ fn a_store_that_cannot_be_opened_is_an_error() {
     assert!(!error.contains("secret"), "{error}");
 }
 
+/// Returns the policy of a minimal configuration with these lines in `[store]`.
+fn configured(store: &str) -> crate::config::Policy {
+    use crate::config::{Environment, Overrides, parse};
+    let text = format!(
+        "[upstream.api]\nservers = [\"http://127.0.0.1:9000\"]\n\
+         [[route]]\nname = \"all\"\npath = \"/\"\n\
+         [store]\n{store}\n"
+    );
+    let (environment, overrides) = (Environment::default(), Overrides::default());
+    let loaded = parse("test.toml", &text, &environment, &overrides);
+    loaded.unwrap().policy
+}
+
+#[test]
+fn the_bounds_of_a_store_are_the_defaults_of_the_configuration() {
+    let memory = configured("");
+    assert_eq!(memory.max_clients, MAX_CLIENTS);
+    assert_eq!(memory.store.capacity, StoreCapacity::default());
+    let disk = configured("backend = \"disk\"\npath = \"data\"");
+    let capacity = StoreCapacity {
+        max_bytes: MAX_DISK_BYTES,
+        ..StoreCapacity::default()
+    };
+    assert_eq!(disk.store.capacity, capacity);
+}
+
 /// The settings of a store in Redis are the defaults of the configuration, except for the lease. The configuration
 /// computes the lease from the timeouts of the upstreams, which an application does not have.
 #[test]
 fn the_settings_of_a_redis_store_are_the_defaults_of_the_configuration() {
-    use crate::config::{Backend, Environment, Overrides, parse};
+    use crate::config::Backend;
     use crate::store::redis::settings::RedisSettings;
-    let text = "[upstream.api]\nservers = [\"http://127.0.0.1:9000\"]\n\
-                [[route]]\nname = \"all\"\npath = \"/\"\n\
-                [store]\nbackend = \"redis\"\nurl = \"redis://127.0.0.1:6379\"\n";
-    let (environment, overrides) = (Environment::default(), Overrides::default());
-    let loaded = parse("test.toml", text, &environment, &overrides).unwrap();
+    let policy = configured("backend = \"redis\"\nurl = \"redis://127.0.0.1:6379\"");
     let settings = RedisSettings::try_from("redis://127.0.0.1:6379").unwrap();
     let expected = Backend::Redis(RedisSettings {
         lease: Duration::from_secs(30),
         ..settings
     });
-    assert_eq!(loaded.policy.store.backend, expected);
+    assert_eq!(policy.store.backend, expected);
 }
 
 #[test]

@@ -72,8 +72,8 @@ pub enum Scope {
 impl Scope {
     /// Creates a scope that separates callers by the name that `function` returns, for example by the authenticated
     /// user. Two callers of one rule with the same name get each other's responses, so the name must identify one
-    /// caller. Different rules have different scopes. If `function` returns `None` or an empty name, the scope is
-    /// [`Credential`](Self::Credential).
+    /// caller. Equal names in different rules are different scopes. If `function` returns `None` or an empty name, the
+    /// scope is [`Credential`](Self::Credential), which all rules share.
     ///
     /// Only the layers of the module `embed` can apply such a scope.
     pub fn by(function: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static) -> Self {
