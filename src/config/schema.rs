@@ -1,5 +1,7 @@
 //! JSON Schema of the configuration, generated from the types in [`file`](super::file).
 
+mod lookup;
+
 use std::sync::LazyLock;
 
 use schemars::Schema;
@@ -8,6 +10,11 @@ use schemars::transform::{Transform, transform_subschemas};
 use serde_json::Value;
 
 use super::file::File;
+
+pub(super) use lookup::{
+    accepts_type, allowed_words, known_keys, named_values, property, schema_at, strings, types,
+    without_index,
+};
 
 /// Returns the JSON Schema (draft 2020-12) of the configuration.
 pub fn schema() -> Value {

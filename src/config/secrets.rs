@@ -17,6 +17,7 @@ use serde_json::Value;
 use toml::de::{DeTable, DeValue};
 
 use super::problem::Findings;
+use super::schema;
 use super::source::Span;
 use super::syntax::SourceLine;
 use super::tree::TomlNode;
@@ -42,7 +43,7 @@ pub(super) fn redact(table: &DeTable<'_>, schema: &Value, findings: &mut Finding
 /// The schema marks secret keys with `writeOnly`. An unknown key is secret if its name is that of a secret, or if the
 /// table has secret keys, because it can be a misspelt one.
 fn is_secret(key: &str, schema: Option<&Value>) -> bool {
-    match schema.and_then(|schema| validate::property(schema, key)) {
+    match schema.and_then(|schema| schema::property(schema, key)) {
         Some(property) => property.get("writeOnly").is_some(),
         None => has_secret_name(key) || schema.is_some_and(has_secret_keys),
     }
@@ -79,7 +80,7 @@ impl Search<'_> {
     fn table(&mut self, table: &DeTable<'_>, schema: Option<&Value>) {
         for (key, node) in table {
             let key = key.get_ref().as_ref();
-            let property = schema.and_then(|schema| validate::property(schema, key));
+            let property = schema.and_then(|schema| schema::property(schema, key));
             match node.get_ref() {
                 _ if is_secret(key, schema) => self.value(node),
                 DeValue::Table(table) => self.table(table, property),
@@ -150,7 +151,7 @@ pub(super) fn redact_lines(lines: &[SourceLine<'_>], findings: &mut Findings) {
 /// Returns the part of a line that contains passwords in URLs. In a section with secrets this is the complete value,
 /// because the URLs can be malformed.
 fn url_in_line(line: &SourceLine<'_>) -> Option<Range<usize>> {
-    let has_secrets = validate::schema_at(&line.section).is_some_and(has_secret_keys);
+    let has_secrets = schema::schema_at(&line.section).is_some_and(has_secret_keys);
     if has_secrets && line.text.contains('@') {
         let start = line.text.find(['=', ':']).map_or(0, |start| start + 1);
         return Some(start..line.text.len());
@@ -160,7 +161,7 @@ fn url_in_line(line: &SourceLine<'_>) -> Option<Range<usize>> {
 
 /// Returns the position in a line after which it contains a secret.
 fn secret_in_line(line: &str, section: &str) -> Option<usize> {
-    let schema = validate::schema_at(section);
+    let schema = schema::schema_at(section);
     let is_word = |c: char| c.is_alphanumeric() || "_-".contains(c);
     let mut at = 0;
     let mut is_first = true;
@@ -189,8 +190,8 @@ fn secret_in_line(line: &str, section: &str) -> Option<usize> {
 /// Whether a line sets a key that its section has.
 fn is_assignment(line: &SourceLine<'_>) -> bool {
     let key = line.text.split('=').next().unwrap_or_default().trim();
-    let schema = validate::schema_at(&line.section);
-    line.text.contains('=') && schema.is_none_or(|schema| validate::property(schema, key).is_some())
+    let schema = schema::schema_at(&line.section);
+    line.text.contains('=') && schema.is_none_or(|schema| schema::property(schema, key).is_some())
 }
 
 /// Returns an error message in which the password of a URL is replaced by `***`.

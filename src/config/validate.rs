@@ -15,7 +15,10 @@ use toml::de::{DeArray, DeString, DeTable, DeValue};
 
 use super::problem::Findings;
 use super::scalar::{self, ValueError};
-use super::schema::{NUMBERS, SCHEMA};
+use super::schema::{
+    NUMBERS, SCHEMA, accepts_type, allowed_words, known_keys, named_values, property, schema_at,
+    strings, types, without_index,
+};
 use super::source::{NOT_CONFIGURED, Span};
 use super::suggest;
 use super::tree::{TomlNode, default_value, type_name};
@@ -58,65 +61,6 @@ pub(super) fn check_line(section: &str, line: &str) -> Result<(), String> {
         Some(problem) => Err(problem.help),
         None => Ok(()),
     }
-}
-
-/// Returns the schema of the section with this path; `None` if there is no such section.
-pub(super) fn schema_at(section: &str) -> Option<&'static Value> {
-    let mut parts = without_index(section)
-        .split('.')
-        .filter(|part| !part.is_empty());
-    parts.try_fold(&*SCHEMA, |schema, part| {
-        let property = property(schema, part)?;
-        Some(property.get("items").unwrap_or(property))
-    })
-}
-
-/// Returns the path of a section without the index of a list, as in `route[0]`.
-fn without_index(section: &str) -> &str {
-    section.split('[').next().unwrap_or(section)
-}
-
-/// Returns the configuration keys that the schema of a table defines.
-pub(super) fn known_keys(schema: &Value) -> impl Iterator<Item = &str> + Clone {
-    let properties = schema.get("properties").and_then(Value::as_object);
-    properties
-        .into_iter()
-        .flat_map(|properties| properties.keys().map(String::as_str))
-}
-
-/// Returns the schema of a configuration key, or `None` if the key is unknown. `schema` is the schema of the table that
-/// contains the key.
-pub(super) fn property<'s>(schema: &'s Value, key: &str) -> Option<&'s Value> {
-    match schema.get("properties").and_then(|all| all.get(key)) {
-        Some(property) => Some(property),
-        None => named_values(schema),
-    }
-}
-
-/// Returns the schema of the values in a table whose keys are names that the user chooses, such as `[limit]`. `None`
-/// means that the table has fixed keys.
-pub(super) fn named_values(schema: &Value) -> Option<&Value> {
-    schema
-        .get("additionalProperties")
-        .filter(|values| values.is_object())
-}
-
-/// Returns the types that a schema allows, by their JSON Schema names.
-pub(super) fn types(schema: &Value) -> Vec<&str> {
-    if let Some(choices) = schema.get("anyOf").and_then(Value::as_array) {
-        return choices.iter().flat_map(types).collect();
-    }
-    match schema.get("type") {
-        Some(Value::String(name)) => vec![name],
-        Some(Value::Array(names)) => names.iter().filter_map(Value::as_str).collect(),
-        _ => vec!["string"],
-    }
-}
-
-/// Whether a schema allows the type with the JSON Schema name `found`. A schema for numbers also allows integers.
-pub(super) fn accepts_type(schema: &Value, found: &str) -> bool {
-    let matches = |allowed: &str| allowed == found || (allowed, found) == ("number", "integer");
-    types(schema).into_iter().any(matches)
 }
 
 /// Reports a configuration key that the schema does not define. `table` is the path of the table that contains the key.
@@ -465,23 +409,6 @@ impl SchemaValidator<'_> {
         self.findings
             .error(span, format!("`{at}` must be {wanted}, not {found}"), help);
     }
-}
-
-/// Returns the strings that a schema allows. The list is empty if the schema does not enumerate them.
-pub(super) fn allowed_words(schema: &Value) -> Vec<&str> {
-    let choices = schema.get("oneOf").and_then(Value::as_array);
-    let described = choices
-        .into_iter()
-        .flatten()
-        .filter_map(|choice| choice.get("const")?.as_str());
-    described.chain(strings(schema.get("enum"))).collect()
-}
-
-fn strings(list: Option<&Value>) -> impl Iterator<Item = &str> {
-    list.and_then(Value::as_array)
-        .into_iter()
-        .flatten()
-        .filter_map(Value::as_str)
 }
 
 /// Returns the maximum of the Rust integer type that a schema was generated from.

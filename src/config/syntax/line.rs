@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use serde_json::Value;
 
+use super::super::schema::{self, SCHEMA};
 use super::super::suggest;
 use super::super::validate::{self, example};
 use super::scan::{
@@ -131,7 +132,7 @@ fn comment(line: &str) -> Option<LineMistake> {
 fn invalid_header(header: &Header, text: &str, line: &str) -> LineMistake {
     let known = section_schema(&header.name);
     let similar = || {
-        let sections = validate::known_keys(&super::super::schema::SCHEMA);
+        let sections = schema::known_keys(&SCHEMA);
         let similar = suggest::closest(first_part(&header.name), sections)?;
         Some(header.name.replacen(first_part(&header.name), similar, 1))
     };
@@ -140,7 +141,7 @@ fn invalid_header(header: &Header, text: &str, line: &str) -> LineMistake {
         None => similar(),
     };
     let corrected = name.and_then(|name| {
-        let schema = validate::schema_at(&name)?;
+        let schema = schema::schema_at(&name)?;
         let is_table = schema.get("properties").is_some();
         match name.as_str() {
             "route" => Some("[[route]]".into()),
@@ -149,7 +150,7 @@ fn invalid_header(header: &Header, text: &str, line: &str) -> LineMistake {
     });
     let corrected =
         corrected.filter(|header| validate::check_line("", header) != Err(String::new()));
-    let is_named = known.is_some_and(|schema| validate::named_values(schema).is_some());
+    let is_named = known.is_some_and(|schema| schema::named_values(schema).is_some());
     let example = (corrected.is_none() && is_named).then(|| {
         format!(
             "`[{}.NAME]`, with a name of your choice",
@@ -228,10 +229,10 @@ fn correct(
     corrections: &[String],
     comment: &str,
 ) -> (Option<String>, Option<String>) {
-    let schema = validate::schema_at(section);
+    let schema = schema::schema_at(section);
     let similar = schema
-        .filter(|schema| validate::property(schema, key).is_none())
-        .and_then(|schema| suggest::closest(key, validate::known_keys(schema)));
+        .filter(|schema| schema::property(schema, key).is_none())
+        .and_then(|schema| suggest::closest(key, schema::known_keys(schema)));
     let key = similar.unwrap_or(key);
     for value in corrections {
         let fixed = match validate::check_line(section, &format!("{key} = {value}")) {
@@ -247,7 +248,7 @@ fn correct(
             return (Some(line + comment), None);
         }
     }
-    let property: Option<&Value> = schema.and_then(|schema| validate::property(schema, key));
+    let property: Option<&Value> = schema.and_then(|schema| schema::property(schema, key));
     (None, property.map(|property| example(key, property)))
 }
 

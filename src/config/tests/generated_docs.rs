@@ -8,8 +8,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::super::schema::SCHEMA;
-use super::super::validate::{allowed_words, known_keys, named_values};
+use super::super::schema::{SCHEMA, allowed_words, known_keys, named_values};
 use super::*;
 
 #[test]

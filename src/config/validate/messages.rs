@@ -2,9 +2,10 @@
 
 use serde_json::Value;
 
+use super::super::scalar;
+use super::super::schema::{allowed_words, named_values, types};
 use super::super::tree::quote;
 use super::correct::correct;
-use super::{allowed_words, named_values, scalar, types};
 
 /// Returns the name of a type as error messages show it. `type_name` is the name of the type in JSON Schema.
 pub(super) fn describe_type(type_name: &str) -> &'static str {
