@@ -44,7 +44,7 @@ pub(super) struct Args {
     #[arg(long, default_value = "GET")]
     method: String,
     /// Path of the request as the client sends it, with an optional query
-    #[arg(long)]
+    #[arg(long, value_parser = parse_path)]
     path: String,
     /// Request header; can be repeated
     #[arg(long = "header", value_name = "NAME: VALUE")]
@@ -52,6 +52,18 @@ pub(super) struct Args {
     /// IP address of the other end of the connection: the client or a proxy
     #[arg(long, default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     peer: IpAddr,
+}
+
+/// Checks that the path starts with a slash. Otherwise it would be the host of the request.
+fn parse_path(text: &str) -> Result<String, String> {
+    if text.starts_with('/') || text == "*" {
+        return Ok(text.to_owned());
+    }
+    let path = match text.split_once("://") {
+        Some((_, rest)) => rest.find('/').map_or("/", |at| &rest[at..]).to_owned(),
+        None => format!("/{text}"),
+    };
+    Err(format!("a path starts with `/`; write `{path}`"))
 }
 
 /// Prints how the gateway would handle the request. Prints the errors of an invalid configuration instead.

@@ -105,6 +105,8 @@ impl fmt::Display for ConfigProblem {
 #[derive(Clone, Debug)]
 pub struct ConfigErrors {
     problems: Vec<ConfigProblem>,
+    /// Number of further problems, which are not stored.
+    omitted: usize,
 }
 
 impl ConfigErrors {
@@ -115,7 +117,10 @@ impl ConfigErrors {
 
     /// Renders all problems, separated by empty lines, with terminal colours if `colour` is set.
     pub fn render(&self, colour: bool) -> String {
-        let rendered: Vec<_> = self.problems.iter().map(|p| p.render(colour)).collect();
+        let mut rendered: Vec<_> = self.problems.iter().map(|p| p.render(colour)).collect();
+        if self.omitted > 0 {
+            rendered.push(format!("{} more problems are not shown", self.omitted));
+        }
         rendered.join("\n\n")
     }
 }
@@ -132,6 +137,7 @@ impl From<ConfigProblem> for ConfigErrors {
     fn from(problem: ConfigProblem) -> Self {
         Self {
             problems: vec![problem],
+            omitted: 0,
         }
     }
 }
@@ -146,7 +152,14 @@ pub(super) struct Findings {
     /// Whether lines of the file were removed because they have syntax errors.
     has_syntax_errors: bool,
     problems: Vec<ConfigProblem>,
+    /// Number of problems above [`MAX_PROBLEMS`], which are not stored.
+    omitted: usize,
+    /// Whether the last problem was not stored.
+    is_last_omitted: bool,
 }
+
+/// Maximum number of errors, and of warnings, that are stored. A large file in the wrong format has an error per line.
+const MAX_PROBLEMS: usize = 100;
 
 impl Findings {
     /// Adds an error. `title` says what is wrong, and `help` how to fix it.
@@ -186,17 +199,23 @@ impl Findings {
     /// Adds a second location to the problem that was added last. `label` is shown there.
     pub(super) fn note(&mut self, span: &Span, label: impl Into<String>) {
         let location = self.sources.location(span);
-        if let Some(problem) = self.problems.last_mut() {
+        let last = self.problems.last_mut();
+        if let Some(problem) = last.filter(|_| !self.is_last_omitted) {
             problem.note = Some((location, label.into()));
         }
     }
 
     fn push(&mut self, severity: Severity, span: &Span, title: &str, help: &str) -> &mut Self {
+        self.is_last_omitted = self.is_full(severity);
+        if self.is_last_omitted {
+            self.omitted += 1;
+            return self;
+        }
         let location = self.sources.location(span);
         self.problems.push(ConfigProblem {
             severity,
             title: secrets::masked(title).into_owned(),
-            help: secrets::masked(help).into_owned(),
+            help: secrets::masked_urls(help).into_owned(),
             file: location.file.clone(),
             line: location.line,
             column: location.column,
@@ -208,16 +227,25 @@ impl Findings {
         self
     }
 
+    /// Whether no more problems of this severity are stored.
+    pub(super) fn is_full(&self, severity: Severity) -> bool {
+        let stored = self.problems.iter();
+        let stored = stored.filter(|problem| problem.severity == severity);
+        stored.count() >= MAX_PROBLEMS
+    }
+
     /// Records that an invalid value was reported and removed. `path` is its path, such as `store.url`.
     pub(super) fn remove(&mut self, path: &str) {
         self.removed.insert(path.to_owned());
     }
 
     /// Records that a line with a syntax error was reported and removed. `path` is the path of its section, such as
-    /// `limit.device`, and empty for a line before the first section.
+    /// `limit.device`. Before the first section it is the key of the line.
     pub(super) fn remove_line(&mut self, path: &str) {
         self.has_syntax_errors = true;
-        self.remove(path);
+        if !path.is_empty() {
+            self.remove(path);
+        }
     }
 
     /// Whether the configuration possibly contains the value at `path`, although the decoded file does not: the value, a
@@ -260,15 +288,16 @@ impl Findings {
     /// Converts the problems to the error of a configuration that cannot be used.
     pub(super) fn into_errors(self) -> ConfigErrors {
         ConfigErrors {
+            omitted: self.omitted,
             problems: self.into_problems(),
         }
     }
 }
 
-/// Whether `path` is the path of `table` or of a value in it. The empty path is that of the complete file.
+/// Whether `path` is the path of `table` or of a value in it.
 fn is_within(path: &str, table: &str) -> bool {
     let rest = path.strip_prefix(table);
-    rest.is_some_and(|rest| table.is_empty() || rest.is_empty() || rest.starts_with(['.', '[']))
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
 #[cfg(test)]

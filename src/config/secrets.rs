@@ -60,6 +60,8 @@ fn has_secret_name(key: &str) -> bool {
     let key = key.to_ascii_lowercase();
     let names = [
         "token",
+        "bearer",
+        "pwd",
         "passw",
         "passphrase",
         "secret",
@@ -67,7 +69,9 @@ fn has_secret_name(key: &str) -> bool {
         "api_key",
         "apikey",
     ];
-    !key.ends_with("_file") && names.iter().any(|name| key.contains(name))
+    let has_name =
+        matches!(key.as_str(), "pass" | "auth") || names.iter().any(|name| key.contains(name));
+    has_name && !key.ends_with("_file")
 }
 
 /// Collects the spans of secrets. They are redacted after the search, because the search reads the source texts.
@@ -84,6 +88,8 @@ impl Search<'_> {
             match node.get_ref() {
                 _ if is_secret(key, schema) => self.value(node),
                 DeValue::Table(table) => self.table(table, property),
+                // A value instead of the table is possibly a secret of the table.
+                _ if property.is_some_and(has_secret_keys) => self.value(node),
                 _ => self.urls(node, property),
             }
         }
@@ -133,10 +139,10 @@ impl Search<'_> {
 pub(super) fn redact_lines(lines: &[SourceLine<'_>], findings: &mut Findings) {
     let mut is_continued = false;
     for line in lines {
-        let secret = if is_continued && !line.is_header && !is_assignment(line) {
+        let secret = if is_continued && line.header.is_none() && !is_assignment(line) {
             Some(0..line.text.len())
         } else {
-            let start = secret_in_line(line.text, &line.section);
+            let start = secret_in_line(line);
             is_continued = start.is_some();
             let secret = start.map(|start| start..line.text.len());
             secret.or_else(|| url_in_line(line))
@@ -152,7 +158,7 @@ pub(super) fn redact_lines(lines: &[SourceLine<'_>], findings: &mut Findings) {
 /// because the URLs can be malformed.
 fn url_in_line(line: &SourceLine<'_>) -> Option<Range<usize>> {
     let has_secrets = schema::schema_at(&line.section).is_some_and(has_secret_keys);
-    if has_secrets && line.text.contains('@') {
+    if has_secrets && (line.text.contains('@') || line.text.contains("://")) {
         let start = line.text.find(['=', ':']).map_or(0, |start| start + 1);
         return Some(start..line.text.len());
     }
@@ -160,26 +166,26 @@ fn url_in_line(line: &SourceLine<'_>) -> Option<Range<usize>> {
 }
 
 /// Returns the position in a line after which it contains a secret.
-fn secret_in_line(line: &str, section: &str) -> Option<usize> {
-    let schema = schema::schema_at(section);
+fn secret_in_line(line: &SourceLine<'_>) -> Option<usize> {
+    let is_header = line.header.as_ref().is_some_and(|header| header.is_valid);
+    if is_header || line.text.trim_start().starts_with('#') {
+        return None;
+    }
+    let text = line.text;
+    let section = schema::schema_at(&line.section);
     let is_word = |c: char| c.is_alphanumeric() || "_-".contains(c);
     let mut at = 0;
     let mut is_first = true;
     loop {
-        let start = at + line[at..].find(is_word)?;
-        let end = line[start..]
+        let start = at + text[at..].find(is_word)?;
+        let end = text[start..]
             .find(|c| !is_word(c))
-            .map_or(line.len(), |end| start + end);
-        let word = &line[start..end];
-        let after = line[end..].trim_start_matches(['"', '\'', ' ', '\t']);
+            .map_or(text.len(), |end| start + end);
+        let after = text[end..].trim_start_matches(['"', '\'', ' ', '\t']);
         // The first word of a line is a key, even if `=` is missing.
-        let is_key = is_first || after.starts_with(['=', ':']);
-        let schema = if is_first { schema } else { None };
-        if is_key
-            && !after.is_empty()
-            && !line.trim_start().starts_with(['[', '#'])
-            && is_secret(word, schema)
-        {
+        let is_key = (is_first && !after.is_empty()) || after.starts_with(['=', ':']);
+        let schema = section.filter(|_| is_first && line.header.is_none());
+        if is_key && is_secret(&text[start..end], schema) {
             return Some(end);
         }
         at = end;
@@ -189,9 +195,9 @@ fn secret_in_line(line: &str, section: &str) -> Option<usize> {
 
 /// Whether a line sets a key that its section has.
 fn is_assignment(line: &SourceLine<'_>) -> bool {
-    let key = line.text.split('=').next().unwrap_or_default().trim();
-    let schema = schema::schema_at(&line.section);
-    line.text.contains('=') && schema.is_none_or(|schema| schema::property(schema, key).is_some())
+    let section = schema::schema_at(&line.section);
+    let has_key = |key| section.is_none_or(|section| schema::property(section, key).is_some());
+    line.key().is_some_and(has_key)
 }
 
 /// Returns an error message in which the password of a URL is replaced by `***`.
@@ -199,17 +205,30 @@ pub(super) fn masked(message: &str) -> Cow<'_, str> {
     mask(message, password_in_text(message))
 }
 
+/// Returns a help text in which the password of a URL with a scheme is replaced by `***`. Other texts are unchanged,
+/// because a help text can show the form `user:password@`.
+pub(super) fn masked_urls(help: &str) -> Cow<'_, str> {
+    if help.contains("://") {
+        masked(help)
+    } else {
+        help.into()
+    }
+}
+
 /// Returns the byte range of the password in the URL that a text contains. The scheme of the URL can be missing, as in
 /// `user:password@host`. `None` means that the text contains no URL with a password.
 fn password_in_text(text: &str) -> Option<Range<usize>> {
-    let at = text.rfind('@')?;
-    if text.find("://").is_some_and(|scheme| scheme < at) {
+    let end = text.rfind('@')?;
+    if text.find("://").is_some_and(|scheme| scheme < end) {
         return password_in_url(text);
     }
     let is_end = |c: char| c.is_whitespace() || "\"'`[],/".contains(c);
-    let start = text[..at].rfind(is_end).map_or(0, |end| end + 1);
-    let colon = start + text[start..at].find(':')?;
-    (colon + 1 < at).then_some(colon + 1..at)
+    let first = text.find('@')?;
+    let mut before = text[..first].char_indices();
+    let start = before.rfind(|(_, c)| is_end(*c));
+    let start = start.map_or(0, |(at, c)| at + c.len_utf8());
+    let colon = start + text[start..first].find(':')?;
+    (colon + 1 < first).then_some(colon + 1..end)
 }
 
 /// Returns those parts of `text` that are in the range `within` and are not `${VARIABLE}` references.

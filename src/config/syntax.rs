@@ -1,6 +1,6 @@
 //! Syntax of the configuration file: reports all syntax errors, each with a remedy for the line that contains it.
 //!
-//! The TOML parser says what it expected, which often does not name the mistake. For `path = "/v1/\d+"` it expects an
+//! The TOML parser reports what it expected, which often does not name the mistake. For `path = "/v1/\d+"` it expects an
 //! escape, and the remedy is single quotes. So the remedy is derived from the text of the line. A corrected line is
 //! shown only if it is valid in its section.
 //!
@@ -15,15 +15,15 @@ use std::collections::BTreeSet;
 
 use toml::de::DeTable;
 
-use super::problem::Findings;
+use super::problem::{Findings, Severity};
 use super::secrets;
 use super::source::Span;
 
 use line::LineMistake;
 pub(super) use scan::SourceLine;
 
-/// Number of times that lines with errors are removed. Only the errors of the first time are reported, because the later
-/// ones are usually consequences.
+/// Maximum number of times that lines with errors are removed. Only the errors of the first time are reported, because
+/// the later ones are usually consequences.
 const MAX_REMOVALS: usize = 4;
 
 /// Reports the syntax errors of the configuration file, whose text must be the first in the
@@ -41,28 +41,44 @@ pub(super) fn check<'i>(text: &'i str, findings: &mut Findings) -> Option<Cow<'i
         findings.error(&format.span, format.title, format.help);
         return None;
     }
+    let values = scan::bracketed_values(&lines);
     let mut removed = BTreeSet::new();
-    for value in scan::unclosed_values(&lines) {
-        let mistake = LineMistake::unclosed(&lines, &value);
-        report(&mistake, &lines[value.first], findings);
-        removed.extend(value.first..value.end);
+    for value in &values {
+        if let Some(mistake) = LineMistake::brackets(&lines, value) {
+            report(&mistake, &lines[value.first], findings);
+            removed.extend(value.first..value.end);
+        }
     }
-    let mut rest = without(&lines, &removed, text, findings);
-    for removal in 0..MAX_REMOVALS {
+    for removal in 0..=MAX_REMOVALS {
+        let rest = without(&lines, &removed, text, findings);
         let (_, errors) = DeTable::parse_recoverable(&rest);
         if errors.is_empty() {
             return Some(Cow::Owned(rest));
         }
-        for error in &errors {
+        // Another error can cause the parser to report a duplicate that is none.
+        let is_duplicate = |error: &&toml::de::Error| error.message().contains("duplicate");
+        let has_others = !errors.iter().all(|error| is_duplicate(&error));
+        for error in errors
+            .iter()
+            .filter(|error| !has_others || !is_duplicate(error))
+        {
             let span = error.span().unwrap_or(0..0);
             let index = lines.partition_point(|line| line.start <= span.start);
             let index = index.saturating_sub(1);
+            let is_section_removed = lines[index]
+                .header_index
+                .is_some_and(|header| removed.contains(&header));
             // A second error on the same line is not reported, because it is usually a consequence of the first.
-            if removed.insert(index) && removal == 0 {
+            if is_section_removed || !removed.insert(index) {
+                continue;
+            }
+            let mut values = values.iter();
+            let value = values.find(|value| (value.first..value.end).contains(&index));
+            removed.extend(value.into_iter().flat_map(|value| index..value.end));
+            if removal == 0 || is_duplicate(&error) {
                 report_error(error.message(), &span, &lines[index], findings);
             }
         }
-        rest = without(&lines, &removed, text, findings);
     }
     None
 }
@@ -70,7 +86,9 @@ pub(super) fn check<'i>(text: &'i str, findings: &mut Findings) -> Option<Cow<'i
 /// Reports a syntax error in a line. `message` and `span` are those of the TOML parser.
 fn report_error(message: &str, span: &Span, line: &SourceLine<'_>, findings: &mut Findings) {
     let is_repeated = message.contains("duplicate");
-    if let Some(mistake) = LineMistake::find(line).filter(|_| !is_repeated) {
+    // The search takes long in a file with an error on each of many lines.
+    let is_searched = !is_repeated && !findings.is_full(Severity::Error);
+    if let Some(mistake) = is_searched.then(|| LineMistake::find(line)).flatten() {
         return report(&mistake, line, findings);
     }
     let help = if is_repeated {
@@ -128,8 +146,9 @@ fn other_format(text: &str) -> Option<OtherFormat> {
     })
 }
 
-/// Replaces the lines with these indices by spaces, so that the locations of other lines do not change. If a line is the
-/// header of a section, the complete section is replaced. Otherwise its keys would belong to the previous section.
+/// Replaces the lines with these indices by spaces, so that the locations of other lines do not change, and records in
+/// `findings` what they contain. With the header of a section, the complete section and the sections in it are replaced.
+/// Otherwise their keys would belong to another section.
 fn without(
     lines: &[SourceLine<'_>],
     removed: &BTreeSet<usize>,
@@ -137,21 +156,36 @@ fn without(
     findings: &mut Findings,
 ) -> String {
     let mut rest = String::with_capacity(text.len());
-    let mut is_section_removed = false;
+    let mut removed_section: Option<&str> = None;
     for (index, line) in lines.iter().enumerate() {
+        rest.push_str(&text[rest.len()..line.start]);
         let is_removed = removed.contains(&index);
-        if line.is_header {
-            is_section_removed = is_removed;
+        if let Some(header) = &line.header {
+            let is_in_removed = removed_section.is_some_and(|section| {
+                let inner = header.name.strip_prefix(section);
+                inner.is_some_and(|inner| inner.starts_with('.'))
+            });
+            if is_removed {
+                removed_section = Some(&header.name);
+            } else if !is_in_removed {
+                removed_section = None;
+            }
         }
-        if is_removed || is_section_removed {
-            findings.remove_line(&line.section);
+        if is_removed || removed_section.is_some() {
+            let key = line.text.trim_start();
+            let key = &key[..key.find(['.', '=', ':', ' ', '[']).unwrap_or(key.len())];
+            let path = if line.section.is_empty() {
+                key
+            } else {
+                &line.section
+            };
+            findings.remove_line(path);
             rest.extend(std::iter::repeat_n(' ', line.text.len()));
         } else {
             rest.push_str(line.text);
         }
-        let next = lines.get(index + 1).map_or(text.len(), |next| next.start);
-        rest.push_str(&text[rest.len()..next]);
     }
+    rest.push_str(&text[rest.len()..]);
     rest
 }
 
@@ -228,6 +262,61 @@ mod tests {
                  = \"a\", key = \"b\"}`"
             ]
         );
+    }
+
+    #[test]
+    fn a_value_with_the_wrong_bracket_is_one_error() {
+        for (line, corrected) in [
+            ("servers = {\"http://a:1\"]", "servers = [\"http://a:1\"]"),
+            ("servers = [\"http://a:1\"}", "servers = [\"http://a:1\"]"),
+        ] {
+            let text =
+                format!("[upstream.api]\n{line}\nhost = \"server\"\n[limit.d]\nrate = \"1/s\"\n");
+            let (found, rest) = problems(&text);
+            assert_eq!(found.len(), 1, "{found:#?}");
+            assert!(
+                found[0].contains("is closed with the wrong bracket"),
+                "{found:#?}"
+            );
+            assert!(
+                found[0].ends_with(&format!("write `{corrected}`")),
+                "{found:#?}"
+            );
+            assert!(rest.expect("the rest is valid").contains("[limit.d]"));
+        }
+    }
+
+    #[test]
+    fn a_mistake_in_one_line_causes_no_error_in_other_lines() {
+        for text in [
+            "[limit.device\nrate = \"1/s\"\n[[route]]\nname = \"a\"\n[[route]]\nname = \"b\"\n[upstream.a]\n",
+            "[limit device]\nrate = \"1/s\"\n[[route]]\nname = \"a\"\n[[route]]\nname = \"b\"\n[upstream.a]\n",
+            "[[route]\nname = \"a\"\n[route.idempotency]\nmode = \"optional\"\n[[route]]\nname = \"b\"\n",
+            "[[route]]\npath: [\n  \"/a\",\n  \"/b\",\n]\nname = \"a\"\n",
+            "[limit.d]\nrate = \"1/s\"\n[limit.d]\nrate = \"2/s\"\n",
+        ] {
+            let (found, rest) = problems(text);
+            assert_eq!(found.len(), 1, "{text}: {found:#?}");
+            assert!(rest.is_some(), "{text}");
+        }
+    }
+
+    #[test]
+    fn large_and_deeply_nested_files_are_checked_quickly() {
+        let deep = format!("a = {}1{}\n", "{a=".repeat(10_000), "}".repeat(10_000));
+        let long_name = format!("[{}]\n{}", "a".repeat(50_000), "x\n".repeat(50_000));
+        for text in [
+            deep,
+            long_name,
+            "access = yes\n".repeat(40_000),
+            format!("a = {}\n", "[".repeat(100_000)),
+            format!("a = \"{}\n", "é".repeat(100_000)),
+        ] {
+            let started = std::time::Instant::now();
+            let (found, _) = problems(&text);
+            assert!(!found.is_empty());
+            assert!(started.elapsed().as_secs() < 20, "{}", &text[..20]);
+        }
     }
 
     #[test]

@@ -135,6 +135,31 @@ fn a_syntax_error_does_not_hide_an_unknown_name_in_another_section() {
 }
 
 #[test]
+fn a_line_before_the_first_section_hides_no_unknown_name() {
+    let text = format!("x\n{}", MINIMAL.replace("[\"client\"]", "[\"clint\"]"));
+    assert_eq!(problems(&text, &[]).len(), 2);
+}
+
+#[test]
+fn at_most_100_errors_are_shown() {
+    let text = "[[route]]\nfoo = 1\n".repeat(150);
+    let errors = parse(
+        "a.toml",
+        &text,
+        &Environment::default(),
+        &Overrides::default(),
+    );
+    let errors = errors.expect_err("invalid");
+    assert_eq!(errors.problems().len(), 100);
+    let shown = errors.to_string();
+    assert!(
+        shown.ends_with("more problems are not shown"),
+        "{}",
+        &shown[shown.len() - 80..]
+    );
+}
+
+#[test]
 fn a_part_with_a_syntax_error_causes_no_other_error() {
     for (line, broken) in [
         ("[limit.client]", "[limit.client"),

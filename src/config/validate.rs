@@ -13,7 +13,7 @@ use serde_json::Value;
 use toml::Spanned;
 use toml::de::{DeArray, DeString, DeTable, DeValue};
 
-use super::problem::Findings;
+use super::problem::{ConfigProblem, Findings};
 use super::scalar::{self, ValueError};
 use super::schema::{
     NUMBERS, SCHEMA, accepts_type, allowed_words, known_keys, named_values, property, schema_at,
@@ -24,9 +24,9 @@ use super::suggest;
 use super::tree::{TomlNode, default_value, type_name};
 
 use correct::correct;
-use messages::{convert, describe, describe_type, named_section};
+use messages::{convert, describe, describe_type};
 
-pub(super) use messages::{example, string_format};
+pub(super) use messages::{example, named_section, string_format};
 
 /// Validates the tree of a configuration file. Reports invalid values, removes them from the tree, and sets the
 /// defaults of the keys that are missing.
@@ -36,30 +36,42 @@ pub(super) fn check(file: &mut Spanned<DeTable<'_>>, findings: &mut Findings) {
     SchemaValidator { findings, item }.table("", &span, file.get_mut(), &SCHEMA);
 }
 
+/// Result of [`check_line`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum LineCheck {
+    Valid,
+    SyntaxError,
+    /// The line has a problem with this help.
+    Invalid {
+        help: String,
+    },
+}
+
 /// Checks whether a line is valid in a section of a file. `section` is its path, such as `limit.device` or `route[0]`.
-/// The error is the help of the first problem of the line, which is empty for a syntax error.
-pub(super) fn check_line(section: &str, line: &str) -> Result<(), String> {
-    let header = match without_index(section) {
+pub(super) fn check_line(section: &str, line: &str) -> LineCheck {
+    let header = match without_index(section).as_str() {
         "" => String::new(),
-        "route" => "[[route]]".into(),
-        name => format!("[{name}]"),
+        "route" => "[[route]]\n".into(),
+        name if name.starts_with("route.") => format!("[[route]]\n[{name}]\n"),
+        name => format!("[{name}]\n"),
     };
-    let text = format!("{header}\n{line}");
+    let text = format!("{header}{line}");
     let (mut file, errors) = DeTable::parse_recoverable(&text);
     if !errors.is_empty() {
-        return Err(String::new());
+        return LineCheck::SyntaxError;
     }
     // The value of a variable is unknown here. In a section that does not exist, all keys are unknown.
     if line.contains("${") || schema_at(section).is_none() {
-        return Ok(());
+        return LineCheck::Valid;
     }
     let mut findings = Findings::default();
     findings.sources.add("", text.as_str());
     check(&mut file, &mut findings);
+    let header_lines = header.lines().count();
     let mut problems = findings.into_problems().into_iter();
-    match problems.find(|problem| problem.line > 1) {
-        Some(problem) => Err(problem.help),
-        None => Ok(()),
+    match problems.find(|problem| problem.line > header_lines) {
+        Some(ConfigProblem { help, .. }) => LineCheck::Invalid { help },
+        None => LineCheck::Valid,
     }
 }
 
@@ -119,7 +131,7 @@ impl SchemaValidator<'_> {
                 self.findings.error(
                     span,
                     format!("`{key}` is missing in [{at}]"),
-                    format!("add {example}"),
+                    format!("add it, for example {example}"),
                 );
             }
         }
@@ -400,8 +412,10 @@ impl SchemaValidator<'_> {
         let converted = is_value_of_key
             .then(|| convert(written, found, schema))
             .flatten();
-        let help = match converted {
-            Some(value) => format!("write `{name} = {value}`"),
+        let line = converted.map(|value| format!("{name} = {value}"));
+        let table = at.strip_suffix(name).unwrap_or(at).trim_end_matches('.');
+        let help = match line.filter(|line| check_line(table, line) == LineCheck::Valid) {
+            Some(line) => format!("write `{line}`"),
             None => format!("write {}", example(name, key)),
         };
         let wanted = describe(schema);

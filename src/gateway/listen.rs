@@ -77,7 +77,7 @@ fn socket(address: SocketAddr, shared: bool) -> io::Result<TcpListener> {
 fn explain(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::AddrInUse => {
-            "the port is in use; stop the other process or choose another port".into()
+            "the port is in use; stop the other process, or choose another port with --listen or `server.listen`".into()
         }
         io::ErrorKind::PermissionDenied => {
             "permission denied; ports below 1024 require CAP_NET_BIND_SERVICE".into()

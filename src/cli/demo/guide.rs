@@ -133,7 +133,9 @@ impl Guide {
             steps.push(GuideStep {
                 title: "Read the metrics",
                 text: "Metrics with the number of rejected requests:",
-                commands: vec![format!("curl -s http://{admin}/metrics | grep refused")],
+                commands: vec![format!(
+                    "curl -s http://{admin}/metrics | grep '^tidegate_refused_total'"
+                )],
                 requests: vec![],
             });
         }

@@ -90,6 +90,7 @@ impl LoggedRequest {
             (Some("replayed"), _) => (Some("REPLAYED, not executed again".into()), CYAN),
             (Some(other), None) => (Some(other.to_owned()), colour),
             (_, Some(reason)) => (Some(format!("REJECTED: {reason}")), colour),
+            (None, None) if colour == RED => (Some("from the sample API".into()), colour),
             (None, None) => (None, colour),
         }
     }

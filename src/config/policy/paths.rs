@@ -28,8 +28,9 @@ pub(super) fn check_syntax(pattern: &Located<String>, findings: &mut Findings) -
     let Err(error) = check_pattern(value) else {
         return true;
     };
-    // A parameter in braces is a syntax error, so it is searched only here.
-    let (part, title) = match parameter(value) {
+    // A parameter in braces is a syntax error, so it is searched here too.
+    let in_braces = parameter(value).filter(|mistake| value[mistake.part.clone()].starts_with('{'));
+    let (part, title) = match in_braces {
         Some(mistake) => (Some(mistake.part), mistake.title),
         None => (
             error.span(),

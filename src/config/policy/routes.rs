@@ -48,7 +48,7 @@ pub(super) fn resolve(
             "route",
             &(0..0),
             "the configuration has no route, so every request would get 404",
-            "add a `[[route]]` with `name = \"all\"`, `path = \"/\"` and an `upstream`",
+            "add a `[[route]]` with `name = \"all\"` and `path = \"/\"`",
         );
     }
     let mut resolver = Resolver {
@@ -82,7 +82,8 @@ pub(super) fn resolve(
     let matches: Vec<_> = routes.iter().map(|(matches, _)| matches.clone()).collect();
     for shadowed in find_shadowed(&matches) {
         let [earlier, later] = [shadowed.earlier, shadowed.later];
-        if is_partial[earlier] || is_partial[later] {
+        let has_same_name = matches[earlier].name == matches[later].name;
+        if is_partial[earlier] || is_partial[later] || has_same_name {
             continue;
         }
         findings

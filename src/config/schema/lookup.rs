@@ -6,18 +6,22 @@ use super::SCHEMA;
 
 /// Returns the schema of the section with this path; `None` if there is no such section.
 pub(in super::super) fn schema_at(section: &str) -> Option<&'static Value> {
-    let mut parts = without_index(section)
-        .split('.')
-        .filter(|part| !part.is_empty());
+    let section = without_index(section);
+    let mut parts = section.split('.').filter(|part| !part.is_empty());
     parts.try_fold(&*SCHEMA, |schema, part| {
         let property = property(schema, part)?;
         Some(property.get("items").unwrap_or(property))
     })
 }
 
-/// Returns the path of a section without the index of a list, as in `route[0]`.
-pub(in super::super) fn without_index(section: &str) -> &str {
-    section.split('[').next().unwrap_or(section)
+/// Returns the path of a section without the index of a list, as in `route[0].idempotency`.
+pub(in super::super) fn without_index(section: &str) -> String {
+    match (section.find('['), section.find(']')) {
+        (Some(open), Some(close)) if open < close => {
+            format!("{}{}", &section[..open], &section[close + 1..])
+        }
+        _ => section.to_owned(),
+    }
 }
 
 /// Returns the configuration keys that the schema of a table defines.

@@ -16,6 +16,14 @@ fn a_message_without_a_password_is_unchanged() {
 }
 
 #[test]
+fn a_password_after_any_white_space_is_redacted() {
+    for space in ['\u{a0}', '\u{3000}', ' '] {
+        let message = format!("/{space}a:b@c");
+        assert_eq!(masked(&message), format!("/{space}a:***@c"));
+    }
+}
+
+#[test]
 fn references_to_variables_are_not_redacted() {
     let parts = |text: &str| -> Vec<String> {
         let parts = without_variables(text, 0..text.len()).into_iter();
@@ -69,6 +77,14 @@ fn no_problem_of_a_file_shows_a_secret() {
         "[admin]\ntoken = \"\"\"\ns3cret-\\dx\n\"\"\"\n",
         "[admin]\ntoken = [\n\"s3cret\" 1\n]\n",
         "[admin]\ntoken = \"a\"\ntoken = \"s3cret\"\n",
+        "[admin] token = \"s3cret\"\n",
+        "[token = \"s3cret\"\n",
+        "[token] \"s3cret\"\n",
+        "[token s3cret]\n",
+        "admin = \"s3cret\"\n",
+        "[server]\npwd = \"s3cret\"\n",
+        "[store]\nurl = \"redis://user:s3cret\n",
+        "[upstream.a]\nservers = [\"u:s3cret@h:1\", \"u:s3cret@h:1\"\n",
         "[store]\npasswd = \"s3cret\n",
         "[store]\nurl = [\"redis:/:s3cret@a\", \"redis://:s3cret@b\"\n",
         "[store]\nurl: redis://:s3cret@a, redis://:s3cret@b\n",

@@ -6,9 +6,9 @@ use serde_json::Value;
 
 use super::super::schema::{self, SCHEMA};
 use super::super::suggest;
-use super::super::validate::{self, example};
+use super::super::validate::{LineCheck, check_line, example, named_section};
 use super::scan::{
-    Header, SourceLine, UnclosedValue, first_part, header, section_schema, without_comment,
+    BracketedValue, Header, SourceLine, closing, first_part, section_schema, without_comment,
 };
 use super::value;
 
@@ -35,43 +35,59 @@ pub(super) struct LineMistake {
 impl LineMistake {
     /// Returns the mistake in a line; `None` if it has no common mistake.
     pub(super) fn find(line: &SourceLine<'_>) -> Option<Self> {
-        let text = line.text.trim_start_matches('\u{feff}');
-        if let Some(header) = header(text) {
-            return (!header.is_valid).then(|| invalid_header(&header, text, line.text));
+        match &line.header {
+            Some(header) if header.is_valid => None,
+            Some(header) => Some(invalid_header(header, line.text)),
+            None => comment(line.text).or_else(|| assignment(line)),
         }
-        comment(line.text).or_else(|| assignment(line))
     }
 
-    /// Returns the mistake of a value that is not closed.
-    pub(super) fn unclosed(lines: &[SourceLine<'_>], value: &UnclosedValue) -> Self {
+    /// Returns the mistake of a value that is not closed, or that is closed with the wrong bracket; `None` if there is no
+    /// such mistake.
+    pub(super) fn brackets(lines: &[SourceLine<'_>], value: &BracketedValue) -> Option<Self> {
         let line = &lines[value.first];
-        let (what, end) = match value.open[0] {
-            '{' => ("inline table", '}'),
-            _ => ("list", ']'),
+        let opened = line.text[value.at..].chars().next()?;
+        let (what, rule) = match opened {
+            '{' => ("inline table", "an inline table ends with `}`"),
+            _ => ("list", "a list ends with `]`"),
         };
-        let content = without_comment(line.text).trim();
-        let brackets = value.open.iter().rev();
-        let brackets: String = brackets
-            .map(|c| if *c == '{' { '}' } else { ']' })
-            .collect();
-        let corrected = format!("{}{brackets}", content.trim_end_matches(','));
+        let content = without_comment(line.text);
+        let mut corrections = Vec::new();
+        let problem = match (value.wrong_end, value.open.is_empty()) {
+            (None, true) => return None,
+            (None, false) => {
+                let brackets: String = value.open.iter().rev().map(|c| closing(*c)).collect();
+                corrections.push(format!(
+                    "{}{brackets}",
+                    content.trim().trim_end_matches(',')
+                ));
+                "is not closed"
+            }
+            (Some(end), _) => {
+                let replaced = |at: usize, bracket: char| {
+                    let rest = content.get(at + 1..).unwrap_or_default();
+                    let start = content.get(..at).unwrap_or_default();
+                    format!("{start}{bracket}{rest}").trim().to_owned()
+                };
+                corrections.push(replaced(end, closing(opened)));
+                corrections.push(replaced(value.at, if opened == '{' { '[' } else { '{' }));
+                "is closed with the wrong bracket"
+            }
+        };
         // The end of a value of several lines is unknown.
-        let rest = lines[value.first + 1..value.end].iter();
-        let is_one_line = rest
-            .clone()
-            .all(|line| without_comment(line.text).trim().is_empty());
-        let is_valid = is_one_line && validate::check_line(&line.section, &corrected).is_ok();
-        Self {
-            title: format!("the {what} is not closed"),
-            rule: format!(
-                "{} {what} ends with `{end}`",
-                if what == "list" { "a" } else { "an" }
-            ),
+        let mut rest = lines[value.first + 1..value.end].iter();
+        let is_one_line = rest.all(|line| without_comment(line.text).trim().is_empty());
+        let mut valid = corrections
+            .into_iter()
+            .filter(|line_text| check_line(&line.section, line_text) == LineCheck::Valid);
+        Some(Self {
+            title: format!("the {what} {problem}"),
+            rule: rule.into(),
             written: String::new(),
-            corrected: is_valid.then_some(corrected),
+            corrected: valid.next().filter(|_| is_one_line),
             example: None,
             part: value.at..line.text.trim_end().len(),
-        }
+        })
     }
 
     /// Returns what is wrong. If the line contains a secret, its value is not shown.
@@ -111,7 +127,7 @@ pub(super) fn is_bare_key(text: &str) -> bool {
     !text.is_empty() && text.bytes().all(is_part)
 }
 
-/// `// text` and `; text`, which are comments in other formats.
+/// Finds `// text` and `; text`, which are comments in other formats.
 fn comment(line: &str) -> Option<LineMistake> {
     let text = line.trim();
     let marker = ["//", ";"]
@@ -128,8 +144,8 @@ fn comment(line: &str) -> Option<LineMistake> {
     })
 }
 
-/// `[server` and `[[route]`, in which brackets are missing, and `[limit device]`.
-fn invalid_header(header: &Header, text: &str, line: &str) -> LineMistake {
+/// Explains a header with a mistake: `[server` and `[[route]`, in which brackets are missing, or `[limit device]`.
+fn invalid_header(header: &Header, line: &str) -> LineMistake {
     let known = section_schema(&header.name);
     let similar = || {
         let sections = schema::known_keys(&SCHEMA);
@@ -148,16 +164,11 @@ fn invalid_header(header: &Header, text: &str, line: &str) -> LineMistake {
             _ => is_table.then(|| format!("[{name}]")),
         }
     });
-    let corrected =
-        corrected.filter(|header| validate::check_line("", header) != Err(String::new()));
+    let corrected = corrected.filter(|header| check_line("", header) != LineCheck::SyntaxError);
     let is_named = known.is_some_and(|schema| schema::named_values(schema).is_some());
-    let example = (corrected.is_none() && is_named).then(|| {
-        format!(
-            "`[{}.NAME]`, with a name of your choice",
-            first_part(&header.name)
-        )
-    });
-    let content = without_comment(text).trim();
+    let example =
+        (corrected.is_none() && is_named).then(|| named_section(first_part(&header.name)));
+    let content = without_comment(line).trim();
     let start = line.find(content).unwrap_or(0);
     let is_name_valid = content.trim_matches(['[', ']']) == header.name;
     LineMistake {
@@ -174,7 +185,7 @@ fn invalid_header(header: &Header, text: &str, line: &str) -> LineMistake {
     }
 }
 
-/// `key: value`, `key value`, and `key = value` with a value that is not valid.
+/// Finds `key: value`, `key value`, and `key = value` with a value that is not valid.
 fn assignment(line: &SourceLine<'_>) -> Option<LineMistake> {
     let indent = line.text.len() - line.text.trim_start().len();
     let text = line.text.trim();
@@ -235,16 +246,17 @@ fn correct(
         .and_then(|schema| suggest::closest(key, schema::known_keys(schema)));
     let key = similar.unwrap_or(key);
     for value in corrections {
-        let fixed = match validate::check_line(section, &format!("{key} = {value}")) {
-            Ok(()) => value.clone(),
+        let fixed = match check_line(section, &format!("{key} = {value}")) {
+            LineCheck::Valid => value.clone(),
             // The help of the problem is possibly a valid value, such as `write "10MiB"`.
-            Err(help) => match help.strip_prefix("write ") {
+            LineCheck::Invalid { help } => match help.strip_prefix("write ") {
                 Some(value) if value.starts_with('"') => value.to_owned(),
                 _ => continue,
             },
+            LineCheck::SyntaxError => continue,
         };
         let line = format!("{key} = {fixed}");
-        if validate::check_line(section, &line).is_ok() {
+        if check_line(section, &line) == LineCheck::Valid {
             return (Some(line + comment), None);
         }
     }
@@ -257,12 +269,10 @@ mod tests {
     use super::*;
 
     fn find(section: &str, text: &str) -> Option<LineMistake> {
-        LineMistake::find(&SourceLine {
-            start: 0,
-            text,
-            section: section.into(),
-            is_header: header(text).is_some(),
-        })
+        let lines = super::super::scan::lines(text);
+        let mut line = lines.into_iter().next()?;
+        line.section = section.into();
+        LineMistake::find(&line)
     }
 
     #[test]
@@ -370,6 +380,11 @@ mod tests {
                 "health = { path: \"/\", interval = 5s }",
                 "health = { path = \"/\", interval = \"5s\" }",
             ),
+            (
+                "route[0].idempotency",
+                "mode = required",
+                "mode = \"required\"",
+            ),
             ("", "// comment", "# comment"),
             ("", "; comment", "# comment"),
             ("", "[[route]", "[[route]]"),
@@ -392,6 +407,11 @@ mod tests {
     fn an_example_is_shown_if_the_value_is_unclear() {
         for (section, line, example) in [
             ("server", "workers = ", "`workers = 0`"),
+            (
+                "route[0].idempotency",
+                "mode = requried",
+                "`mode = \"optional\"`",
+            ),
             ("limit.d", "burst = 10x", "`burst = 3`"),
             (
                 "server",
@@ -422,7 +442,8 @@ mod tests {
             let mistake = find("route[0]", line).unwrap_or_else(|| panic!("{line}"));
             let help = mistake.help(false);
             assert!(help.ends_with(&format!("write `{corrected}`")), "{help}");
-            assert!(line[mistake.part].starts_with('\\'), "{line}");
+            assert!(line[mistake.part.clone()].starts_with('\\'), "{line}");
+            assert!(!line[mistake.part].starts_with("\\\\"), "{line}");
         }
     }
 

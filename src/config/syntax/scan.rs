@@ -1,7 +1,9 @@
-//! Lines of a file that is not valid TOML: their sections, and values that are not closed.
+//! Lines of a file that is not valid TOML: their sections, and their values in brackets.
+
+use std::rc::Rc;
 
 use serde_json::Value;
-use toml::de::DeTable;
+use toml::de::{DeTable, DeValue};
 
 use super::super::schema::SCHEMA;
 use super::super::source::Span;
@@ -15,27 +17,37 @@ pub(in super::super) struct SourceLine<'t> {
     pub(in super::super) text: &'t str,
     /// Path of the section that contains the line, such as `limit.device` or `route[0]`. It is empty before the first
     /// header. For a header with a mistake, it is the first part of the path, because the other parts can be wrong.
-    pub(in super::super) section: String,
-    /// Whether the line is probably the header of a section, even if it has a mistake.
-    pub(in super::super) is_header: bool,
+    pub(in super::super) section: Rc<str>,
+    /// Header, if the line is probably the header of a section.
+    pub(in super::super) header: Option<Rc<Header>>,
+    /// Index of the line with the header of the section; `None` before the first header.
+    pub(super) header_index: Option<usize>,
 }
 
 impl SourceLine<'_> {
     pub(in super::super) fn span(&self) -> Span {
         self.start..self.start + self.text.len()
     }
+
+    /// Returns the key that the line sets with `=`.
+    pub(in super::super) fn key(&self) -> Option<&str> {
+        let (key, _) = self.text.split_once('=')?;
+        let key = key.trim();
+        super::line::is_bare_key(key).then_some(key)
+    }
 }
 
 /// Header of a section, such as `[limit.device]` or `[[route]]`, which can have mistakes.
-pub(super) struct Header {
+#[derive(Debug)]
+pub(in super::super) struct Header {
     /// Parts of the name, separated by dots.
     pub(super) name: String,
     /// Whether the header has no mistake.
-    pub(super) is_valid: bool,
+    pub(in super::super) is_valid: bool,
 }
 
-/// Value in brackets that is not closed.
-pub(super) struct UnclosedValue {
+/// Value in brackets that starts on a line.
+pub(super) struct BracketedValue {
     /// Index of the line on which the value starts.
     pub(super) first: usize,
     /// Index of the first line that does not belong to the value.
@@ -44,33 +56,39 @@ pub(super) struct UnclosedValue {
     pub(super) open: Vec<char>,
     /// Position of the outermost bracket in its line.
     pub(super) at: usize,
+    /// Position in the last line of a bracket of the wrong type that closes the value.
+    pub(super) wrong_end: Option<usize>,
 }
 
-/// Splits a file into lines.
+/// Splits a file into lines. A byte order mark is not part of the first line.
 pub(super) fn lines(text: &str) -> Vec<SourceLine<'_>> {
-    let mut section = String::new();
+    let content = text.trim_start_matches('\u{feff}');
+    let mut start = text.len() - content.len();
+    let mut section: Rc<str> = "".into();
+    let mut header_index = None;
     let mut routes: usize = 0;
-    let mut start = 0;
     let mut lines = Vec::new();
-    for line in text.split_inclusive('\n') {
-        let content = line.trim_end_matches(['\r', '\n']);
-        let header = header(content);
+    for line in content.split_inclusive('\n') {
+        let text = line.trim_end_matches(['\r', '\n']);
+        let header = header(text).map(Rc::new);
         if let Some(header) = &header {
-            let first = first_part(&header.name);
-            section = match header.name.as_str() {
-                "route" => {
-                    routes += 1;
-                    format!("route[{}]", routes - 1)
-                }
-                name if header.is_valid => name.into(),
-                _ => first.into(),
+            header_index = Some(lines.len());
+            let name = header.name.as_str();
+            routes += usize::from(name == "route");
+            let route = format!("route[{}]", routes.saturating_sub(1));
+            section = match name.strip_prefix("route.") {
+                Some(table) if header.is_valid => format!("{route}.{table}").into(),
+                _ if first_part(name) == "route" => route.into(),
+                _ if header.is_valid => name.into(),
+                _ => first_part(name).into(),
             };
         }
         lines.push(SourceLine {
             start,
-            text: content,
-            section: section.clone(),
-            is_header: header.is_some(),
+            text,
+            section: Rc::clone(&section),
+            header,
+            header_index,
         });
         start += line.len();
     }
@@ -87,10 +105,10 @@ pub(super) fn section_schema(name: &str) -> Option<&'static Value> {
     SCHEMA["properties"].get(first_part(name))
 }
 
-/// Returns the header in a line; `None` if the line is probably no header. A line that does not start with a bracket is a
-/// header only if it contains a bracket and the name of a section.
-pub(super) fn header(line: &str) -> Option<Header> {
-    let content = without_comment(line).trim_start_matches('\u{feff}').trim();
+/// Returns the header in a line; `None` if the line is probably not a header. A line that does not start with a bracket
+/// is a header only if it contains a bracket and the name of a section.
+fn header(line: &str) -> Option<Header> {
+    let content = without_comment(line).trim();
     let name = content.trim_matches(|c: char| !c.is_alphanumeric());
     let before = &content[..content.find(name).filter(|_| !name.is_empty())?];
     let after = &content[before.len() + name.len()..];
@@ -100,11 +118,11 @@ pub(super) fn header(line: &str) -> Option<Header> {
     if content.contains(" = ") || is_value {
         return None;
     }
-    if before.starts_with('[') && DeTable::parse_recoverable(content).1.is_empty() {
-        return Some(Header {
-            name: content.trim_matches(['[', ']']).trim().into(),
-            is_valid: true,
-        });
+    if before.starts_with('[')
+        && let Some(name) = path_of_header(content)
+    {
+        let is_valid = true;
+        return Some(Header { name, is_valid });
     }
     let is_bare = |c: &char| c.is_alphanumeric() || "_-".contains(*c);
     let parts = name.split(|c: char| c == '.' || c.is_whitespace());
@@ -126,14 +144,37 @@ pub(super) fn without_comment(line: &str) -> &str {
     &line[..end]
 }
 
-/// Returns the values in brackets that are not closed before the next header or key.
-pub(super) fn unclosed_values(lines: &[SourceLine<'_>]) -> Vec<UnclosedValue> {
-    let mut unclosed = Vec::new();
+/// Returns the path of the section with a valid header; `None` if the header is not valid TOML.
+fn path_of_header(header: &str) -> Option<String> {
+    let (table, errors) = DeTable::parse_recoverable(header);
+    if !errors.is_empty() {
+        return None;
+    }
+    let mut path = Vec::new();
+    let mut table = table.get_ref();
+    while let Some((key, value)) = table.iter().next() {
+        path.push(key.get_ref().to_string());
+        let inner = match value.get_ref() {
+            DeValue::Array(items) => items.first()?.get_ref(),
+            inner => inner,
+        };
+        let DeValue::Table(inner) = inner else {
+            return None;
+        };
+        table = inner;
+    }
+    Some(path.join("."))
+}
+
+/// Returns the values in brackets, except those that are closed correctly on their line. A value ends before the next
+/// header or key, even if it is not closed.
+pub(super) fn bracketed_values(lines: &[SourceLine<'_>]) -> Vec<BracketedValue> {
+    let mut values = Vec::new();
     let mut first = 0;
     while first < lines.len() {
         let mut scanner = Scanner::default();
         let mut end = first + 1;
-        if !lines[first].is_header {
+        if lines[first].header.is_none() {
             scanner.scan(lines[first].text);
         }
         let at = scanner.opened_at;
@@ -141,33 +182,30 @@ pub(super) fn unclosed_values(lines: &[SourceLine<'_>]) -> Vec<UnclosedValue> {
             scanner.scan(lines[end].text);
             end += 1;
         }
-        if !scanner.open.is_empty() && scanner.multiline.is_none() {
-            unclosed.push(UnclosedValue {
+        let is_string = scanner.multiline.is_some();
+        let is_closed = scanner.open.is_empty() && scanner.wrong_end.is_none();
+        if !is_string && (!is_closed || end > first + 1) {
+            values.push(BracketedValue {
                 first,
                 end,
                 open: scanner.open,
                 at,
+                wrong_end: scanner.wrong_end,
             });
         }
         first = end;
     }
-    unclosed
+    values
 }
 
 /// Whether a line cannot be part of the value that is being scanned: it is a header, or a key directly in a list.
 fn ends_value(scanner: &Scanner, line: &SourceLine<'_>) -> bool {
-    if scanner.multiline.is_some() {
-        return false;
-    }
     let is_section = || {
-        let header = header(line.text);
+        let header = line.header.as_deref();
         header.is_some_and(|header| header.is_valid && section_schema(&header.name).is_some())
     };
-    let is_key = || {
-        let key = line.text.split('=').next().unwrap_or_default().trim();
-        line.text.contains('=') && super::line::is_bare_key(key)
-    };
-    is_section() || (scanner.open.last() == Some(&'[') && is_key())
+    let is_list = scanner.open.last() == Some(&'[');
+    scanner.multiline.is_none() && (is_section() || (is_list && line.key().is_some()))
 }
 
 /// State of a scan for brackets and multi-line strings.
@@ -177,6 +215,8 @@ struct Scanner {
     open: Vec<char>,
     /// Position of the outermost open bracket in its line.
     opened_at: usize,
+    /// Position of a bracket of the wrong type that closes a value.
+    wrong_end: Option<usize>,
     /// Quotes of the multi-line string that is open.
     multiline: Option<&'static str>,
 }
@@ -218,7 +258,10 @@ impl Scanner {
                     self.open.push(c);
                 }
                 ']' | '}' => {
-                    self.open.pop();
+                    let opened = self.open.pop();
+                    if opened.is_some_and(|opened| closing(opened) != c) {
+                        self.wrong_end = Some(at);
+                    }
                 }
                 _ => {}
             }
@@ -226,6 +269,11 @@ impl Scanner {
         }
         line.len()
     }
+}
+
+/// Returns the bracket that closes an open bracket.
+pub(super) fn closing(open: char) -> char {
+    if open == '{' { '}' } else { ']' }
 }
 
 /// Returns the length of the string that a text starts with, including its quotes. Returns `None` if the string is not
@@ -264,7 +312,7 @@ mod tests {
             ("[log]\\", "log", false),
             ("[l,og]", "log", false),
             ("[limit.d:evice]", "limit.device", false),
-            ("[limit.\"a b\"]", "limit.\"a b\"", true),
+            ("[limit.\"a b\"]", "limit.a b", true),
         ] {
             let header = header(line).unwrap_or_else(|| panic!("{line}"));
             assert_eq!(
@@ -301,7 +349,8 @@ mod tests {
     fn only_values_without_an_end_are_unclosed() {
         let unclosed = |text: &str| {
             let lines = lines(text);
-            let unclosed = unclosed_values(&lines).into_iter();
+            let values = bracketed_values(&lines).into_iter();
+            let unclosed = values.filter(|value| !value.open.is_empty());
             unclosed
                 .map(|value| (value.first, value.end))
                 .collect::<Vec<_>>()

@@ -22,8 +22,19 @@ pub(super) struct ValueMistake {
 /// Characters that people write as quotes.
 const QUOTES: &str = "\"'“”„‟‘’«»`";
 
+/// Maximum length of a value for which corrections are made, in bytes. Longer lines are not shown.
+const MAX_CORRECTED: usize = 1_000;
+
 /// Returns the mistake in a value, which has no comment and is not valid.
 pub(super) fn find(value: &str) -> ValueMistake {
+    if value.len() > MAX_CORRECTED {
+        return ValueMistake {
+            title: "`{}` is not a value".into(),
+            rule: "a line has the form `key = value`",
+            corrections: vec![],
+            part: 0..value.len(),
+        };
+    }
     if let Some(mistake) = escape(value) {
         return mistake;
     }
@@ -54,7 +65,7 @@ pub(super) fn find(value: &str) -> ValueMistake {
 /// Title, rule and corrections of a mistake.
 type Explanation = (&'static str, &'static str, Vec<String>);
 
-/// `yes`, and text without quotes.
+/// Explains `yes`, and text without quotes.
 fn bare(value: &str) -> Explanation {
     let text = unquote(value);
     let boolean = match text.to_ascii_lowercase().as_str() {
@@ -85,7 +96,7 @@ fn bare(value: &str) -> Explanation {
     )
 }
 
-/// A string that is not closed, or that other text follows.
+/// Explains a string that is not closed, or that other text follows.
 fn string(value: &str) -> Explanation {
     let Some(end) = string_end(value) else {
         // The text after a `#` is probably a comment, because the closing quote belongs before it.
@@ -158,10 +169,13 @@ fn entries(text: &str) -> Option<String> {
     Some(entries.join(", "))
 }
 
-/// `{ interval = 5s }` and `{ path: "/" }`.
+/// Explains an inline table such as `{ interval = 5s }` and `{ path: "/" }`.
 fn inline_table(value: &str) -> Explanation {
     let corrected = || {
         let inner = value.strip_prefix('{')?.strip_suffix('}')?;
+        if inner.contains(['{', '[']) {
+            return None;
+        }
         let entries = inner.split(',').map(|entry| {
             let (key, value) = entry.split_once(['=', ':'])?;
             let value = value.trim();
@@ -183,7 +197,7 @@ fn inline_table(value: &str) -> Explanation {
     )
 }
 
-/// `"/v1/\d+"`, whose `\d` is not an escape of TOML. All strings of the value with a backslash are corrected.
+/// Explains a string such as `"/v1/\d+"`, whose `\d` is not an escape of TOML. All strings of the value with a backslash are corrected.
 fn escape(value: &str) -> Option<ValueMistake> {
     let mut corrected = String::with_capacity(value.len());
     let mut invalid = None;
@@ -194,7 +208,9 @@ fn escape(value: &str) -> Option<ValueMistake> {
         corrected.push_str(&rest[..open]);
         if string.starts_with('"') && string.contains('\\') {
             let content = &string[1..string.len() - 1];
-            invalid = invalid.or_else(|| invalid_escape(content));
+            let start = value.len() - rest.len() + open + 1;
+            invalid = invalid
+                .or_else(|| invalid_escape(content).map(|(at, letter)| (start + at, letter)));
             corrected.push_str(&quote(&unescape(content)));
         } else {
             corrected.push_str(string);
@@ -202,8 +218,7 @@ fn escape(value: &str) -> Option<ValueMistake> {
         rest = &rest[end..];
     }
     corrected.push_str(rest);
-    let letter = invalid?;
-    let at = value.find(&format!("\\{letter}"))?;
+    let (at, letter) = invalid?;
     let mut corrections = vec![corrected.clone()];
     // The corrected value has no invalid escapes, but possibly other mistakes.
     if !is_valid(&corrected) {
@@ -217,14 +232,15 @@ fn escape(value: &str) -> Option<ValueMistake> {
     })
 }
 
-/// Returns the first character after a backslash in a string in double quotes that is not an escape of TOML.
-fn invalid_escape(content: &str) -> Option<char> {
-    let mut chars = content.chars();
-    while let Some(c) = chars.next() {
+/// Returns the first escape in a string in double quotes that is not an escape of TOML: the position of its backslash and
+/// the character after it.
+fn invalid_escape(content: &str) -> Option<(usize, char)> {
+    let mut chars = content.char_indices();
+    while let Some((at, c)) = chars.next() {
         if c == '\\' {
-            let letter = chars.next()?;
+            let (_, letter) = chars.next()?;
             if !"\\\"btnfreuUx".contains(letter) {
-                return Some(letter);
+                return Some((at, letter));
             }
         }
     }

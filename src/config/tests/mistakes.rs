@@ -207,7 +207,6 @@ fn the_remedy_of_a_common_mistake_works_when_pasted() {
 fn a_mistake_causes_one_message() {
     let two_routes = "[[route]]\nname = \"b\"\npath = \"/\"\n";
     let two_upstreams = "[upstream.other]\nservers = [\"http://127.0.0.1:9001\"]\n";
-    let upstream = "name = \"all\"\nupstream = \"api\"";
     for (correct, mistake, added) in [
         (
             "methods = [\"GET\", \"POST\"]",
@@ -267,12 +266,6 @@ fn a_mistake_causes_one_message() {
         ("path = \"/\"", "path = \"/\", # all", ""),
     ] {
         let text = CORRECT.replacen(correct, mistake, 1) + added;
-        let text = match added {
-            _ if added == two_upstreams && !mistake.contains("up") => {
-                text.replacen("name = \"all\"", upstream, 1)
-            }
-            _ => text,
-        };
         let found = messages(&text, &Environment::default());
         assert_eq!(found.len(), 1, "{mistake}: {found:#?}");
         assert!(found[0].starts_with("error"), "{mistake}: {found:#?}");

@@ -14,6 +14,7 @@ pub(super) fn correct(format: &str, text: &str) -> Option<String> {
         "Size" => size(text)?,
         "ServerUrl" => server_url(text)?,
         "KeyText" => limit_key(text)?,
+        "ScopeText" => header_key(text)?,
         _ => return None,
     };
     scalar::check(format, &corrected).ok()?;
@@ -39,7 +40,7 @@ fn split_number(text: &str) -> Option<(&str, String)> {
     (!number.is_empty()).then(|| (number, rest.trim().to_lowercase()))
 }
 
-/// `75`, `75 sec` and `0.5s`.
+/// Corrects `75`, `75 sec` and `0.5s`.
 fn duration(text: &str) -> Option<String> {
     let (number, unit) = split_number(text)?;
     let unit = if unit.is_empty() {
@@ -60,7 +61,7 @@ fn duration(text: &str) -> Option<String> {
     }
 }
 
-/// `10`, `10rps`, `10 per second` and `10/min`.
+/// Corrects `10`, `10rps`, `10 per second` and `10/min`.
 fn rate(text: &str) -> Option<String> {
     let (number, unit) = split_number(text)?;
     let unit = unit.replace(" per ", "/").replace("per ", "/");
@@ -83,7 +84,7 @@ fn rate(text: &str) -> Option<String> {
     Some(format!("{count}/{unit}"))
 }
 
-/// `1MB`, `64k` and `10 MiB`.
+/// Corrects `1MB`, `64k` and `10 MiB`.
 fn size(text: &str) -> Option<String> {
     let (number, unit) = split_number(text)?;
     let unit = match unit.as_str() {
@@ -96,7 +97,7 @@ fn size(text: &str) -> Option<String> {
     Some(format!("{number}{unit}"))
 }
 
-/// `127.0.0.1:9000` and `http://127.0.0.1:9000/api`.
+/// Corrects `127.0.0.1:9000` and `http://127.0.0.1:9000/api`.
 fn server_url(text: &str) -> Option<String> {
     let (scheme, rest) = text.split_once("://").unwrap_or(("http", text));
     let host = rest.split(['/', '?', '#']).next().unwrap_or(rest);
@@ -105,23 +106,29 @@ fn server_url(text: &str) -> Option<String> {
     (!is_port && !is_scheme).then(|| format!("{scheme}://{host}"))
 }
 
-/// `ip`, `X-Api-Key` and `header: Api-Key`.
+/// Corrects `ip`, `X-Api-Key` and `header: Api-Key`.
 fn limit_key(text: &str) -> Option<String> {
     let lower = text.to_ascii_lowercase().replace('-', "_");
     match lower.as_str() {
         "ip" | "client_ip" | "ip_address" | "address" | "remote_addr" | "device" | "per_client"
         | "per_ip" => Some("client".into()),
         "all" | "none" => Some("global".into()),
-        // A text that is not clearly a header is not corrected, because clients can choose the values of headers.
-        _ if lower.starts_with("x_") => Some(format!("header:{text}")),
-        _ => {
-            let name = lower
-                .strip_prefix("header")
-                .map(|_| &text["header".len()..])?;
-            let name = name.strip_prefix([':', '=', ' ', '.'])?.trim();
-            Some(format!("header:{name}"))
-        }
+        _ => header_key(text),
     }
+}
+
+/// Corrects `X-Api-Key` and `header: Api-Key`. A text that is not clearly a header is not corrected, because clients can
+/// choose the values of headers.
+fn header_key(text: &str) -> Option<String> {
+    let lower = text.to_ascii_lowercase();
+    if lower.starts_with("x-") || lower.starts_with("x_") {
+        return Some(format!("header:{text}"));
+    }
+    let name = lower
+        .strip_prefix("header")
+        .map(|_| &text["header".len()..])?;
+    let name = name.strip_prefix([':', '=', ' ', '.'])?.trim();
+    Some(format!("header:{name}"))
 }
 
 #[cfg(test)]
@@ -155,6 +162,7 @@ mod tests {
             ("KeyText", "X-Api-Key", "header:X-Api-Key"),
             ("KeyText", "header: Api-Key", "header:Api-Key"),
             ("KeyText", "per-client", "client"),
+            ("ScopeText", "X-Api-Key", "header:X-Api-Key"),
         ] {
             assert_eq!(correct(format, text).as_deref(), Some(corrected), "{text}");
         }

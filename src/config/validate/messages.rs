@@ -34,8 +34,7 @@ pub(super) fn describe(schema: &Value) -> String {
 }
 
 /// Converts a value of the wrong type to the value that its author probably means, as it is written in a file. `written`
-/// is the text in the file, and `found` the JSON Schema name of its type. Returns `None` if the schema does not allow
-/// the result.
+/// is the text in the file, and `found` the JSON Schema name of its type. The bounds of the schema are not checked.
 pub(super) fn convert(written: &str, found: &str, schema: &Value) -> Option<String> {
     let unquoted = written.trim_matches(['"', '\'']);
     let allows = |type_name| types(schema).contains(&type_name);
@@ -123,7 +122,7 @@ pub(in super::super) fn example(key: &str, schema: &Value) -> String {
 }
 
 /// Returns the header of a section whose name the user chooses, such as `[limit.NAME]`.
-pub(super) fn named_section(table: &str) -> String {
+pub(in super::super) fn named_section(table: &str) -> String {
     format!("`[{table}.NAME]`, with a name of your choice")
 }
 

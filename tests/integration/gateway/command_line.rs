@@ -105,6 +105,17 @@ fn an_incomplete_listen_address_is_an_error_with_the_complete_address() {
 }
 
 #[test]
+fn explain_requires_a_path_that_starts_with_a_slash() {
+    for path in ["orders", "https://127.0.0.1:8443/orders"] {
+        let directory = directory_with("tidegate.toml", CONFIG);
+        let explain = Process::with(&["explain", "--path", path]).inside(directory);
+        let run = explain.run();
+        assert_eq!(run.status.code(), Some(2));
+        assert!(stderr(&run).contains("write `/orders`"), "{}", stderr(&run));
+    }
+}
+
+#[test]
 fn every_command_has_examples_in_its_help() {
     for command in ["demo", "serve", "check", "explain", "lab", "schema"] {
         let help = stdout(&Process::run(&[command, "--help"]));
