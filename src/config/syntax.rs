@@ -55,7 +55,7 @@ pub(super) fn check<'i>(text: &'i str, findings: &mut Findings) -> Option<Cow<'i
         if errors.is_empty() {
             return Some(Cow::Owned(rest));
         }
-        // Another error can cause the parser to report a duplicate that is none.
+        // Another error can cause the parser to report a key as a duplicate although it is not.
         let is_duplicate = |error: &&toml::de::Error| error.message().contains("duplicate");
         let has_others = !errors.iter().all(|error| is_duplicate(&error));
         for error in errors
@@ -316,6 +316,19 @@ mod tests {
             let (found, _) = problems(&text);
             assert!(!found.is_empty());
             assert!(started.elapsed().as_secs() < 20, "{}", &text[..20]);
+        }
+    }
+
+    #[test]
+    fn a_file_without_text_is_an_error_or_empty() {
+        for (text, errors) in [
+            ("", 0),
+            ("\u{feff}", 0),
+            ("\u{feff}\u{feff}", 1),
+            ("\r", 1),
+            ("\u{0}", 1),
+        ] {
+            assert_eq!(problems(text).0.len(), errors, "{text:?}");
         }
     }
 

@@ -62,7 +62,7 @@ pub(super) struct BracketedValue {
 
 /// Splits a file into lines. A byte order mark is not part of the first line.
 pub(super) fn lines(text: &str) -> Vec<SourceLine<'_>> {
-    let content = text.trim_start_matches('\u{feff}');
+    let content = text.strip_prefix('\u{feff}').unwrap_or(text);
     let mut start = text.len() - content.len();
     let mut section: Rc<str> = "".into();
     let mut header_index = None;
