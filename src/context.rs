@@ -6,11 +6,13 @@
 
 mod key_function;
 
+use std::any::Any;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::{HeaderMap, HeaderValue};
+use parking_lot::Mutex;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::task::TaskTracker;
 
@@ -62,6 +64,9 @@ pub(crate) struct ClientConnection {
     /// Tracker of tasks that continue after the connection has ended, such as tunnels.
     pub tasks: TaskTracker,
     permit: Arc<ConnectionPermit>,
+    /// Connections to servers that belong to this connection and close with it. Only the upstream stage reads them, and
+    /// their type is in its layer.
+    pub server_connections: Mutex<Box<dyn Any + Send>>,
 }
 
 /// Permit of a client connection, which counts against `max_connections`. The permit is released when its last owner is
@@ -152,6 +157,7 @@ impl ClientConnection {
             scheme,
             tasks,
             permit,
+            server_connections: Mutex::new(Box::new(())),
         }
     }
 

@@ -298,6 +298,7 @@ async fn exchange<Responding, B>(
 async fn abort(respond: &mut SendResponse<TrackedPart>, how: Abort, go_away: &Notify) {
     match how {
         Abort::Reset => respond.send_reset(Reason::INTERNAL_ERROR),
+        Abort::RequireHttp1 => respond.send_reset(Reason::HTTP_1_1_REQUIRED),
         Abort::RefuseStream => respond.send_reset(Reason::REFUSED_STREAM),
         Abort::GoAway => {
             go_away.notify_one();

@@ -387,7 +387,7 @@ impl Pipeline {
         Ok(forward(routed, request, Resend::ByMethod).await?)
     }
 
-    /// Renders a problem as a response, and notes the type of the problem for the access log.
+    /// Renders a problem as a response, and notes its type for the access log unless a stage has noted a reason.
     fn reject(
         &self,
         problem: Problem,
@@ -395,7 +395,7 @@ impl Pipeline {
         notes: Option<&Arc<AccessLogNotes>>,
     ) -> Response<ResponseBody> {
         if let Some(notes) = notes {
-            notes.fields().reason = Some(problem.kind);
+            notes.fields().reason.get_or_insert(problem.kind);
         }
         render(problem, preferences, &self.respond, &self.clock)
     }

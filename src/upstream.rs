@@ -28,6 +28,7 @@ pub(crate) mod breaker;
 pub(crate) mod budget;
 pub(crate) mod concurrency;
 pub(crate) mod connect;
+mod connection_auth;
 mod error;
 pub(crate) mod forward;
 mod happy_eyeballs;
@@ -88,6 +89,8 @@ pub(crate) struct Upstream {
     pub breaker: BreakerSettings,
     /// Settings of active health checks. `None` disables health checks.
     pub health: Option<HealthSettings>,
+    /// How long a pooled connection may stay idle. Zero: connections are not pooled.
+    pub keep_alive: Duration,
     /// How long the load balancing weight of a recovered server takes to rise to its configured value.
     pub slow_start: Duration,
     /// Minimum, maximum and initial value of the adaptive concurrency limit. `None` disables the limit.

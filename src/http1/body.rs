@@ -62,6 +62,8 @@ pub(crate) enum Abort {
     Reset,
     /// Resets the HTTP/2 stream with `REFUSED_STREAM`. On HTTP/1, this is [`Reset`](Self::Reset).
     RefuseStream,
+    /// Resets the HTTP/2 stream with `HTTP_1_1_REQUIRED`. On HTTP/1, this is [`Reset`](Self::Reset).
+    RequireHttp1,
     /// Ends the HTTP/2 connection with GOAWAY. On HTTP/1, this is [`Reset`](Self::Reset).
     GoAway,
 }

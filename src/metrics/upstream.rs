@@ -17,6 +17,8 @@ pub(crate) struct UpstreamMetrics {
     pub attempts: Count,
     /// Number of retries that were scheduled.
     pub retries: Count,
+    /// Requests that were sent once more because a reused connection had closed.
+    pub resent: Count,
     /// Number of failed requests that were not retried although their failure is retryable, by reason.
     pub(crate) retry_refusals: [Count; RetryRefusal::ALL.len()],
 }
@@ -113,6 +115,7 @@ impl UpstreamMetrics {
             failures: Default::default(),
             attempts: Count::default(),
             retries: Count::default(),
+            resent: Count::default(),
             retry_refusals: Default::default(),
         })
     }

@@ -1,19 +1,25 @@
 //! One attempt to send a request to one server, up to the head of the response.
 //!
 //! A request counts as unsent in two cases: no connection was established, or hyper returned the complete request. In
-//! every other case the server may have received the request, and only a retry can send the request again.
+//! every other case the server may have received the request, and sending it again can execute it twice.
 
-use http::Response;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Response, StatusCode};
 use hyper::body::Incoming;
 
+use super::HostHeader;
 use super::body::{UploadProgress, UploadStage};
+use super::connect::{ConnectError, ServerConnection};
+use super::connection_auth;
 use super::error::ForwardError;
 use super::pool::Lease;
 use super::request::UpstreamRequest;
 use super::response;
 use super::target::AttemptGuard;
 use super::timeouts::{CLIENT_PAUSE, RequestTimeouts};
-use super::{HostHeader, connect::ConnectError};
+use crate::context::ClientConnection;
 
 /// The result of an attempt to send a request to one server.
 #[expect(
@@ -31,20 +37,40 @@ pub(super) enum AttemptOutcome {
     Lost(ForwardError),
 }
 
+/// What all attempts of one request have in common.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sending<'a> {
+    pub(super) host: &'a HostHeader,
+    pub(super) timeouts: &'a RequestTimeouts,
+    pub(super) max_body: u64,
+    /// Client connection that can own a connection to a server, see [`connection_auth`].
+    pub(super) client: Option<&'a Arc<ClientConnection>>,
+}
+
+/// Which connection an attempt uses.
+#[derive(Debug)]
+pub(super) enum ConnectionChoice {
+    Fresh,
+    /// One that was idle for less than this time, or a fresh one.
+    Pooled(Duration),
+    /// The one that the client connection owns.
+    Owned(ServerConnection),
+}
+
 /// Sends a request to the server of `guard` and waits for the head of its response.
 pub(super) async fn attempt(
     guard: &mut AttemptGuard,
-    host: &HostHeader,
+    connection: ConnectionChoice,
     upstream_request: &mut UpstreamRequest,
-    timeouts: &RequestTimeouts,
-    max_body: u64,
+    sending: &Sending<'_>,
 ) -> AttemptOutcome {
-    let connected = if guard.probes_connection() {
-        connect(timeouts, guard.server().pool.lease_fresh()).await
-    } else {
-        connect(timeouts, guard.server().pool.lease()).await
-    };
-    let mut lease = match connected {
+    let Sending {
+        host,
+        timeouts,
+        max_body,
+        client,
+    } = *sending;
+    let mut lease = match connect(timeouts, lease(guard, connection, client)).await {
         Ok(lease) => lease,
         Err(error) => return AttemptOutcome::Unsent(error),
     };
@@ -57,14 +83,17 @@ pub(super) async fn attempt(
             .take()
             .expect("the request is present, because an unsent request is put back");
         host.write(sent.headers_mut(), &server.host);
+        if connection_auth::is_requested(sent.headers()) {
+            lease.bind(client);
+        }
         let response = lease.sender().try_send_request(sent);
         let mut failed = match timeouts.await_response(response, upload.as_deref()).await {
-            Ok(Ok(response)) => return finish(response, lease),
+            Ok(Ok(response)) => return finish(response, lease, client),
             Ok(Err(failed)) => failed,
             Err(late) => return AttemptOutcome::Lost(late.into()),
         };
         let Some(unsent) = failed.take_message() else {
-            let error = classify(failed.into_error(), upload.as_deref(), max_body);
+            let error = classify(failed.into_error(), upload.as_deref(), max_body, &lease);
             return AttemptOutcome::Lost(error);
         };
         // hyper returned the request, so no byte of the request was sent and another connection can send it.
@@ -79,10 +108,42 @@ pub(super) async fn attempt(
     }
 }
 
+async fn lease(
+    guard: &AttemptGuard,
+    connection: ConnectionChoice,
+    client: Option<&Arc<ClientConnection>>,
+) -> Result<Lease, ConnectError> {
+    let pool = &guard.server().pool;
+    match connection {
+        ConnectionChoice::Pooled(max_idle) if !guard.probes_connection() => {
+            pool.lease(max_idle).await
+        }
+        ConnectionChoice::Owned(connection) if !guard.probes_connection() => {
+            match pool.reuse(connection).await {
+                Some(mut lease) => {
+                    lease.bind(client);
+                    Ok(lease)
+                }
+                None => pool.lease_fresh().await,
+            }
+        }
+        _ => pool.lease_fresh().await,
+    }
+}
+
 /// Returns the result of an attempt whose response head arrived. A response with invalid `Content-Length` or
 /// `Transfer-Encoding` counts as lost.
-fn finish(mut response: Response<Incoming>, mut lease: Lease) -> AttemptOutcome {
+fn finish(
+    mut response: Response<Incoming>,
+    mut lease: Lease,
+    client: Option<&Arc<ClientConnection>>,
+) -> AttemptOutcome {
     lease.set_idle_time(response.version(), response.headers());
+    if response.status() == StatusCode::UNAUTHORIZED
+        && connection_auth::is_demanded(response.headers())
+    {
+        lease.bind(client);
+    }
     match response::check_framing(response.headers_mut()) {
         Ok(()) => AttemptOutcome::Responded(response, lease),
         Err(fault) => AttemptOutcome::Lost(ForwardError::InvalidResponse(fault.into())),
@@ -101,14 +162,24 @@ where
 }
 
 /// Converts an error of hyper into a [`ForwardError`] that names the side that caused it: client or server.
-fn classify(error: hyper::Error, upload: Option<&UploadProgress>, max_body: u64) -> ForwardError {
+fn classify(
+    error: hyper::Error,
+    upload: Option<&UploadProgress>,
+    max_body: u64,
+    lease: &Lease,
+) -> ForwardError {
     match upload.map(|upload| (upload.stage(), upload)) {
         Some((UploadStage::TooLarge, _)) => ForwardError::TooLarge(max_body),
         Some((UploadStage::ClientFailed, upload)) => ForwardError::ClientFailed(upload.violation()),
         _ if error.is_parse() => ForwardError::InvalidResponse(error.into()),
-        upload => ForwardError::Exchange {
+        Some((_, upload)) if is_client_paused(upload) => ForwardError::Exchange {
             source: error,
-            is_server_fault: !upload.is_some_and(|(_, upload)| is_client_paused(upload)),
+            is_server_fault: false,
+        },
+        _ if lease.reused && !lease.has_received() => ForwardError::ReusedClosed(error),
+        _ => ForwardError::Exchange {
+            source: error,
+            is_server_fault: true,
         },
     }
 }

@@ -11,25 +11,31 @@
 //! - the retry policy allows another attempt, and the delay before this attempt ends before the deadline,
 //! - the retry budget is not used up.
 //!
+//! A request that a reused connection loses before the first byte of a response is neither: it is sent once more at once,
+//! on a fresh connection, if its method is idempotent, it holds no claim, and its whole body is in memory.
+//!
 //! If no retry follows a response, the gateway forwards the response unchanged, including its `Retry-After`.
 
 use std::fmt;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::Response;
 use hyper::body::Incoming;
 use tokio::time::Sleep;
 
-use super::attempt::{AttemptOutcome, attempt};
+use super::attempt::{AttemptOutcome, ConnectionChoice, Sending, attempt};
 use super::balance::{Candidates, ServerIndexes};
+use super::connect::ServerConnection;
+use super::connection_auth;
 use super::error::ForwardError;
-use super::pool::Lease;
+use super::pool::{Lease, RECENT};
 use super::request::{RequestCopy, UpstreamRequest};
 use super::response;
 use super::target::{AttemptGuard, Target, Unavailable};
 use super::timeouts::RequestTimeouts;
-use crate::context::RequestContext;
+use crate::context::{ClientConnection, RequestContext};
 use crate::metrics::{RetryRefusal, UpstreamMetrics};
 use crate::retry::{Failure, GiveUp, Next, RetryAfter, RetryPolicy, RetryState, Wait};
 
@@ -40,8 +46,9 @@ pub(super) struct Attempts<'a> {
     metrics: &'a UpstreamMetrics,
     timeouts: RequestTimeouts,
     max_body: u64,
-    /// The copy of the request that a retry sends. `None` if a second execution of the request would not be safe.
+    /// `None` if a second execution of the request would not be safe.
     copy: Option<RequestCopy>,
+    client: Option<&'a Arc<ClientConnection>>,
     retry: Option<RetryState>,
     /// Indexes of the servers of earlier attempts, in the order of the attempts.
     tried: ServerIndexes,
@@ -73,6 +80,7 @@ impl<'a> Attempts<'a> {
         timeouts: RequestTimeouts,
         max_body: u64,
         copy: Option<RequestCopy>,
+        client: Option<&'a Arc<ClientConnection>>,
         ctx: &'a RequestContext,
     ) -> Self {
         Self {
@@ -81,6 +89,7 @@ impl<'a> Attempts<'a> {
             timeouts,
             max_body,
             copy,
+            client,
             retry: retry.map(RetryPolicy::begin),
             tried: ServerIndexes::new(),
             ctx,
@@ -100,13 +109,20 @@ impl<'a> Attempts<'a> {
         let host = (self.target.state.upstream.host).for_request(unsent.headers());
         // Error of the last attempt if it did not send the request. In that case the next attempt is a failover.
         let mut unsent_error = None;
+        let mut owned = self.begin_owned();
+        let mut is_resent = false;
         loop {
             let candidates = match unsent_error {
                 None => Candidates::PreferUntried,
                 Some(_) => Candidates::Untried,
             };
-            let mut guard = match self.target.begin_attempt(&self.tried, candidates) {
-                Ok(guard) => guard,
+            let begun = match owned.take() {
+                Some((guard, connection)) => Ok((guard, ConnectionChoice::Owned(connection))),
+                None => (self.target.begin_attempt(&self.tried, candidates))
+                    .map(|guard| (guard, self.choose_connection(is_resent))),
+            };
+            let (mut guard, connection) = match begun {
+                Ok(begun) => begun,
                 Err(unavailable) => {
                     self.wait_for_servers(unsent_error.take(), unavailable)?
                         .await;
@@ -121,15 +137,13 @@ impl<'a> Attempts<'a> {
                 facts.server = Some(guard.name().into());
             });
             unsent_error = None;
-            match attempt(
-                &mut guard,
+            let sending = Sending {
                 host,
-                &mut request,
-                &self.timeouts,
-                self.max_body,
-            )
-            .await
-            {
+                timeouts: &self.timeouts,
+                max_body: self.max_body,
+                client: self.client,
+            };
+            match attempt(&mut guard, connection, &mut request, &sending).await {
                 AttemptOutcome::Responded(response, lease) => {
                     let Some(retry) = self.after_response(&response, &mut guard) else {
                         return Ok(Responded {
@@ -159,6 +173,13 @@ impl<'a> Attempts<'a> {
                     unsent_error = Some(error);
                 }
                 AttemptOutcome::Lost(error) => {
+                    if matches!(error, ForwardError::ReusedClosed(_))
+                        && let Some(again) = self.resend()
+                    {
+                        is_resent = true;
+                        request = again;
+                        continue;
+                    }
                     let Some(retry) = self.after_loss(&error, &mut guard) else {
                         return Err(error);
                     };
@@ -168,6 +189,32 @@ impl<'a> Attempts<'a> {
                 }
             }
         }
+    }
+
+    /// Begins an attempt on the connection that the client connection owns to a server of this upstream.
+    fn begin_owned(&self) -> Option<(AttemptGuard, ServerConnection)> {
+        let (server, connection) = connection_auth::take(self.client?, self.target.pools())?;
+        let guard = self.target.begin_attempt_at(server).ok()?;
+        Some((guard, connection))
+    }
+
+    fn choose_connection(&self, is_resent: bool) -> ConnectionChoice {
+        let is_repeatable = self.copy.as_ref().is_some_and(|copy| copy.is_repeatable);
+        match (is_resent, is_repeatable) {
+            (true, _) => ConnectionChoice::Fresh,
+            (false, true) => ConnectionChoice::Pooled(Duration::MAX),
+            (false, false) => ConnectionChoice::Pooled(RECENT),
+        }
+    }
+
+    /// Returns the request to send once more after a reused connection closed.
+    fn resend(&mut self) -> Option<UpstreamRequest> {
+        let copy = self.copy.as_ref().filter(|copy| copy.is_repeatable)?;
+        let request = copy.to_request()?;
+        // The same server can be chosen again, because the close says nothing about its health.
+        self.tried.pop();
+        self.metrics.resent.inc();
+        Some(request)
     }
 
     /// Returns the timer of the delay before all servers are tried again. If `unsent_error` is `None`, returns
@@ -225,7 +272,11 @@ impl<'a> Attempts<'a> {
         failure: Failure,
         retry_after: Option<Duration>,
     ) -> Option<PlannedRetry> {
-        if !self.copy.as_ref().is_some_and(RequestCopy::is_complete) {
+        if !self
+            .copy
+            .as_ref()
+            .is_some_and(RequestCopy::is_ready_for_retry)
+        {
             return None;
         }
         let wait = self.wait_before_retry(failure, retry_after)?;

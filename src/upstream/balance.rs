@@ -220,6 +220,7 @@ mod tests {
             retry: None,
             breaker: BreakerSettings::default(),
             health: None,
+            keep_alive: Duration::from_secs(30),
             slow_start: SLOW_START,
             concurrency: None,
             ca_file: None,

@@ -4,6 +4,7 @@ use std::io;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hyper::client::conn::http1::{self, SendRequest};
@@ -15,6 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::AbortHandle;
 use tokio_rustls::TlsConnector;
+use tokio_util::io::InspectReader;
 
 use super::Upstream;
 use super::addresses::Addresses;
@@ -179,6 +181,16 @@ async fn speak_http<IO>(
 where
     IO: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let has_received = Arc::new(AtomicBool::new(false));
+    let io = InspectReader::new(io, {
+        let has_received = Arc::clone(&has_received);
+        move |bytes: &[u8]| {
+            // The end of the stream is reported as a read of zero bytes.
+            if !bytes.is_empty() {
+                has_received.store(true, Ordering::Relaxed);
+            }
+        }
+    });
     let (sender, connection) = http1::Builder::new()
         .max_header_size(MAX_HEAD_BYTES)
         .max_headers(MAX_HEADERS)
@@ -196,6 +208,7 @@ where
         driver,
         peer,
         version,
+        has_received,
     })
 }
 
@@ -208,12 +221,24 @@ pub(crate) struct ServerConnection {
     peer: IpAddr,
     /// Version of the server's addresses in which `peer` was one of them.
     version: u64,
+    /// hyper reports the same error whether the server closed before or after the first byte of a response.
+    has_received: Arc<AtomicBool>,
 }
 
 impl ServerConnection {
     /// Returns the hyper handle that sends requests on this connection.
     pub(crate) fn sender(&mut self) -> &mut SendRequest<UpstreamBody> {
         &mut self.sender
+    }
+
+    /// Forgets the bytes of earlier responses.
+    pub(super) fn begin_exchange(&self) {
+        self.has_received.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether a byte has arrived since [`begin_exchange`](Self::begin_exchange).
+    pub(super) fn has_received(&self) -> bool {
+        self.has_received.load(Ordering::Relaxed)
     }
 
     pub(crate) fn is_closed(&self) -> bool {

@@ -50,6 +50,10 @@ pub(crate) enum ForwardError {
         /// slow client.
         is_server_fault: bool,
     },
+    /// A connection that an earlier request had used closed before the first byte of a response. Most servers close idle
+    /// connections after some time, so the server may not have read the request.
+    #[error("reused connection to the upstream server closed before the response: {0}")]
+    ReusedClosed(#[source] hyper::Error),
     /// The response violates HTTP, so the gateway does not forward it.
     #[error("response of the upstream server is not valid HTTP: {0}")]
     InvalidResponse(Box<dyn std::error::Error + Send + Sync>),
@@ -91,7 +95,7 @@ impl ForwardError {
             Self::Exchange {
                 is_server_fault, ..
             } => is_server_fault.then_some(Response),
-            Self::Unsent(_) | Self::InvalidResponse(_) => Some(Response),
+            Self::Unsent(_) | Self::ReusedClosed(_) | Self::InvalidResponse(_) => Some(Response),
             Self::CircuitOpen { .. }
             | Self::Overloaded
             | Self::TooLarge(_)
@@ -115,6 +119,7 @@ impl ForwardError {
             | Self::CircuitOpen { .. }
             | Self::Overloaded => Delivery::Unsent,
             Self::Exchange { .. }
+            | Self::ReusedClosed(_)
             | Self::InvalidResponse(_)
             | Self::TimedOut(_)
             | Self::TooLarge(_)
@@ -185,7 +190,9 @@ impl ForwardError {
             }
             Self::CircuitOpen { wait } => return circuit_open(upstream, *wait),
             Self::Overloaded => return overloaded(name),
-            Self::Exchange { .. } => "closed the connection before it responded",
+            Self::Exchange { .. } | Self::ReusedClosed(_) => {
+                "closed the connection before it responded"
+            }
             Self::InvalidResponse(_) => "sent a response that is not valid HTTP",
             _ => "could not be reached",
         };

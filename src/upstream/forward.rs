@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 
+use http::header::UPGRADE;
 use http::{Request, Response, Version};
 use tokio::time::Instant;
 
@@ -14,7 +15,7 @@ use super::request::RequestBuilder;
 use super::response::{self, ResponseGuards};
 use super::target::RouteTarget;
 use super::timeouts::RequestTimeouts;
-use super::tunnel::{TunnelSlot, Tunnels};
+use super::tunnel::{RequestedTunnel, TunnelSlot, Tunnels};
 use crate::body::{RequestBody, ResponseBody};
 use crate::buffers::Buffers;
 use crate::context::{Arrival, Delivery, FailedRequest, RequestContext, Resend};
@@ -99,6 +100,9 @@ impl Forwarder {
             Err(error) => error,
         };
         target.metrics.failed(error.counted_as());
+        if matches!(error, ForwardError::ReusedClosed(_)) {
+            ctx.note(|fields| fields.reason = Some("reused-connection-closed"));
+        }
         let upstream = &target.state.upstream;
         let (name, request_id) = (&*upstream.name, &arrival.request_id);
         if error.is_warning() {
@@ -145,8 +149,16 @@ impl Forwarder {
         let deadline = retry.and_then(|retry| retry.deadline);
         let timeouts = RequestTimeouts::start(route.timeouts, deadline);
         let upgrades = slot.is_some();
-        let tunnel = slot.and_then(|slot| Some((upgrade::on(&mut request)?, slot)));
+        let tunnel = slot.and_then(|slot| {
+            Some(RequestedTunnel {
+                protocols: request.headers().get(UPGRADE)?.clone(),
+                client: upgrade::on(&mut request)?,
+                slot,
+            })
+        });
 
+        let is_http2 = request.version() == Version::HTTP_2;
+        let owns_connections = !is_http2 && !ctx.caller.peer_trusted();
         let is_safe = match resend {
             Resend::ByMethod => request.method().is_idempotent(),
             Resend::Never => false,
@@ -158,6 +170,7 @@ impl Forwarder {
             arrival,
             names: &self.names,
             upgrade: upgrades,
+            is_repeatable: resend == Resend::ByMethod && is_safe && !upgrades,
             max_copy: may_retry.then(|| upstream.retry.map_or(0, |retry| retry.max_body)),
             buffers: &self.buffers,
         };
@@ -165,7 +178,9 @@ impl Forwarder {
             budget.request(target.worker, target.clock.now());
         }
         let (request, copy) = builder.build(request);
-        let mut attempts = Attempts::new(target, *retry, timeouts, self.max_body, copy, ctx);
+        let client = owns_connections.then_some(&arrival.connection);
+        let mut attempts =
+            Attempts::new(target, *retry, timeouts, self.max_body, copy, client, ctx);
         let sent = attempts.run(request).await;
         let response = sent.and_then(|responded| {
             failpoint!("mid-upstream");
@@ -180,7 +195,7 @@ impl Forwarder {
                 in_flight,
                 guard,
             };
-            response::to_client(response, exchange, arrival, tunnel)
+            response::to_client(response, exchange, arrival, tunnel, is_http2)
         });
         ForwardOutcome {
             response,

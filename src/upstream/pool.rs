@@ -2,9 +2,13 @@
 //!
 //! Each worker has one pool per server. Connections stay in the thread of their worker, so workers do not contend for
 //! the lock of a pool. The most recently used connection is taken first. An idle connection is closed after
-//! [`MAX_IDLE_TIME`], or earlier if the server has announced a shorter time with `Keep-Alive: timeout=N`. A connection
+//! `keep_alive`, or earlier if the server has announced a shorter time with `Keep-Alive: timeout=N`. A connection
 //! returns to the pool only after a complete request and response. A connection to an address that the server no longer
 //! has is not reused.
+//!
+//! Many servers close idle connections without an announcement, uvicorn after 5 s and gunicorn after 2 s. A request that
+//! is sent at this moment is lost. So only a request that may be sent again uses any idle connection; others use one
+//! that was idle for less than [`RECENT`].
 //!
 //! One task per pool closes expired connections. The task runs once a second, and only while the pool has idle
 //! connections. A timer per connection would be exact, but each request would have to register a timer.
@@ -22,14 +26,16 @@ use tokio::time::Instant;
 
 use super::body::{UploadProgress, UploadStage, UpstreamBody};
 use super::connect::{ConnectError, Connector, ServerConnection};
+use super::connection_auth;
 use super::headers::KEEP_ALIVE;
+use crate::context::ClientConnection;
 
 /// Maximum number of idle connections in a pool. If a further connection becomes idle, the least recently used one is
 /// closed.
 const MAX_IDLE: usize = 256;
 
-/// How long a connection stays idle before the gateway closes it. Most servers close idle connections later than that.
-const MAX_IDLE_TIME: Duration = Duration::from_secs(30);
+/// Requests that must not be sent again use only connections that were idle for less than this time.
+pub(super) const RECENT: Duration = Duration::from_secs(1);
 
 /// The gateway closes an idle connection this much earlier than the server does. Otherwise the gateway could send a
 /// request at the moment when the server closes the connection.
@@ -46,6 +52,7 @@ const READY_TIMEOUT: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Pool {
     connector: Connector,
+    keep_alive: Duration,
     idle: Mutex<IdleConnections>,
 }
 
@@ -60,11 +67,11 @@ struct IdleConnections {
 #[derive(Debug)]
 struct IdleConnection {
     connection: ServerConnection,
+    since: Instant,
     expires: Instant,
 }
 
-/// A connection in use. [`finish`](Self::finish) returns the connection to its pool. Dropping the lease closes the
-/// connection.
+/// A connection in use. [`finish`](Self::finish) returns it to its owner. Dropping the lease closes it.
 #[derive(Debug)]
 pub(crate) struct Lease {
     connection: ServerConnection,
@@ -74,25 +81,41 @@ pub(crate) struct Lease {
     idle_time: Option<Duration>,
     /// Whether an earlier request used the connection. In that case the server can have closed it in the meantime.
     pub reused: bool,
+    owner: Owner,
+}
+
+/// Who gets a connection after its response.
+#[derive(Debug)]
+enum Owner {
+    Pool,
+    Client(Arc<ClientConnection>),
+    /// The connection is closed.
+    Nobody,
 }
 
 impl Pool {
-    /// Creates a pool without connections.
-    pub(crate) fn new(connector: Connector) -> Arc<Self> {
+    pub(crate) fn new(connector: Connector, keep_alive: Duration) -> Arc<Self> {
         Arc::new(Self {
             connector,
+            keep_alive,
             idle: Mutex::default(),
         })
     }
 
-    /// Returns an idle connection, or opens a new connection if no idle connection is usable.
-    pub(crate) async fn lease(self: &Arc<Self>) -> Result<Lease, ConnectError> {
-        while let Some(mut connection) = self.take_idle() {
-            if is_ready(connection.sender()).await {
-                return Ok(self.lend(connection, true));
+    /// Returns a connection that was idle for less than `max_idle`, or opens a new connection if there is none.
+    pub(crate) async fn lease(self: &Arc<Self>, max_idle: Duration) -> Result<Lease, ConnectError> {
+        while let Some(connection) = self.take_idle(max_idle) {
+            if let Some(lease) = self.reuse(connection).await {
+                return Ok(lease);
             }
         }
         self.lease_fresh().await
+    }
+
+    /// Returns `None` and closes the connection if it cannot be used again.
+    pub(super) async fn reuse(self: &Arc<Self>, mut connection: ServerConnection) -> Option<Lease> {
+        let is_ready = is_ready(connection.sender()).await;
+        is_ready.then(|| self.lend(connection, true))
     }
 
     /// Opens a new connection, even if idle connections exist.
@@ -104,20 +127,26 @@ impl Pool {
     }
 
     fn lend(self: &Arc<Self>, connection: ServerConnection, reused: bool) -> Lease {
+        connection.begin_exchange();
         Lease {
             connection,
             pool: Arc::clone(self),
             upload: None,
             idle_time: None,
             reused,
+            owner: Owner::Pool,
         }
     }
 
-    fn take_idle(&self) -> Option<ServerConnection> {
-        let mut idle = self.idle.lock();
-        while let Some(mut idle) = idle.connections.pop_back() {
-            if self.is_usable(&mut idle, Instant::now()) {
-                return Some(idle.connection);
+    fn take_idle(&self, max_idle: Duration) -> Option<ServerConnection> {
+        let now = Instant::now();
+        let connections = &mut self.idle.lock().connections;
+        while let Some(newest) = connections.back()
+            && now - newest.since < max_idle
+        {
+            let mut newest = connections.pop_back()?;
+            if self.is_usable(&mut newest, now) {
+                return Some(newest.connection);
             }
         }
         None
@@ -131,9 +160,11 @@ impl Pool {
         if idle.connections.len() == MAX_IDLE {
             idle.connections.pop_front();
         }
+        let since = Instant::now();
         idle.connections.push_back(IdleConnection {
             connection,
-            expires: Instant::now() + idle_time,
+            since,
+            expires: since + idle_time,
         });
         // If there is no tokio runtime, the worker is shutting down and closes all of its connections. So no task is
         // needed.
@@ -146,9 +177,12 @@ impl Pool {
     }
 
     fn is_usable(&self, idle: &mut IdleConnection, now: Instant) -> bool {
-        now < idle.expires
-            && !idle.connection.is_closed()
-            && self.connector.is_current(&mut idle.connection)
+        now < idle.expires && self.is_open(&mut idle.connection)
+    }
+
+    /// Whether neither side has closed the connection, and its address still belongs to the server.
+    pub(super) fn is_open(&self, connection: &mut ServerConnection) -> bool {
+        !connection.is_closed() && self.connector.is_current(connection)
     }
 
     /// Closes idle connections that have expired, that the server has closed, or whose address the server no longer
@@ -195,39 +229,54 @@ impl Lease {
         self.upload = upload;
     }
 
-    /// Derives from the version and the headers of the response how long the connection can stay idle afterwards.
-    pub(crate) fn set_idle_time(&mut self, version: Version, headers: &HeaderMap) {
-        self.idle_time = idle_time(version, headers);
+    /// Makes `client` the owner of the connection. Without a client, the connection is closed after its response.
+    pub(super) fn bind(&mut self, client: Option<&Arc<ClientConnection>>) {
+        self.owner = match client {
+            Some(client) => Owner::Client(Arc::clone(client)),
+            None => Owner::Nobody,
+        };
     }
 
-    /// Ends the use of the connection after its response was read completely. The connection returns to the pool if the
-    /// request was also sent completely, and is closed otherwise.
+    /// Whether a byte of the response has arrived.
+    pub(super) fn has_received(&self) -> bool {
+        self.connection.has_received()
+    }
+
+    /// Derives from the version and the headers of the response how long the connection can stay idle afterwards.
+    pub(crate) fn set_idle_time(&mut self, version: Version, headers: &HeaderMap) {
+        self.idle_time = idle_time(version, headers, self.pool.keep_alive);
+    }
+
+    /// Ends the use of the connection after its response was read completely. The connection is closed if the request
+    /// was not sent completely.
     pub(crate) fn finish(self) {
         let sent = |upload: &Arc<UploadProgress>| upload.stage() == UploadStage::Sent;
-        if let Some(idle_time) = self.idle_time
-            && self.upload.as_ref().is_none_or(sent)
-        {
-            self.pool.put_back(self.connection, idle_time);
+        let Some(idle_time) = self
+            .idle_time
+            .filter(|_| self.upload.as_ref().is_none_or(sent))
+        else {
+            return;
+        };
+        match self.owner {
+            Owner::Pool if idle_time.is_zero() => {}
+            Owner::Pool => self.pool.put_back(self.connection, idle_time),
+            Owner::Client(client) => connection_auth::give(&client, self.pool, self.connection),
+            Owner::Nobody => {}
         }
     }
 }
 
-/// Returns how long a connection can stay idle after a response. `None` if the connection must not be reused.
+/// Returns how long a connection can stay idle after a response. Zero: in no pool. `None`: no further request at all.
 ///
 /// A connection with an HTTP/1.0 response is not reused, because hyper would send the next request as HTTP/1.0.
 /// HTTP/1.0 has no chunked coding, so hyper would drop a request body without a declared length.
-fn idle_time(version: Version, headers: &HeaderMap) -> Option<Duration> {
+fn idle_time(version: Version, headers: &HeaderMap, keep_alive: Duration) -> Option<Duration> {
     if version != Version::HTTP_11 {
         return None;
     }
     let announced = headers.get_all(KEEP_ALIVE).iter().filter_map(timeout).min();
-    match announced {
-        None => Some(MAX_IDLE_TIME),
-        Some(announced) => announced
-            .checked_sub(KEEP_ALIVE_MARGIN)
-            .filter(|time| !time.is_zero())
-            .map(|time| time.min(MAX_IDLE_TIME)),
-    }
+    let announced = announced.map(|announced| announced.saturating_sub(KEEP_ALIVE_MARGIN));
+    Some(announced.map_or(keep_alive, |announced| announced.min(keep_alive)))
 }
 
 /// Parses the `timeout` of a `Keep-Alive` header line such as `timeout=5, max=100` (RFC 2068, section 19.7.1). `None`
@@ -252,6 +301,8 @@ mod tests {
     use super::super::addresses::Addresses;
     use super::*;
 
+    const KEEP_ALIVE_TIME: Duration = Duration::from_secs(30);
+
     /// Creates a pool with one idle connection for each of these idle times. Also returns the server's sockets of these
     /// connections.
     async fn pool_with(idle_times: &[Duration]) -> (Arc<Pool>, Vec<TcpStream>) {
@@ -274,7 +325,7 @@ mod tests {
         idle_times: &[Duration],
     ) -> (Arc<Pool>, Vec<TcpStream>) {
         let connector = Connector::new(addresses, None, Duration::from_secs(5)).unwrap();
-        let pool = Pool::new(connector);
+        let pool = Pool::new(connector, KEEP_ALIVE_TIME);
         let mut accepted = Vec::new();
         for idle_time in idle_times {
             let mut lease = pool.lease_fresh().await.unwrap();
@@ -291,10 +342,10 @@ mod tests {
 
     #[tokio::test]
     async fn idle_connections_are_closed_after_their_idle_time() {
-        let (pool, accepted) = pool_with(&[MAX_IDLE_TIME; 100]).await;
+        let (pool, accepted) = pool_with(&[KEEP_ALIVE_TIME; 100]).await;
         assert_eq!(idle(&pool), 100);
         tokio::time::pause();
-        tokio::time::sleep(MAX_IDLE_TIME.saturating_sub(SWEEP_INTERVAL)).await;
+        tokio::time::sleep(KEEP_ALIVE_TIME.saturating_sub(SWEEP_INTERVAL)).await;
         assert_eq!(idle(&pool), 100);
         tokio::time::sleep(3 * SWEEP_INTERVAL).await;
         assert_eq!(idle(&pool), 0);
@@ -317,16 +368,16 @@ mod tests {
         let addresses = addresses_of("api.test:80");
         let other = "127.0.0.9:80".parse().unwrap();
         addresses.update(Ok(vec![address])).unwrap();
-        let times = [MAX_IDLE_TIME; 3];
+        let times = [KEEP_ALIVE_TIME; 3];
         let (pool, _accepted) = pool_to(&listener, Arc::clone(&addresses), &times).await;
         addresses.update(Ok(vec![other, address])).unwrap();
-        let in_use = pool.lease().await.unwrap();
+        let in_use = pool.lease(Duration::MAX).await.unwrap();
         assert!(in_use.reused);
         addresses.update(Ok(vec![other])).unwrap();
-        assert!(pool.take_idle().is_none());
+        assert!(pool.take_idle(Duration::MAX).is_none());
         assert_eq!(idle(&pool), 0);
-        pool.put_back(in_use.connection, MAX_IDLE_TIME);
-        assert!(pool.take_idle().is_none());
+        pool.put_back(in_use.connection, KEEP_ALIVE_TIME);
+        assert!(pool.take_idle(Duration::MAX).is_none());
     }
 
     #[tokio::test]
@@ -336,17 +387,39 @@ mod tests {
         tokio::time::pause();
         tokio::time::advance(time).await;
         assert_eq!(idle(&pool), 2);
-        assert!(pool.take_idle().is_none());
+        assert!(pool.take_idle(Duration::MAX).is_none());
         assert_eq!(idle(&pool), 0);
     }
 
     #[tokio::test]
     async fn a_sweep_closes_only_expired_connections() {
-        let (pool, _accepted) = pool_with(&[MAX_IDLE_TIME, Duration::from_secs(2)]).await;
+        let (pool, _accepted) = pool_with(&[KEEP_ALIVE_TIME, Duration::from_secs(2)]).await;
         tokio::time::pause();
         tokio::time::sleep(Duration::from_secs(4)).await;
         assert_eq!(idle(&pool), 1);
-        assert!(pool.take_idle().is_some());
+        assert!(pool.take_idle(Duration::MAX).is_some());
+    }
+
+    #[tokio::test]
+    async fn a_request_that_must_not_be_sent_again_gets_a_recently_used_connection() {
+        let (pool, _accepted) = pool_with(&[KEEP_ALIVE_TIME; 3]).await;
+        tokio::time::pause();
+        tokio::time::advance(RECENT.saturating_sub(Duration::from_millis(1))).await;
+        assert!(pool.lease(RECENT).await.unwrap().reused);
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(pool.take_idle(RECENT).is_none());
+        assert_eq!(
+            idle(&pool),
+            2,
+            "the connections stay in the pool for other requests"
+        );
+        assert!(pool.take_idle(Duration::MAX).is_some());
+    }
+
+    #[tokio::test]
+    async fn without_keep_alive_no_connection_is_pooled() {
+        let (pool, _accepted) = pool_with(&[Duration::ZERO]).await;
+        assert_eq!(idle(&pool), 0);
     }
 
     #[test]
@@ -357,8 +430,8 @@ mod tests {
             ("max=100, Timeout = 5", seconds(4)),
             ("timeout=5, max=100", seconds(4)),
             ("timeout=2", seconds(1)),
-            ("timeout=1", None),
-            ("timeout=0", None),
+            ("timeout=1", seconds(0)),
+            ("timeout=0", seconds(0)),
             ("timeout=600", seconds(30)),
             ("timeout=99999999999", seconds(30)),
             ("timeout=x", seconds(30)),
@@ -368,12 +441,23 @@ mod tests {
         ] {
             let mut headers = HeaderMap::new();
             headers.insert(KEEP_ALIVE, HeaderValue::from_static(line));
-            assert_eq!(idle_time(Version::HTTP_11, &headers), expected, "{line}");
-            assert_eq!(idle_time(Version::HTTP_10, &headers), None, "{line}");
+            assert_eq!(
+                idle_time(Version::HTTP_11, &headers, KEEP_ALIVE_TIME),
+                expected,
+                "{line}"
+            );
+            assert_eq!(
+                idle_time(Version::HTTP_10, &headers, KEEP_ALIVE_TIME),
+                None,
+                "{line}"
+            );
         }
         let mut headers = HeaderMap::new();
         headers.append(KEEP_ALIVE, HeaderValue::from_static("timeout=9"));
         headers.append(KEEP_ALIVE, HeaderValue::from_static("timeout=5"));
-        assert_eq!(idle_time(Version::HTTP_11, &headers), seconds(4));
+        assert_eq!(
+            idle_time(Version::HTTP_11, &headers, KEEP_ALIVE_TIME),
+            seconds(4)
+        );
     }
 }

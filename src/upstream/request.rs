@@ -33,6 +33,9 @@ pub(super) struct RequestCopy {
     target: Uri,
     headers: HeaderMap,
     body: CopiedBody,
+    is_for_retries: bool,
+    /// Whether the request is sent once more if a reused connection closes.
+    pub(super) is_repeatable: bool,
 }
 
 #[derive(Debug)]
@@ -53,6 +56,8 @@ pub(super) struct RequestBuilder<'a> {
     pub(super) upgrade: bool,
     /// Maximum size of a body that is copied for retries, in bytes. `None` if the request must not be retried.
     pub(super) max_copy: Option<usize>,
+    /// Whether the method alone allows a second execution, and no claim is held.
+    pub(super) is_repeatable: bool,
     /// Size limits of the request and response bodies in memory.
     pub(super) buffers: &'a Arc<Buffers>,
 }
@@ -85,34 +90,34 @@ impl RequestBuilder<'_> {
         // they are copied.
         let declared = body.size_hint().lower();
         let max_copy = self.max_copy.filter(|&cap| declared <= cap as u64);
-        match max_copy {
-            None => {
+        let copied = match (body.whole(), max_copy) {
+            // This copy does not count towards the limits on bodies in memory. The idempotency stage or `request_buffer`
+            // has already counted the body, or the body shares memory with the request head.
+            (Some(bytes), _) if max_copy.is_some() || self.is_repeatable => {
+                CopiedBody::Complete(bytes.clone())
+            }
+            (None, Some(cap)) => {
+                let charge = self.buffers.charge(self.caller.id(), Buffered::Retry);
+                CopiedBody::Buffered(ReplayBuffer::new(body, cap, charge))
+            }
+            _ => {
                 let (body, upload) = UpstreamBody::new(body);
                 let request = Some(assemble(parts.method, target, parts.headers, body));
-                (UpstreamRequest { request, upload }, None)
+                return (UpstreamRequest { request, upload }, None);
             }
-            Some(cap) => {
-                let body = if let Some(bytes) = body.whole() {
-                    // This copy does not count towards the limits on bodies in memory. The idempotency stage or
-                    // `request_buffer` has already counted the body, or the body shares memory with the request head.
-                    CopiedBody::Complete(bytes.clone())
-                } else {
-                    let client = self.caller.id();
-                    let charge = self.buffers.charge(client, Buffered::Retry);
-                    CopiedBody::Buffered(ReplayBuffer::new(body, cap, charge))
-                };
-                let copy = RequestCopy {
-                    method: parts.method,
-                    target,
-                    headers: parts.headers,
-                    body,
-                };
-                let first = copy
-                    .to_request()
-                    .expect("the copy is complete before it is sent");
-                (first, Some(copy))
-            }
-        }
+        };
+        let copy = RequestCopy {
+            method: parts.method,
+            target,
+            headers: parts.headers,
+            is_repeatable: self.is_repeatable && matches!(copied, CopiedBody::Complete(_)),
+            body: copied,
+            is_for_retries: max_copy.is_some(),
+        };
+        let first = copy
+            .to_request()
+            .expect("the copy is complete before it is sent");
+        (first, Some(copy))
     }
 }
 
@@ -128,12 +133,13 @@ impl RequestCopy {
         Some(UpstreamRequest { request, upload })
     }
 
-    /// Whether the request can be sent again. This is possible unless the copy of its body was dropped.
-    pub(super) fn is_complete(&self) -> bool {
-        match &self.body {
-            CopiedBody::Complete(_) => true,
-            CopiedBody::Buffered(buffer) => buffer.is_complete(),
-        }
+    /// Whether the retry policy can send the request again. This is possible unless the copy of its body was dropped.
+    pub(super) fn is_ready_for_retry(&self) -> bool {
+        self.is_for_retries
+            && match &self.body {
+                CopiedBody::Complete(_) => true,
+                CopiedBody::Buffered(buffer) => buffer.is_complete(),
+            }
     }
 }
 

@@ -13,15 +13,16 @@ use http_body_util::BodyExt as _;
 use hyper::body::Incoming;
 use tokio::time::timeout;
 
+use super::connection_auth;
 use super::error::ForwardError;
 use super::pool::Lease;
 use super::target::AttemptGuard;
 use super::timeouts::RequestTimeouts;
-use super::tunnel::{self, TunnelSlot};
+use super::tunnel::{self, RequestedTunnel};
 use super::{RelayedBody, headers};
 use crate::body::ResponseBody;
 use crate::context::Arrival;
-use crate::http1::upgrade::Upgrade;
+use crate::http1::Abort;
 use crate::metrics::InFlight;
 
 /// Values that the body of a response keeps until it is complete: the connection, the timeouts and the guards of the
@@ -39,7 +40,8 @@ pub(super) fn to_client(
     response: Response<Incoming>,
     exchange: ResponseGuards,
     arrival: &Arrival,
-    tunnel: Option<(Upgrade, TunnelSlot)>,
+    tunnel: Option<RequestedTunnel>,
+    is_http2: bool,
 ) -> Result<Response<ResponseBody>, ForwardError> {
     let ResponseGuards {
         lease,
@@ -48,9 +50,9 @@ pub(super) fn to_client(
         mut guard,
     } = exchange;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
-        let Some(tunnel) = tunnel else {
+        let Some(tunnel) = tunnel.filter(|tunnel| tunnel.is_for(response.headers())) else {
             return Err(ForwardError::InvalidResponse(
-                "status 101, but the request has no Upgrade header".into(),
+                "status 101 for a protocol that the request did not ask for".into(),
             ));
         };
         let mut response = response;
@@ -65,6 +67,15 @@ pub(super) fn to_client(
     let (mut parts, body) = response.into_parts();
     headers::to_client(&mut parts.headers, parts.status);
     parts.extensions = http::Extensions::new();
+    if is_http2
+        && parts.status == StatusCode::UNAUTHORIZED
+        && connection_auth::is_demanded(&parts.headers)
+        && !connection_auth::remove_challenges(&mut parts.headers)
+    {
+        guard.succeeded();
+        let body = ResponseBody::aborted(Abort::RequireHttp1);
+        return Ok(Response::from_parts(parts, body));
+    }
     let relay = RelayedBody::new(body, lease, &timeouts, (in_flight, guard));
     Ok(Response::from_parts(parts, ResponseBody::streaming(relay)))
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use http::{HeaderValue, StatusCode};
 
 use super::Timeouts;
-use super::balance::{Candidates, ChosenServer, NoServer};
+use super::balance::{Candidates, ChosenServer, NoServer, ServerIndexes};
 use super::breaker::{BreakerPermit, PhaseChange, ServerFailure};
 use super::concurrency::{ConcurrencySlot, LoadSample};
 use super::connect::{self, Connector, ConnectorError};
@@ -109,7 +109,7 @@ impl Target {
             let host = HeaderValue::from_str(state.servers[index].name())
                 .expect("an authority is visible ASCII");
             Arc::new(ServerTarget {
-                pool: Pool::new(connector),
+                pool: Pool::new(connector, state.upstream.keep_alive),
                 host,
                 state: Arc::clone(state),
                 index,
@@ -147,6 +147,19 @@ impl Target {
             now,
             slot,
         ))
+    }
+
+    /// Begins an attempt at the server with this index.
+    pub(super) fn begin_attempt_at(&self, server: usize) -> Result<AttemptGuard, Unavailable> {
+        let others: ServerIndexes = (0..self.servers.len())
+            .filter(|&other| other != server)
+            .collect();
+        self.begin_attempt(&others, Candidates::Untried)
+    }
+
+    /// The pools of all servers, by index.
+    pub(super) fn pools(&self) -> impl Iterator<Item = &Arc<Pool>> {
+        self.servers.iter().map(|server| &server.pool)
     }
 }
 

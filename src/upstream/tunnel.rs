@@ -14,7 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dashmap::DashMap;
-use http::StatusCode;
+use http::header::UPGRADE;
+use http::{HeaderMap, HeaderValue, StatusCode};
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
@@ -27,6 +28,7 @@ use super::target::AttemptGuard;
 use crate::client::ClientId;
 use crate::context::ClientConnection;
 use crate::http1::upgrade::Upgrade;
+use crate::intake::headers::tokens;
 use crate::metrics::{Count, Gauge, InFlight};
 use crate::problem::{Problem, RETRY_SOON};
 use crate::server_settings::TunnelSettings;
@@ -51,6 +53,27 @@ pub(crate) struct Tunnels {
 pub(super) struct TunnelSlot {
     tunnels: Arc<Tunnels>,
     client: ClientId,
+}
+
+/// Tunnel that a client asks for and a server has not opened yet.
+#[derive(Debug)]
+pub(super) struct RequestedTunnel {
+    /// Value of the client's `Upgrade` header.
+    pub(super) protocols: HeaderValue,
+    pub(super) client: Upgrade,
+    pub(super) slot: TunnelSlot,
+}
+
+impl RequestedTunnel {
+    /// Whether a 101 response with these headers switches to protocols that the client asked for.
+    pub(super) fn is_for(&self, headers: &HeaderMap) -> bool {
+        let requested = self.protocols.to_str().unwrap_or_default();
+        let is_requested = |protocol: &str| {
+            let mut requested = requested.split(',').map(str::trim);
+            requested.any(|requested| requested.eq_ignore_ascii_case(protocol))
+        };
+        headers.contains_key(UPGRADE) && tokens(headers, &UPGRADE).all(is_requested)
+    }
 }
 
 impl Tunnels {
@@ -110,11 +133,12 @@ fn too_many(bound: usize) -> Problem {
 /// Spawns a task that copies bytes between client and server as soon as hyper has upgraded both connections.
 pub(super) fn open(
     connection: &ClientConnection,
-    (client, slot): (Upgrade, TunnelSlot),
+    tunnel: RequestedTunnel,
     upstream: OnUpgrade,
     (lease, in_flight, guard): (Lease, InFlight, AttemptGuard),
 ) {
     let permit = connection.permit();
+    let RequestedTunnel { client, slot, .. } = tunnel;
     // The task is spawned in the connection's task set, so that a drain waits for the end of the tunnel, but no longer
     // than the grace period.
     connection.tasks.spawn(async move {

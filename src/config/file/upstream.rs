@@ -36,6 +36,10 @@ pub(crate) struct UpstreamSection {
     /// Maximum duration of a request and its response, including all attempts. Default: no maximum.
     #[schemars(extend("examples" = ["5m"]))]
     pub(crate) timeout: Option<Timeout>,
+    /// How long an idle connection to a server is kept for the next request. Keyed and other unsafe requests use only
+    /// connections that are idle for less than 1 s. `0s`: a new connection for each request.
+    #[schemars(extend("default" = "30s", "formatMaximum" = "1h"))]
+    pub(crate) keep_alive: HumanDuration,
     /// PEM file of the CA certificates to trust instead of those of the system.
     #[schemars(extend("examples" = ["private-ca.pem"]))]
     pub(crate) ca_file: Option<Located<FilePath>>,

@@ -76,6 +76,7 @@ fn upstream(
         retry,
         breaker: breaker::resolve(&section.breaker, findings),
         health: health::resolve(name, section, findings),
+        keep_alive: section.keep_alive.0,
         slow_start: section.slow_start.0,
         concurrency: section
             .concurrency

@@ -89,7 +89,9 @@ impl<S: Records> Execution<S> {
         let is_released = match Disposition::of(rule, response.status(), response.headers()) {
             Disposition::Stream => return (ExecutionOutcome::Tombstone, Ok(response)),
             Disposition::Store => false,
-            Disposition::Release if is_stream(response.headers()) => {
+            Disposition::Release
+                if is_stream(response.headers()) || response.body().abort().is_some() =>
+            {
                 return (ExecutionOutcome::Released(None), Ok(response));
             }
             Disposition::Release => true,

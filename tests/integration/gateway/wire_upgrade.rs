@@ -154,6 +154,7 @@ fn an_unrequested_101_returns_502() {
     for request in [
         NEXT,
         "GET /api HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n",
+        "GET /api HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: chat/2, other\r\n\r\n",
     ] {
         let mut client = gateway.client();
         client.send(request);

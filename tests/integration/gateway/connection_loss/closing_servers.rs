@@ -6,6 +6,7 @@
 use std::io::Read as _;
 use std::net::Shutdown;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 
@@ -83,6 +84,11 @@ pub(super) struct ServerPair {
     pub(super) arrivals: Mutex<Vec<Arrival>>,
     /// Number of idle connections of each server. They have carried a request and wait for another one.
     pub(super) waiting: [AtomicUsize; 2],
+    /// When each server last sent a response. The gateway sends a POST only on a connection that was idle for less than
+    /// a second.
+    pub(super) last_used: [Mutex<Option<Instant>>; 2],
+    /// Requests of which the server that ended their connection read nothing.
+    pub(super) unread: Mutex<Vec<ReceivedRequest>>,
     /// Length in bytes of the last request that a server has read completely.
     pub(super) request_len: AtomicUsize,
 }
@@ -111,6 +117,8 @@ impl ServerPair {
             loss: Mutex::default(),
             arrivals: Mutex::default(),
             waiting: Default::default(),
+            last_used: [const { Mutex::new(None) }; 2],
+            unread: Mutex::default(),
             request_len: AtomicUsize::new(0),
         }
     }
@@ -134,7 +142,9 @@ impl ServerPair {
                 self.waiting[server].fetch_sub(1, Ordering::SeqCst);
             }
             let loss = self.take_if(|_| true);
-            if !loss.is_some_and(Loss::leaves_request_unread) {
+            if loss.is_some_and(Loss::leaves_request_unread) {
+                self.unread.lock().push(request);
+            } else {
                 self.record_arrival(request, reused);
             }
             if let Some(loss) = loss {
@@ -146,6 +156,7 @@ impl ServerPair {
             }
             reused = true;
             self.waiting[server].fetch_add(1, Ordering::SeqCst);
+            *self.last_used[server].lock() = Some(Instant::now());
             connection.send(self.connection_kind.response());
             if self.connection_kind == ConnectionKind::Fresh {
                 self.waiting[server].fetch_sub(1, Ordering::SeqCst);

@@ -4,10 +4,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use crate::support::raw_http::{RawClient, RawUpstream, WireGateway};
+use crate::support::raw_http::{RawClient, RawUpstream, WireGateway, ok};
 use crate::support::wait_until;
 
 const GET: &str = "GET /api HTTP/1.1\r\nHost: a\r\n\r\n";
+
+const POST: &str = "POST /api HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi";
 
 /// Number of concurrent requests. Each uses its own connection to the server.
 const BURST: usize = 100;
@@ -74,5 +76,82 @@ fn a_connection_is_reused_within_the_announced_time_and_not_after_it() {
             assert_eq!(client.response().status, 200);
         }
         assert_eq!(upstream.connections(), connections, "{keep_alive}");
+    }
+}
+
+/// Creates a server that responds to the first request of a connection, and closes the connection when it receives the
+/// second.
+fn closing_at_the_second_request() -> RawUpstream {
+    RawUpstream::scripted(|connection| {
+        if let Some(request) = connection.request() {
+            connection.send(ok(request.line()));
+            connection.request();
+        }
+    })
+}
+
+#[test]
+fn an_idempotent_request_is_sent_once_more_if_its_reused_connection_closes() {
+    let upstream = closing_at_the_second_request();
+    let gateway = WireGateway::forwarding_to(&upstream);
+    let mut client = gateway.client();
+    let requests = [
+        ("GET", 200),
+        ("GET", 200),
+        ("PUT", 200),
+        ("DELETE", 200),
+        ("POST", 502),
+        ("POST", 200),
+        ("PATCH", 502),
+    ];
+    for (number, (method, status)) in requests.into_iter().enumerate() {
+        client.send(format!(
+            "{method} /api/{number} HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc"
+        ));
+        assert_eq!(client.response().status, status, "{method} {number}");
+    }
+    let received = upstream.received();
+    for (line, copies) in [
+        ("GET /api/0 ", 1),
+        ("GET /api/1 ", 2),
+        ("PUT /api/2 ", 2),
+        ("DELETE /api/3 ", 2),
+        ("POST /api/4 ", 1),
+        ("POST /api/5 ", 1),
+    ] {
+        assert_eq!(received.matches(line).count(), copies, "{line}");
+    }
+}
+
+#[test]
+fn a_request_that_gets_a_part_of_a_response_is_not_sent_once_more() {
+    let upstream = RawUpstream::scripted(|connection| {
+        if connection.request().is_some() {
+            connection.send(ok("first"));
+            connection.request();
+            connection.send("HTTP/1.1 200");
+        }
+    });
+    let gateway = WireGateway::forwarding_to(&upstream);
+    let mut client = gateway.client();
+    assert_eq!(client.send(GET).response().status, 200);
+    assert_eq!(client.send(GET).response().status, 502);
+    assert_eq!(upstream.connections(), 1);
+}
+
+#[test]
+fn a_request_that_must_not_be_sent_again_uses_no_connection_that_was_idle_for_a_second() {
+    let upstream = RawUpstream::echoing_request_line();
+    let gateway = WireGateway::forwarding_to(&upstream);
+    let mut client = gateway.client();
+    for (request, wait, connections) in [
+        (POST, 0, 1),
+        (POST, 0, 1),
+        (GET, 1_100, 1),
+        (POST, 1_100, 2),
+    ] {
+        std::thread::sleep(Duration::from_millis(wait));
+        assert_eq!(client.send(request).response().status, 200);
+        assert_eq!(upstream.connections(), connections, "{request}");
     }
 }
