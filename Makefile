@@ -11,6 +11,7 @@
 #   make docs            generates config/reference.toml, the tables of docs/configuration.md, and the reviewed messages
 #                        of src/config/tests/mistakes.txt
 #   make crash           kills the gateway under load 200 times, and checks all idempotency keys after each kill
+#   make idle            sends 2,000 requests to uvicorn and gunicorn as they close their idle connections
 #   make drain           drains the gateway under load 100 times, and checks that every request gets a response
 #   make bench           measures the time of each decision on a request, and its growth with routes and clients
 #   make disk            measures the disk store with a million records, and its requests per second with a sync each
@@ -64,7 +65,7 @@ define install
 endef
 
 .PHONY: test quick clients lab-clients registry lint lint-format lint-clippy lint-features lint-dependencies fmt docs
-.PHONY: crash drain bench disk peers peers-clients peers-fleet peers-keyed peers-upstream instructions
+.PHONY: crash drain idle bench disk peers peers-clients peers-fleet peers-keyed peers-upstream instructions
 
 test: clients
 	$(call install,$(TEST_NEEDS))
@@ -175,6 +176,12 @@ drain:
 	$(BUILD_DIST)
 	DRAIN_TIDEGATE="$(DIST)" DRAIN_ROUNDS="$${DRAIN_ROUNDS:-100}" \
 	    $(CARGO) test --locked $(TEST_FEATURES) --test integration gateway::drain::load:: -- --nocapture
+
+# The environment variable IDLE_ROUNDS sets the number of rounds with 50 requests each, for each server.
+idle: clients
+	$(BUILD_DIST)
+	IDLE_TIDEGATE="$(DIST)" IDLE_ROUNDS="$${IDLE_ROUNDS:-40}" \
+	    $(CARGO) test --locked $(TEST_FEATURES) --test integration gateway::upstreams::idle_python_servers:: -- --nocapture
 
 bench:
 	$(CARGO) bench --locked --features internals --bench decisions

@@ -30,6 +30,7 @@ mod lifecycle;
 mod listeners;
 mod load_balancing;
 mod paths;
+mod python_servers;
 mod rate_limit_headers;
 mod redis_outage;
 mod rejection;

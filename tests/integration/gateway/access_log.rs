@@ -83,6 +83,21 @@ const ROUTES: &str = r#"
     methods = ["GET", "POST"]
     "#;
 
+#[tokio::test]
+async fn a_reused_connection_that_closed_has_its_own_reason() {
+    let upstream = raw_http::RawUpstream::scripted(|connection| {
+        connection.request();
+        connection.send(raw_http::ok("first"));
+        connection.request();
+    });
+    let gateway = LoggingGateway::start(&upstream.url(), "json", ROUTES);
+    let client = gateway.process.client();
+    assert_eq!(client.get("/first").send().await.status, 200);
+    assert_eq!(client.post("/second").send().await.status, 502);
+    let line = gateway.line("/second").await;
+    assert_eq!(line["reason"], "reused-connection-closed", "{line}");
+}
+
 fn assert_absent(line: &Value, fields: &[&str]) {
     for field in fields {
         assert!(

@@ -2,6 +2,7 @@
 
 mod early_close;
 mod idle_connections;
+mod idle_python_servers;
 mod responses;
 mod uploads;
 

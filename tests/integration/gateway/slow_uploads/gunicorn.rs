@@ -2,67 +2,21 @@
 
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
 use tokio::task::JoinSet;
 
 use super::Upload;
-use crate::gateway::client_libraries::environment;
-use crate::support::{Gateway, Process};
-
-/// Gunicorn with one worker process and four threads, which is stopped when it is dropped.
-struct Gunicorn(Process);
-
-impl Gunicorn {
-    fn start() -> Self {
-        let clients = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/clients");
-        let arguments = [
-            "-m",
-            "gunicorn",
-            "--chdir",
-            clients,
-            "--bind",
-            "127.0.0.1:0",
-            "--workers",
-            "1",
-            "--threads",
-            "4",
-            "upload_app:app",
-        ];
-        let gunicorn = Process::with(&arguments)
-            .binary(environment().join("bin/python"))
-            .env("PYTHONDONTWRITEBYTECODE", "1")
-            .start();
-        gunicorn.wait_for_line("Booting worker");
-        Self(gunicorn)
-    }
-
-    fn url(&self) -> String {
-        let line = self.0.wait_for_line("Listening at: ");
-        let url = line.split("Listening at: ").nth(1);
-        let url = url.and_then(|rest| rest.split(' ').next());
-        url.expect("the line contains the URL").to_owned()
-    }
-}
-
-impl Drop for Gunicorn {
-    fn drop(&mut self) {
-        // The process is killed later. The signal ends its worker process as well.
-        self.0.signal(Signal::TERM);
-        if !std::thread::panicking() {
-            self.0.wait_for_exit();
-        }
-    }
-}
+use crate::gateway::python_servers::PythonServer;
+use crate::support::Gateway;
 
 #[tokio::test]
 async fn four_slow_uploads_do_not_occupy_a_gunicorn_with_four_threads() {
-    let gunicorn = Gunicorn::start();
+    let gunicorn = PythonServer::gunicorn("upload_app:app", 4);
     let gateway = Gateway::with(
         "[upstream.api]\nservers = [\"{upstream}\"]\n[limit.device]\nrate = \"1/s\"\nburst = 3\n\
          [[route]]\nname = \"upload\"\npath = \"/upload\"\nlimits = [\"device\"]\n\
          [[route]]\nname = \"all\"\npath = \"/\"\n",
     )
-    .upstream_url(&gunicorn.url())
+    .upstream_url(gunicorn.url())
     .start();
     for (size, address) in [(100_000, "127.0.0.2"), (100_000_000, "127.0.0.3")] {
         let mut uploads = JoinSet::new();
