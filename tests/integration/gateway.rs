@@ -28,6 +28,7 @@ mod idempotency;
 mod lifecycle;
 mod listeners;
 mod load_balancing;
+mod log_flood;
 mod paths;
 mod rate_limit_headers;
 mod redis_outage;
