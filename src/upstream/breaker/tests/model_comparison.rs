@@ -261,6 +261,7 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
         3 => index().prop_map(Action::Abandon),
         60 => attempt(),
         6 => (0_u64..400).prop_map(|millis| Action::Wait(Duration::from_millis(millis))),
+        1 => Just(Action::Wait(CONNECT_OPEN)),
         4 => (0..SERVERS).prop_map(Action::WaitForOpenTime),
         1 => (0..SERVERS).prop_map(Action::HoldOpen),
         1 => (0..SERVERS).prop_map(Action::Close),
