@@ -1,15 +1,17 @@
 //! Log output: writes structured events to standard error, one line per event.
 //!
 //! A queue passes the log lines to a writer thread, so a slow terminal or disk never delays a request. If the queue is
-//! full, new lines are dropped. `RUST_LOG` sets the filter and overrides `level` of `[log]`. Access log lines have the
-//! level `info` and the target [`ACCESS_TARGET`].
+//! full, new lines are dropped and counted. `RUST_LOG` sets the filter and overrides `level` of `[log]`. Access log
+//! lines have the level `info` and the target [`ACCESS_TARGET`].
 
 use std::io::{self, IsTerminal as _};
+use std::sync::OnceLock;
 
 use clap::ValueEnum;
 use schemars::JsonSchema;
 use serde::Deserialize;
-use tracing_appender::non_blocking::{NonBlocking, NonBlockingBuilder, WorkerGuard};
+use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
+use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::FormatEvent;
 use tracing_subscriber::fmt::format::{DefaultFields, Format};
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -23,7 +25,7 @@ pub(crate) struct LogSettings {
     #[schemars(extend("default" = "text"))]
     pub(crate) format: LogFormat,
     /// Least severe level that is logged. Access log lines have the level `info`. The environment variable `RUST_LOG`
-    /// overrides this key.
+    /// overrides this key. Libraries log errors only, unless `RUST_LOG` names them, as in `info,h2=debug`.
     #[schemars(extend("default" = "info"))]
     pub(crate) level: LogLevel,
     /// Whether requests are written to the access log. The key `access_log` of a route overrides this.
@@ -75,12 +77,21 @@ pub(crate) const ACCESS_TARGET: &str = "tidegate::access";
 /// Maximum number of log lines in the queue. Further lines are dropped.
 const QUEUE_LINES: usize = 65_536;
 
-/// Filter of libraries, which follows the configured level if `RUST_LOG` is not set. The storage engine of the disk store
-/// (`fjall`, `lsm_tree`) logs warnings and errors. Its batch and journal modules log nothing, because on a full disk they
-/// would log every failed write. The Redis client logs nothing, because it would log every failure of Redis. Instead, the
-/// gateway itself logs once that the store has failed.
-const LIBRARY_FILTER: &str = "fjall=warn,fjall::batch=off,fjall::journal=off,fjall::journal::batch_reader=warn,\
+/// Filter of libraries at every level of the gateway. They log errors only, because a client could otherwise cause any
+/// number of lines: h2 warns about each PING acknowledgement that it did not expect. The storage engine of the disk
+/// store (`fjall`, `lsm_tree`) also logs warnings. Its batch and journal modules log nothing, because on a full disk
+/// they would log every failed write. The Redis client logs nothing, because it would log every failure of Redis.
+/// Instead, the gateway itself logs once that the store has failed.
+const LIBRARY_FILTER: &str = "error,fjall=warn,fjall::batch=off,fjall::journal=off,fjall::journal::batch_reader=warn,\
                      lsm_tree=warn,redis=off";
+
+static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
+
+/// Returns the number of log lines that were dropped because the queue was full.
+pub(crate) fn dropped_lines() -> u64 {
+    let dropped = DROPPED.get().map_or(0, ErrorCounter::dropped_lines);
+    u64::try_from(dropped).unwrap_or(u64::MAX)
+}
 
 /// Starts logging. Keep the returned guard until the process exits: dropping it writes the lines that are still queued
 /// and stops the writer thread.
@@ -97,6 +108,7 @@ where
         .buffered_lines_limit(QUEUE_LINES)
         .lossy(true)
         .finish(io::stderr());
+    DROPPED.get_or_init(|| writer.error_counter());
     let chosen = std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default();
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter(settings.level, &chosen))
@@ -115,17 +127,29 @@ where
 }
 
 /// Returns the filter for a configured level. `chosen` is the value of `RUST_LOG`, and overrides the level unless it is
-/// empty.
+/// empty. A level without a target applies to the gateway only, except for `off`. A target overrides that of
+/// [`LIBRARY_FILTER`].
 fn filter(level: LogLevel, chosen: &str) -> EnvFilter {
-    match chosen.trim() {
-        "" => EnvFilter::new(format!("{},{LIBRARY_FILTER}", level.name())),
-        chosen => EnvFilter::new(chosen),
+    let chosen = match chosen.trim() {
+        "" => level.name(),
+        chosen => chosen,
+    };
+    let mut filter = LIBRARY_FILTER.to_owned();
+    let directives = chosen.split(',').map(str::trim);
+    for directive in directives.filter(|directive| !directive.is_empty()) {
+        filter += match directive.parse::<LevelFilter>() {
+            Ok(LevelFilter::OFF) | Err(_) => ",",
+            Ok(_) => ",tidegate=",
+        };
+        filter += directive;
     }
+    EnvFilter::new(filter)
 }
 
 #[cfg(test)]
 mod tests {
-    use tracing_subscriber::filter::LevelFilter;
+    use tracing::{Level, enabled};
+    use tracing_subscriber::layer::SubscriberExt as _;
 
     use super::*;
 
@@ -145,5 +169,38 @@ mod tests {
         assert!(error.to_string().contains("error"), "{error}");
         let chosen = filter(LogLevel::Error, "debug");
         assert_eq!(chosen.max_level_hint(), Some(LevelFilter::DEBUG));
+    }
+
+    #[test]
+    fn libraries_log_errors_only_unless_rust_log_names_them() {
+        // Each row: `RUST_LOG`, and which of these are logged: a debug line of the gateway, its access log, a warning and
+        // a debug line of h2, an error of rustls, an error of Redis.
+        for (chosen, expected) in [
+            ("", "access rustls"),
+            ("info", "access rustls"),
+            ("TRACE", "debug access rustls"),
+            ("debug, tidegate::access=off,", "debug rustls"),
+            ("error", "rustls"),
+            ("off", ""),
+            ("off,tidegate::access=info", "access"),
+            ("info,h2=warn", "access h2_warn rustls"),
+            ("h2=debug", "h2_warn h2_debug rustls"),
+            ("info,redis=error", "access rustls redis"),
+        ] {
+            let subscriber = Registry::default().with(filter(LogLevel::Info, chosen));
+            let logged = tracing::subscriber::with_default(subscriber, || {
+                [
+                    ("debug", enabled!(target: "tidegate::admin", Level::DEBUG)),
+                    ("access", enabled!(target: ACCESS_TARGET, Level::INFO)),
+                    ("h2_warn", enabled!(target: "h2::proto", Level::WARN)),
+                    ("h2_debug", enabled!(target: "h2::proto", Level::DEBUG)),
+                    ("rustls", enabled!(target: "rustls::server", Level::ERROR)),
+                    ("redis", enabled!(target: "redis::client", Level::ERROR)),
+                ]
+            });
+            let logged = logged.into_iter().filter(|(_, is_logged)| *is_logged);
+            let names: Vec<_> = logged.map(|(name, _)| name).collect();
+            assert_eq!(names.join(" "), expected, "{chosen}");
+        }
     }
 }

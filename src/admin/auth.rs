@@ -72,9 +72,12 @@ impl Auth {
         let presented = headers
             .get(AUTHORIZATION)
             .and_then(|value| value.to_str().ok());
-        let presented = presented.and_then(|value| value.strip_prefix("Bearer "));
-        let is_valid =
-            presented.is_some_and(|presented| constant_time_eq(presented, token.reveal()));
+        // The scheme is not case-sensitive, and one or more spaces follow it (RFC 9110, section 11.4).
+        let presented = presented.and_then(|value| value.split_once(' '));
+        let is_valid = presented.is_some_and(|(scheme, presented)| {
+            scheme.eq_ignore_ascii_case("Bearer")
+                && constant_time_eq(presented.trim_start_matches(' '), token.reveal())
+        });
         (!is_valid).then_some(
             "The admin token is missing or wrong. Send it as `Authorization: Bearer TOKEN`.",
         )
@@ -202,11 +205,16 @@ mod tests {
     fn a_configured_token_must_match_exactly() {
         let auth = auth(Some("secret"), false);
         let with = |value| headers(&[("authorization", value)]);
-        assert_eq!(auth.token_rejection(&with("Bearer secret")), None);
+        for right in ["Bearer secret", "bearer secret", "BEARER  secret"] {
+            assert_eq!(auth.token_rejection(&with(right)), None, "{right}");
+        }
         for wrong in [
             "Bearer secre",
             "Bearer secrets",
             "Bearer ",
+            "Bearer",
+            "Bearersecret",
+            "Bearer Secret",
             "secret",
             "Basic secret",
         ] {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{Request, State};
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -150,6 +150,7 @@ fn router(admin: Arc<AdminState>) -> Router {
         .merge(upstreams::routes())
         .merge(lab::routes())
         .method_not_allowed_fallback(method_not_allowed)
+        .fallback(not_found)
         .layer(middleware::from_fn_with_state(
             Arc::clone(&admin),
             authenticate,
@@ -167,7 +168,6 @@ fn router(admin: Arc<AdminState>) -> Router {
         .route("/livez", get(|| async { "alive\n" }))
         .route("/readyz", get(readyz))
         .method_not_allowed_fallback(method_not_allowed)
-        .fallback(not_found)
         .merge(checked)
         .layer(middleware::map_response(add_security_headers))
         .with_state(admin)
@@ -243,7 +243,10 @@ async fn authenticate(
     next: Next,
 ) -> Response {
     match admin.auth.token_rejection(request.headers()) {
-        Some(reason) => AdminProblem::plain(StatusCode::FORBIDDEN, reason).into_response(),
+        Some(reason) => {
+            let problem = AdminProblem::plain(StatusCode::UNAUTHORIZED, reason);
+            ([(WWW_AUTHENTICATE, "Bearer")], problem).into_response()
+        }
         None => match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
             Ok(response) => response,
             Err(_) => timed_out().into_response(),

@@ -14,6 +14,7 @@ use prometheus_client::registry::Registry;
 
 use super::connections::MAX_CONNECTIONS;
 use crate::clock::Clock;
+use crate::log;
 use crate::metrics::{AdminMetrics, EarlyReset};
 use crate::pipeline::Shared;
 use crate::scenario::Scenarios;
@@ -87,6 +88,11 @@ impl Collector for Scrape {
                 "admin_connections_replaced",
                 "Admin connections closed because a new connection replaced them",
                 self.admin.replaced.get(),
+            ),
+            (
+                "log_lines_dropped",
+                "Log lines dropped because the queue of the log was full",
+                log::dropped_lines(),
             ),
         ] {
             counter(

@@ -43,7 +43,7 @@ pub(super) struct Args {
     admin: Option<SocketAddr>,
 }
 
-/// Starts the gateway and the sample API, prints the guide, and runs until SIGTERM, SIGINT or SIGHUP.
+/// Starts the gateway and the sample API, prints the guide, and runs until SIGTERM, SIGINT, SIGQUIT or SIGHUP.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let sample = SampleApi::bind().context("cannot start the sample API of the demo")?;
     let overrides = Overrides {

@@ -1,5 +1,6 @@
-//! `tidegate serve`: runs the gateway until it receives SIGTERM or SIGINT. SIGHUP does not end it, because operators send
-//! SIGHUP to reload a configuration, and a lost terminal must not stop the gateway.
+//! `tidegate serve`: runs the gateway until it receives SIGTERM, SIGINT or SIGQUIT. SIGHUP does not end it, because
+//! operators send SIGHUP to reload a configuration, and a lost terminal must not stop the gateway. Neither do SIGUSR1,
+//! SIGUSR2 and SIGALRM, whose default action ends a process: log rotation that is written for nginx sends SIGUSR1.
 
 use std::net::{SocketAddr, TcpListener};
 use std::process::ExitCode;
@@ -53,7 +54,7 @@ pub(super) struct Args {
     log_format: Option<LogFormat>,
 }
 
-/// Loads the configuration, starts the gateway, and runs it until SIGTERM or SIGINT. Prints errors of the configuration
+/// Loads the configuration, starts the gateway, and runs it until a signal ends it. Prints errors of the configuration
 /// to standard error, and logs its warnings.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let env = Environment::of_process();
@@ -102,8 +103,8 @@ pub(super) struct RunningGateway {
 }
 
 impl RunningGateway {
-    /// Starts the gateway and its admin listener, and handles signals from then on. SIGTERM and SIGINT start a drain,
-    /// and a second one aborts the requests in flight. `on_hangup` is the effect of SIGHUP.
+    /// Starts the gateway and its admin listener, and handles signals from then on. SIGTERM, SIGINT and SIGQUIT start
+    /// a drain, and a second one aborts the requests in flight. `on_hangup` is the effect of SIGHUP.
     pub(super) fn start(policy: Policy, on_hangup: OnHangup) -> anyhow::Result<Self> {
         #[cfg(feature = "failpoints")]
         crate::failpoint::arm();
@@ -127,8 +128,7 @@ impl RunningGateway {
                 Some(Admin::start(socket, settings, sources)?)
             }
         };
-        watch_signals(on_hangup, gateway.stopper())
-            .context("cannot listen for signals (SIGTERM, SIGINT and SIGHUP)")?;
+        watch_signals(on_hangup, gateway.stopper()).context("cannot listen for signals")?;
         Ok(Self { gateway, admin })
     }
 
@@ -179,7 +179,11 @@ pub(super) enum OnHangup {
 pub(super) struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    quit: Signal,
     hangup: Signal,
+    user_defined1: Signal,
+    user_defined2: Signal,
+    alarm: Signal,
     on_hangup: OnHangup,
 }
 
@@ -188,7 +192,11 @@ impl Signals {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
+            quit: signal(SignalKind::quit())?,
             hangup: signal(SignalKind::hangup())?,
+            user_defined1: signal(SignalKind::user_defined1())?,
+            user_defined2: signal(SignalKind::user_defined2())?,
+            alarm: signal(SignalKind::alarm())?,
             on_hangup,
         })
     }
@@ -196,16 +204,24 @@ impl Signals {
     /// Waits for the next signal that ends the command.
     pub(super) async fn next(&mut self) {
         loop {
-            tokio::select! {
+            let ignored = tokio::select! {
                 _ = self.terminate.recv() => return,
                 _ = self.interrupt.recv() => return,
+                _ = self.quit.recv() => return,
                 _ = self.hangup.recv() => match self.on_hangup {
                     OnHangup::Shutdown => return,
-                    OnHangup::Ignore => tracing::warn!(
-                        "SIGHUP received, configuration not reloaded. Restart the gateway to apply changes"
-                    ),
+                    OnHangup::Ignore => {
+                        tracing::warn!(
+                            "SIGHUP received, configuration not reloaded. Restart the gateway to apply changes"
+                        );
+                        continue;
+                    }
                 },
-            }
+                _ = self.user_defined1.recv() => "SIGUSR1",
+                _ = self.user_defined2.recv() => "SIGUSR2",
+                _ = self.alarm.recv() => "SIGALRM",
+            };
+            tracing::warn!(signal = ignored, "signal ignored");
         }
     }
 }

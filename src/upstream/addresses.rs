@@ -2,8 +2,9 @@
 //!
 //! One task per server resolves the name every [`REFRESH`], so a change of DNS takes effect although pooled connections
 //! are always in use. The period is fixed, because `getaddrinfo` reports no TTL. A request uses the known addresses. It
-//! waits for a lookup in two cases only: no lookup has succeeded yet, or no known address accepts a connection. If a
-//! lookup fails, the last known addresses stay in use.
+//! waits for a lookup in two cases only: no lookup has succeeded yet, or no known address accepts a connection. Requests
+//! share such lookups, at most one per [`SPACING`], because no circuit opens for a sole server that refuses connections.
+//! If a lookup fails, the last known addresses stay in use.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -14,12 +15,16 @@ use std::time::Duration;
 use http::uri::Authority;
 use parking_lot::Mutex;
 use tokio::net::lookup_host;
+use tokio::time::Instant;
 
 use super::Server;
 use crate::metrics::Count;
 
 /// Time between the end of a lookup and the start of the next.
 const REFRESH: Duration = Duration::from_secs(5);
+
+/// Minimum time between two lookups that requests wait for.
+const SPACING: Duration = Duration::from_millis(100);
 
 /// Addresses of one server.
 #[derive(Debug)]
@@ -30,6 +35,8 @@ pub(crate) struct Addresses {
     host: String,
     port: u16,
     known: Mutex<Known>,
+    /// When a request last started or ended a lookup. Locked during the lookup.
+    looked_up: tokio::sync::Mutex<Option<Instant>>,
     /// Number of changes of the known addresses. A connection whose address was valid in the current version needs no
     /// further check, so a request takes no lock.
     version: AtomicU64,
@@ -62,6 +69,7 @@ impl Addresses {
             host,
             port,
             known: Mutex::new(known),
+            looked_up: tokio::sync::Mutex::default(),
             version: AtomicU64::new(0),
             failures: Count::default(),
         }
@@ -140,7 +148,29 @@ impl Addresses {
     }
 
     async fn resolve(&self) -> io::Result<Arc<[SocketAddr]>> {
-        self.update(self.lookup().await)
+        self.resolve_with(|| self.lookup()).await
+    }
+
+    async fn resolve_with<F>(&self, lookup: impl Fn() -> F) -> io::Result<Arc<[SocketAddr]>>
+    where
+        F: Future<Output = io::Result<Vec<SocketAddr>>>,
+    {
+        let mut looked_up = self.looked_up.lock().await;
+        if looked_up.is_some_and(|time| time.elapsed() < SPACING) {
+            let known = Arc::clone(&self.known.lock().addresses);
+            return match known[..] {
+                [] => Err(io::Error::new(
+                    io::ErrorKind::NotFound,
+                    "last lookup of the host name failed",
+                )),
+                _ => Ok(known),
+            };
+        }
+        // The start is also recorded, because the request, and with it the lookup, can be dropped.
+        *looked_up = Some(Instant::now());
+        let found = self.update(lookup().await);
+        *looked_up = Some(Instant::now());
+        found
     }
 
     async fn lookup(&self) -> io::Result<Vec<SocketAddr>> {
@@ -265,6 +295,36 @@ mod tests {
             .unwrap();
         assert!(!addresses.is_current([10, 0, 0, 1].into(), &mut one));
         assert!(addresses.is_current([10, 0, 0, 2].into(), &mut two));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn requests_share_a_lookup_and_start_at_most_one_per_100_ms() {
+        let addresses = addresses_of("api.test:80");
+        let lookups = AtomicUsize::new(0);
+        let resolve = || {
+            addresses.resolve_with(|| async {
+                tokio::time::sleep(Duration::from_millis(30)).await;
+                match lookups.fetch_add(1, Ordering::Relaxed) {
+                    0 => failed(),
+                    _ => Ok(parse(&["10.0.0.1:80"])),
+                }
+            })
+        };
+        let together = futures_util::future::join_all((0..100).map(|_| resolve())).await;
+        assert!(together.iter().all(Result::is_err));
+        tokio::time::advance(Duration::from_millis(99)).await;
+        resolve().await.unwrap_err();
+        assert_eq!(lookups.load(Ordering::Relaxed), 1);
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert_eq!(resolve().await.unwrap()[..], parse(&["10.0.0.1:80"]));
+        assert_eq!(resolve().await.unwrap().len(), 1);
+        assert_eq!(lookups.load(Ordering::Relaxed), 2);
+        // A dropped lookup counts as well.
+        tokio::time::advance(SPACING).await;
+        let dropped = tokio::time::timeout(Duration::from_millis(10), resolve()).await;
+        assert!(dropped.is_err());
+        resolve().await.unwrap();
+        assert_eq!(lookups.load(Ordering::Relaxed), 2);
     }
 
     #[tokio::test(start_paused = true)]

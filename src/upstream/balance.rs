@@ -337,6 +337,17 @@ mod tests {
         assert_eq!(chosen(&state, at(0)), [0, 10_000]);
         state.servers[1].eject();
         assert!(chosen(&state, at(0)).iter().all(|&count| count > 4_000));
+        let sole = self::state(&[1]);
+        sole.servers[0].eject();
+        for tried in [&[][..], &[0]] {
+            let choice = sole.choose(
+                tried,
+                Candidates::PreferUntried,
+                at(0),
+                &mut fastrand::Rng::new(),
+            );
+            assert_eq!(choice.map(|choice| choice.index), Ok(0));
+        }
     }
 
     #[test]

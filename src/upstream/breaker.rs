@@ -3,8 +3,10 @@
 //!
 //! Each attempt first calls [`Breaker::admit`] and later reports its result with the [`BreakerPermit`] it received. A
 //! permit belongs to the phase in which it was issued. A result that arrives in a later phase is ignored. Thus a late
-//! success does not close the circuit, and a late failure does not extend the open time. A permit that is dropped
-//! without a result reports nothing. If the permit of a probe is dropped, the next attempt becomes the probe.
+//! success does not close the circuit, and a late failure does not extend the open time. There is one exception: a late
+//! connection closes a circuit that connect failures opened, because it shows that the server accepts connections now.
+//! A permit that is dropped without a result reports nothing. If the permit of a probe is dropped, the next attempt
+//! becomes the probe.
 //!
 //! Both consecutive failures and the failure ratio can open a circuit. The ratio alone is not enough, because a server
 //! with little traffic possibly never reaches `min_requests`. The module `rule` contains all conditions.
@@ -33,7 +35,7 @@ pub(crate) use self::report::{
 };
 
 use self::packed_state::{AtomicState, PackedState, Phase};
-use self::rule::{BreakerRule, ResultCounts};
+use self::rule::{BreakerRule, CONNECT_OPEN, ResultCounts};
 use super::settings::BreakerSettings;
 use super::sliding_window::SlidingWindow;
 use crate::clock::Moment;
@@ -98,7 +100,8 @@ impl BreakerPermit {
     }
 
     /// Whether the attempt is a probe that succeeds as soon as a new connection is established. This applies if connect
-    /// failures opened the circuit. The circuit then closes before the response arrives.
+    /// failures opened the circuit. The circuit then closes before the response arrives. For a sole server, a refused
+    /// connection is enough.
     pub(crate) fn probes_connection(&self) -> bool {
         self.connection_only
     }
@@ -190,20 +193,20 @@ impl Breaker {
         random: &mut fastrand::Rng,
         others: impl Iterator<Item = &'a Self>,
     ) -> Option<PhaseChange> {
+        let is_compared = self.rule.is_compared(failure);
         let why = if permit.is_probe() {
-            if permit.connection_only && failure == ServerFailure::Response {
+            if permit.connection_only && is_compared {
                 return self.recover(permit, now);
             }
             OpenCause::FailedProbe
         } else {
-            let is_compared = self.rule.is_compared(failure);
             let streak = self.state.extend_streak(permit.generation, is_compared)?;
-            self.results.add(worker, window_index(failure), now);
+            self.results.add(worker, window_index(is_compared), now);
             let are_others_healthy = || Self::are_healthy(others, now);
             self.rule
                 .cause_to_open(streak, self.counts(now), are_others_healthy)?
         };
-        self.open(permit, why, now, random)
+        self.open(permit, (failure, why), now, random)
     }
 
     /// Opens the circuit until an operator closes it. Returns `None` if an operator had already opened it.
@@ -270,11 +273,11 @@ impl Breaker {
     }
 
     fn counts(&self, now: Moment) -> ResultCounts {
-        let [succeeded, connect_failures, response_failures] = self.results.sum(now);
+        let [succeeded, uncompared, compared] = self.results.sum(now);
         ResultCounts {
             succeeded,
-            connect_failures,
-            response_failures,
+            uncompared,
+            compared,
         }
     }
 
@@ -335,10 +338,16 @@ impl Breaker {
         if let (Phase::Open, Some(until)) = (packed.phase(), self.state.until()) {
             history.since = until;
         }
+        let connection_only = self.rule.is_default() && !self.is_outlier();
+        let probe_timeout = if connection_only {
+            self.probe_timeout.min(CONNECT_OPEN)
+        } else {
+            self.probe_timeout
+        };
         Ok(BreakerPermit {
-            generation: self.state.probe_until(now.after(self.probe_timeout)),
+            generation: self.state.probe_until(now.after(probe_timeout)),
             probed: Some(Arc::clone(&self.state)),
-            connection_only: self.rule.compares_responses() && !self.is_outlier(),
+            connection_only,
         })
     }
 
@@ -346,7 +355,7 @@ impl Breaker {
     fn open(
         &self,
         permit: BreakerPermit,
-        why: OpenCause,
+        (failure, why): (ServerFailure, OpenCause),
         now: Moment,
         random: &mut fastrand::Rng,
     ) -> Option<PhaseChange> {
@@ -358,17 +367,24 @@ impl Breaker {
         if why == OpenCause::Outlier {
             self.state.set_outlier(true);
         }
-        let open_time = self.rule.open_time(history.failed_probes, random);
+        let open_time = self.rule.open_time(failure, history.failed_probes, random);
         self.state.open_until(Some(now.after(open_time)));
         drop(permit);
         Some(PhaseChange::Opened { open_time, why })
     }
 
-    /// Closes the circuit after a successful probe, unless the phase has changed since the probe began.
+    /// Closes the circuit after a successful probe, unless the phase has changed since the probe began. A late success
+    /// counts if both the probe and the circuit wait for a connection only.
     fn recover(&self, permit: BreakerPermit, now: Moment) -> Option<PhaseChange> {
         let mut history = self.history.lock();
-        let current = self.state.read().generation() == permit.generation;
-        let change = current.then(|| self.close_circuit(&mut history, now));
+        let packed = self.state.read();
+        let is_held = self.state.until().is_none();
+        let recovers = packed.generation() == permit.generation
+            || permit.connection_only
+                && packed.phase() != Phase::Closed
+                && !is_held
+                && !self.is_outlier();
+        let change = recovers.then(|| self.close_circuit(&mut history, now));
         drop(permit);
         change
     }
@@ -397,9 +413,6 @@ impl History {
 }
 
 /// Returns the index at which `Breaker::results` counts failures of this kind. Index 0 is [`SUCCEEDED`].
-fn window_index(failure: ServerFailure) -> usize {
-    match failure {
-        ServerFailure::Connect => 1,
-        ServerFailure::Response => 2,
-    }
+fn window_index(is_compared: bool) -> usize {
+    1 + usize::from(is_compared)
 }

@@ -86,11 +86,12 @@ impl ForwardError {
     /// Returns the failure to report to the circuit breaker of the server. `None` if the server did not cause the
     /// error.
     pub(super) fn server_failure(&self) -> Option<breaker::ServerFailure> {
-        use breaker::ServerFailure::{Connect, Response};
+        use breaker::ServerFailure::{Connect, ConnectTimeout, Response};
         match self {
             Self::Connect(ConnectError::Io(error)) if is_local(error) => None,
+            Self::Connect(ConnectError::TimedOut(_)) => Some(ConnectTimeout),
             Self::Connect(_) => Some(Connect),
-            Self::NotReachedInTime(late) => late.is_server_fault.then_some(Connect),
+            Self::NotReachedInTime(late) => late.is_server_fault.then_some(ConnectTimeout),
             Self::TimedOut(late) => late.is_server_fault.then_some(Response),
             Self::Exchange {
                 is_server_fault, ..

@@ -62,8 +62,10 @@ pub(crate) struct BreakerSettings {
 pub(crate) enum OpensOn {
     /// No failures open the circuit (`enabled = false`). An operator can still open it.
     Nothing,
+    /// Only connect timeouts open the circuit. This is the default for a sole server if there is no `[breaker]` section.
+    ConnectTimeouts,
     /// Connect failures open the circuit. Response failures open it only if the other servers are healthy. This is the
-    /// default if there is no `[breaker]` section.
+    /// default for several servers if there is no `[breaker]` section.
     #[default]
     Outliers,
     /// All failures open the circuit. This is the default if there is a `[breaker]` section.

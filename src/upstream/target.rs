@@ -194,7 +194,8 @@ impl AttemptGuard {
             slot,
         };
         guard.state().begin_request(guard.server.worker);
-        if guard.is_probe() {
+        // Probes of the connection are not logged, because there is one each second until the server returns.
+        if guard.is_probe() && !guard.probes_connection() {
             tracing::info!(
                 upstream = guard.upstream(),
                 server = guard.name(),
@@ -300,6 +301,7 @@ impl AttemptGuard {
         let Some(permit) = self.permit.take() else {
             return;
         };
+        let is_repeated = permit.probes_connection();
         let now = self.server.clock.now();
         let index = self.server.index;
         let servers = self.server.state.servers.iter().enumerate();
@@ -311,14 +313,21 @@ impl AttemptGuard {
             &mut fastrand::Rng::new(),
             others.map(|(_, other)| &other.breaker),
         );
-        if let Some(PhaseChange::Opened { open_time, why }) = changed {
-            tracing::warn!(
+        match changed {
+            None => {}
+            Some(PhaseChange::Opened { .. }) if is_repeated => {}
+            Some(PhaseChange::Opened { open_time, why }) => tracing::warn!(
                 upstream = self.upstream(),
                 server = self.name(),
                 open_ms = u64::try_from(open_time.as_millis()).unwrap_or(u64::MAX),
                 reason = why.name(),
                 "circuit breaker opened, upstream server receives no requests"
-            );
+            ),
+            Some(PhaseChange::Closed) => tracing::info!(
+                upstream = self.upstream(),
+                server = self.name(),
+                "circuit breaker closed, connections no longer time out"
+            ),
         }
     }
 

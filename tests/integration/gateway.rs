@@ -29,6 +29,7 @@ mod idempotency;
 mod lifecycle;
 mod listeners;
 mod load_balancing;
+mod log_flood;
 mod paths;
 mod python_servers;
 mod rate_limit_headers;

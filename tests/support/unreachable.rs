@@ -2,7 +2,8 @@
 //!
 //! Both types keep their port bound until they are dropped, so that no server of another test can use it.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::io::{Read as _, Write as _};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
@@ -13,7 +14,7 @@ pub(crate) struct RefusingPort(Socket);
 /// Port on which connection attempts time out, because its accept queue is full and is never emptied.
 pub(crate) struct FullBacklog {
     socket: Socket,
-    _queue: Vec<TcpStream>,
+    queue: Vec<TcpStream>,
 }
 
 impl RefusingPort {
@@ -33,9 +34,18 @@ impl RefusingPort {
         url
     }
 
-    /// Makes the port accept connections from now on. It never responds to requests.
-    pub(crate) fn listen(&self) {
+    /// Makes the port respond with 200 from now on, one request per connection.
+    pub(crate) fn serve(&self) {
         self.0.listen(16).expect("the socket listens");
+        let listener = self.0.try_clone().expect("the socket is open");
+        std::thread::spawn(move || {
+            for stream in TcpListener::from(listener).incoming() {
+                let mut stream = stream.expect("the connection is accepted");
+                let _head = stream.read(&mut [0; 4096]);
+                let response = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
+                stream.write_all(response).expect("the response is sent");
+            }
+        });
     }
 }
 
@@ -51,9 +61,13 @@ impl FullBacklog {
             connect().is_err(),
             "the accept queue is not full after 100 connections"
         );
-        Self {
-            socket,
-            _queue: queue,
+        Self { socket, queue }
+    }
+
+    /// Empties the accept queue, so that the next connections are established. No response follows.
+    pub(crate) fn accept(&self) {
+        for _ in &self.queue {
+            self.socket.accept().expect("a connection is queued");
         }
     }
 

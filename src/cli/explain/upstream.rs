@@ -62,12 +62,12 @@ pub(super) fn breaker(upstream: &Upstream) -> String {
     let percent = |ratio: f64| format!("{}%", (ratio * 10_000.0).round() / 100.0);
     let (least, window) = (settings.min_requests, format_duration(settings.window));
     let of_window = format!("of at least {least} requests in {window}");
-    let opens = format!(
-        "opens for {} to {} after {}",
+    let times = format!(
+        "for {} to {}",
         format_duration(settings.open),
         format_duration(settings.open_max),
-        settings.consecutive_failures,
     );
+    let in_a_row = settings.consecutive_failures;
     let ratio = percent(settings.failure_ratio);
     let mut failures: Vec<String> = if settings.failures == FailureStatuses::ALL {
         vec!["5xx".into()]
@@ -79,25 +79,20 @@ pub(super) fn breaker(upstream: &Upstream) -> String {
     let failures = failures.join(", ");
     let what = match settings.opens_on {
         OpensOn::Nothing => return "off".into(),
-        OpensOn::AllFailures => {
-            format!(
-                "{opens} failures in a row, or if {ratio} {of_window} fail; failures: connect failure, {failures}"
-            )
-        }
-        OpensOn::Outliers => {
-            let responses = if upstream.servers.len() == 1 {
-                "; responses never open it, because there is only one server".into()
-            } else {
-                format!(
-                    "; also if {ratio} {of_window} fail, or {least} in a row ({failures}), while every other server \
-                     stays below {} and at least one of them has {least} requests in {window}",
-                    percent(settings.failure_ratio / 2.0)
-                )
-            };
-            format!(
-                "{opens} connect failures in a row, or if {ratio} {of_window} fail to connect{responses}"
-            )
-        }
+        OpensOn::AllFailures => format!(
+            "opens {times} after {in_a_row} failures in a row, or if {ratio} {of_window} fail; failures: connect \
+             failure, {failures}"
+        ),
+        OpensOn::ConnectTimeouts => format!(
+            "opens for at most 1s after {in_a_row} connect timeouts in a row, or if {ratio} {of_window} time out; \
+             other failures never open it, because there is only one server"
+        ),
+        OpensOn::Outliers => format!(
+            "opens for at most 1s after {in_a_row} connect failures in a row, or if {ratio} {of_window} fail to \
+             connect; {times} if {ratio} {of_window} fail, or {least} in a row ({failures}), while every other server \
+             stays below {} and at least one of them has {least} requests in {window}",
+            percent(settings.failure_ratio / 2.0)
+        ),
     };
     let fallback = match settings.fallback {
         Some(_) => "; requests get the fallback while all circuits are open",
@@ -176,10 +171,10 @@ mod tests {
         let [_, breaker] = explained("", "{}", "GET");
         assert_eq!(
             breaker,
-            "opens for 1s to 1m after 5 connect failures in a row, or if 50% of at least 20 requests in 10s fail to \
-             connect; also if 50% of at least 20 requests in 10s fail, or 20 in a row (502, 503, 504, first-byte \
-             timeout, lost connection), while every other server stays below 25% and at least one of them has 20 \
-             requests in 10s"
+            "opens for at most 1s after 5 connect failures in a row, or if 50% of at least 20 requests in 10s fail to \
+             connect; for 1s to 1m if 50% of at least 20 requests in 10s fail, or 20 in a row (502, 503, 504, \
+             first-byte timeout, lost connection), while every other server stays below 25% and at least one of them \
+             has 20 requests in 10s"
         );
         let [_, breaker] = explained("breaker = {}", "{}", "GET");
         assert_eq!(

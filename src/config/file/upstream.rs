@@ -56,8 +56,9 @@ pub(crate) struct UpstreamSection {
     /// Retries of failed requests. Without this table, a request is sent again only if no server received any byte of
     /// it.
     pub(crate) retry: Option<RetrySection>,
-    /// Circuit breaker of each server. If this table is missing, connect failures of a server open its circuit. Other
-    /// failures then open it only if there are other servers and this server fails much more often than all of them.
+    /// Circuit breaker of each server. If this table is missing, connect failures of a server open its circuit for less
+    /// than 1 second, and those of a sole server only if they are timeouts. Other failures then open it only if there
+    /// are other servers and this server fails much more often than all of them.
     #[schemars(extend("default" = {}))]
     pub(crate) breaker: Setting<BreakerSection>,
     /// Adaptive concurrency limit: maximum number of requests in flight, derived from response times. Without this

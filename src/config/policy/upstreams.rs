@@ -74,7 +74,7 @@ fn upstream(
         host: section.host.0.clone(),
         timeouts,
         retry,
-        breaker: breaker::resolve(&section.breaker, findings),
+        breaker: breaker::resolve(&section.breaker, servers.len(), findings),
         health: health::resolve(name, section, findings),
         keep_alive: section.keep_alive.0,
         slow_start: section.slow_start.0,

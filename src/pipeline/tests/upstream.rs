@@ -19,8 +19,18 @@ async fn a_connect_failure_gives_502_and_releases_the_key() {
 }
 
 #[tokio::test]
-async fn repeated_connect_failures_open_the_circuit() {
+async fn connect_failures_of_a_sole_server_never_open_its_circuit() {
     let chain = Chain::without_upstream(KEYED);
+    for _ in 0..50 {
+        let failed = chain.send(get("/pay")).await;
+        failed.assert_problem(502, "upstream-unavailable");
+    }
+}
+
+#[tokio::test]
+async fn an_open_circuit_gives_503_and_releases_the_key() {
+    let config = format!("upstream.api.breaker.enabled = true\n{KEYED}");
+    let chain = Chain::without_upstream(&config);
     for _ in 0..5 {
         chain
             .send(get("/pay"))

@@ -6,7 +6,7 @@ use super::super::sliding_window::SLOTS;
 use super::*;
 
 /// How long a probe without a result blocks other requests.
-pub(super) const PROBE: Duration = Duration::from_millis(500);
+pub(super) const PROBE: Duration = Duration::from_millis(1_200);
 
 /// A circuit breaker that stores all results of the closed phase.
 pub(super) struct BreakerModel {
@@ -29,9 +29,9 @@ pub(super) enum ModelPhase {
     Closed,
     /// The circuit is open until this time. `None` if an operator keeps the circuit open.
     Open(Option<Moment>),
-    /// The circuit admits one probe. `probed` is the start of the probe in flight, if there is one.
+    /// The circuit admits one probe. `blocked` is until when the probe in flight blocks others, if there is one.
     HalfOpen {
-        probed: Option<Moment>,
+        blocked: Option<Moment>,
     },
 }
 
@@ -63,7 +63,7 @@ impl BreakerModel {
         if let ModelPhase::Open(Some(until)) = self.phase
             && until <= now
         {
-            self.phase = ModelPhase::HalfOpen { probed: None };
+            self.phase = ModelPhase::HalfOpen { blocked: None };
             self.since = until;
         }
     }
@@ -85,16 +85,19 @@ impl BreakerModel {
                 wait: until.map(|until| until.since(now)),
             }),
             ModelPhase::HalfOpen {
-                probed: Some(since),
-            } if now.since(since) < PROBE => Err(NotAdmitted { wait: None }),
+                blocked: Some(until),
+            } if now < until => Err(NotAdmitted { wait: None }),
             ModelPhase::HalfOpen { .. } => {
-                self.phase = ModelPhase::HalfOpen { probed: Some(now) };
+                let connection_only = self.is_default() && !self.is_outlier();
+                let blocks = if connection_only { CONNECT_OPEN } else { PROBE };
+                self.phase = ModelPhase::HalfOpen {
+                    blocked: Some(now.after(blocks)),
+                };
                 self.changes.push(step);
                 Ok(ModelPermit {
                     step,
                     probe: true,
-                    connection_only: self.settings.opens_on == OpensOn::Outliers
-                        && !self.is_outlier(),
+                    connection_only,
                 })
             }
         }
@@ -110,7 +113,9 @@ impl BreakerModel {
         step: usize,
         now: Moment,
     ) -> Option<PhaseChange> {
-        if self.is_late(permit) {
+        let is_shut_off = !matches!(self.phase, ModelPhase::Closed | ModelPhase::Open(None));
+        let shows_connection = permit.connection_only && is_shut_off && !self.is_outlier();
+        if self.is_late(permit) && !shows_connection {
             return None;
         }
         if permit.probe {
@@ -179,7 +184,7 @@ impl BreakerModel {
 
     pub(super) fn abandoned(&mut self, permit: ModelPermit) {
         if permit.probe && !self.is_late(permit) {
-            self.phase = ModelPhase::HalfOpen { probed: None };
+            self.phase = ModelPhase::HalfOpen { blocked: None };
         }
     }
 
@@ -203,8 +208,15 @@ impl BreakerModel {
         self.causes.clear();
     }
 
-    /// Returns how long the circuit stays open, without jitter.
-    pub(super) fn open_time(&self) -> Duration {
+    fn is_default(&self) -> bool {
+        [OpensOn::ConnectTimeouts, OpensOn::Outliers].contains(&self.settings.opens_on)
+    }
+
+    /// Returns how long the circuit stays open after this failure, without jitter.
+    pub(super) fn open_time(&self, failure: ServerFailure) -> Duration {
+        if self.is_default() && failure != ServerFailure::Response {
+            return CONNECT_OPEN;
+        }
         let failed = self
             .causes
             .iter()
@@ -214,8 +226,12 @@ impl BreakerModel {
     }
 
     /// Whether a failure can open the circuit without a comparison with the other servers.
-    fn counts_alone(&self, failure: ServerFailure) -> bool {
-        failure == ServerFailure::Connect || self.settings.opens_on != OpensOn::Outliers
+    pub(super) fn counts_alone(&self, failure: ServerFailure) -> bool {
+        match self.settings.opens_on {
+            OpensOn::ConnectTimeouts => failure == ServerFailure::ConnectTimeout,
+            OpensOn::Outliers => failure != ServerFailure::Response,
+            OpensOn::Nothing | OpensOn::AllFailures => true,
+        }
     }
 
     /// Returns the number of consecutive failures of the same kind at the end of `results`. There are two kinds:

@@ -1,5 +1,7 @@
-//! Tests of outlier detection, which applies to upstreams without a `[breaker]` section in the configuration.
+//! Tests of upstreams without a `[breaker]` section in the configuration: outliers, and servers that accept no
+//! connection.
 
+use super::super::settings::OpensOn;
 use super::*;
 
 const NOW: Moment = Moment::from_nanos(5_000_000_000);
@@ -213,6 +215,133 @@ fn connect_failures_open_the_circuit_consecutively_and_by_ratio() {
     assert!(
         matches!(opened, Some(PhaseChange::Opened { why, .. }) if why == OpenCause::FailureRatio)
     );
+}
+
+/// Creates the breaker of a sole server.
+fn sole() -> Breaker {
+    let settings = BreakerSettings {
+        opens_on: OpensOn::ConnectTimeouts,
+        ..BreakerSettings::default()
+    };
+    Breaker::new(&settings, Duration::from_secs(65), 1)
+}
+
+fn fail(
+    breaker: &Breaker,
+    permit: BreakerPermit,
+    failure: ServerFailure,
+    now: Moment,
+) -> Option<PhaseChange> {
+    let random = &mut fastrand::Rng::with_seed(7);
+    breaker.failed(permit, failure, (0, now), random, std::iter::empty())
+}
+
+/// Returns a breaker that five connect failures have opened, and the end of its open time.
+fn opened(breaker: Breaker, failure: ServerFailure) -> (Breaker, Moment) {
+    let mut results = (0..5).map(|_| fail(&breaker, breaker.admit(NOW).unwrap(), failure, NOW));
+    let Some(Some(PhaseChange::Opened { open_time, .. })) = results.nth(4) else {
+        panic!("five failures open the circuit");
+    };
+    drop(results);
+    assert!(open_time < Duration::from_secs(1), "{open_time:?}");
+    (breaker, NOW.after(open_time))
+}
+
+#[test]
+fn only_connect_timeouts_open_the_circuit_of_a_sole_server() {
+    for failure in [ServerFailure::Connect, ServerFailure::Response] {
+        let breaker = sole();
+        for _ in 0..1_000 {
+            let permit = breaker.admit(NOW).unwrap();
+            assert_eq!(fail(&breaker, permit, failure, NOW), None, "{failure:?}");
+        }
+        assert_eq!(breaker.snapshot(NOW).failed, 1_000);
+    }
+    // Refused connections end a streak of timeouts, and count for the ratio as other results do.
+    let breaker = sole();
+    for _ in 0..3 {
+        for failure in [
+            [ServerFailure::ConnectTimeout; 4],
+            [ServerFailure::Connect; 4],
+        ]
+        .concat()
+        {
+            let permit = breaker.admit(NOW).unwrap();
+            let change = fail(&breaker, permit, failure, NOW);
+            let counts = breaker.counts(NOW);
+            let opens =
+                counts.all_failures() >= 20 && 2 * counts.uncompared >= counts.all_failures();
+            assert_eq!(change.is_some(), opens, "{counts:?}");
+            if opens {
+                return;
+            }
+        }
+    }
+    panic!("half of 20 results are timeouts");
+}
+
+#[test]
+fn without_a_section_probes_after_connect_failures_are_less_than_1_s_apart() {
+    let several = || Breaker::new(&BreakerSettings::default(), Duration::from_secs(65), 1);
+    for (breaker, failure) in [
+        (several(), ServerFailure::Connect),
+        (several(), ServerFailure::ConnectTimeout),
+        (sole(), ServerFailure::ConnectTimeout),
+    ] {
+        let (breaker, mut until) = opened(breaker, failure);
+        for _ in 0..60 {
+            let probe = breaker.admit(until).expect("a probe");
+            let Some(PhaseChange::Opened { open_time, .. }) = fail(&breaker, probe, failure, until)
+            else {
+                panic!("a failed probe opens the circuit again");
+            };
+            assert!(open_time < Duration::from_secs(1), "{open_time:?}");
+            until = until.after(open_time);
+        }
+        // Probes that time out do not block the next one.
+        let first = breaker.admit(until).expect("a probe");
+        let after = |millis| until.after(Duration::from_millis(millis));
+        assert!(breaker.admit(after(899)).is_err());
+        let second = breaker.admit(after(900)).expect("another probe");
+        assert!(breaker.admit(after(901)).is_err());
+        // The failure of the first comes too late, but its connection would not.
+        let late = breaker.admit(after(1_800)).expect("a third probe");
+        assert_eq!(fail(&breaker, first, failure, after(1_801)), None);
+        assert_eq!(
+            breaker.succeeded(second, 0, after(1_802)),
+            Some(PhaseChange::Closed)
+        );
+        assert_eq!(breaker.succeeded(late, 0, after(1_803)), None);
+    }
+}
+
+#[test]
+fn a_refused_probe_closes_the_circuit_of_a_sole_server() {
+    let (breaker, until) = opened(sole(), ServerFailure::ConnectTimeout);
+    let probe = breaker.admit(until).expect("a probe");
+    let change = fail(&breaker, probe, ServerFailure::Connect, until);
+    assert_eq!(change, Some(PhaseChange::Closed));
+}
+
+#[test]
+fn a_late_connection_does_not_close_a_circuit_that_an_operator_holds_or_of_an_outlier() {
+    let (breaker, until) = opened(sole(), ServerFailure::ConnectTimeout);
+    let probe = breaker.admit(until).expect("a probe");
+    breaker.hold_open(until);
+    assert_eq!(breaker.succeeded(probe, 0, until), None);
+    assert!(!breaker.is_closed());
+
+    let servers = ThreeServers::new();
+    for _ in 0..5 {
+        servers.report(0, Err(ServerFailure::Connect), NOW);
+    }
+    let probe = servers.probe(0, later());
+    let _replacement = servers.probe(0, later().after(Duration::from_secs(1)));
+    servers.0[0].close(later());
+    servers.respond(1, 20, 0);
+    assert_eq!(servers.respond(0, 0, 20), Some(OpenCause::Outlier));
+    assert_eq!(servers.0[0].succeeded(probe, 0, NOW), None);
+    assert!(servers.0[0].is_outlier());
 }
 
 #[test]

@@ -7,8 +7,11 @@ use crate::clock::Moment;
 /// A failure of a server, as reported to its circuit breaker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServerFailure {
-    /// No connection was established, because it was refused, the server was unreachable, or `connect_timeout` expired.
+    /// No connection was established, because it was refused, the server was unreachable, its name has no address, or
+    /// the TLS handshake failed.
     Connect,
+    /// No connection was established before `connect_timeout` or the deadline of the request.
+    ConnectTimeout,
     /// A connection was established, but no valid response arrived in time, or the status of the response counts as a
     /// failure.
     Response,
@@ -68,7 +71,8 @@ pub(crate) struct BreakerSnapshot {
     pub state: BreakerState,
     /// When the circuit entered its state.
     pub since: Moment,
-    /// Number of consecutive failures of the same kind, connect or response. 0 unless the circuit is closed.
+    /// Number of consecutive failures of the same kind: those that open the circuit by themselves, or all others. 0
+    /// unless the circuit is closed.
     pub consecutive_failures: u32,
     /// How often the circuit has opened since the gateway started, including failed probes and openings by an operator.
     pub openings: u64,

@@ -5,6 +5,10 @@
 //! healthy. The reason is that a client can cause response failures. Such failures must not open the circuit of the
 //! only server, nor of several servers at once.
 //!
+//! Without the section, connect failures open a circuit for less than 1 s, because a probe costs little and a server
+//! that returns is to be used soon. Of a sole server only connect timeouts open it: a request whose connection is
+//! refused fails at once anyway, and each request may find that the server has returned.
+//!
 //! A server is an outlier if it fails while the other servers are healthy. A server fails if its failures reach
 //! `failure_ratio`, or if its last `min_requests` results are response failures. The second condition detects a server
 //! that starts to fail under load, where earlier successes outweigh the failures for half of the window. If a client
@@ -33,6 +37,10 @@ const JITTER: f64 = 0.1;
 /// Maximum open time: 100 years. A longer configured time is shortened to it, so that the clock cannot overflow.
 const LONGEST_OPEN: Duration = Duration::from_hours(24 * 365 * 100);
 
+/// Without a `[breaker]` section, how long a circuit is open after a connect failure, and how long a probe of the
+/// connection blocks other requests. With [`JITTER`], both are less than 1 s.
+pub(super) const CONNECT_OPEN: Duration = Duration::from_millis(900);
+
 /// Conditions that open a circuit, and how long it stays open.
 #[derive(Debug)]
 pub(super) struct BreakerRule {
@@ -48,14 +56,15 @@ pub(super) struct BreakerRule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ResultCounts {
     pub(super) succeeded: u64,
-    pub(super) connect_failures: u64,
-    pub(super) response_failures: u64,
+    /// Failures for which [`BreakerRule::is_compared`] is false.
+    pub(super) uncompared: u64,
+    /// Failures for which [`BreakerRule::is_compared`] is true.
+    pub(super) compared: u64,
 }
 
 impl ResultCounts {
-    /// Returns the number of connect and response failures together.
     pub(super) fn all_failures(self) -> u64 {
-        self.connect_failures + self.response_failures
+        self.uncompared + self.compared
     }
 
     fn all(self) -> u64 {
@@ -76,14 +85,19 @@ impl BreakerRule {
         }
     }
 
-    /// Whether response failures open the circuit only if the other servers are healthy.
-    pub(super) fn compares_responses(&self) -> bool {
-        self.opens_on == OpensOn::Outliers
+    /// Whether the configuration has no `[breaker]` section.
+    pub(super) fn is_default(&self) -> bool {
+        matches!(self.opens_on, OpensOn::ConnectTimeouts | OpensOn::Outliers)
     }
 
-    /// Whether this failure opens the circuit only if the other servers are healthy.
+    /// Whether this failure opens the circuit only if the other servers are healthy, and thus never that of a sole
+    /// server.
     pub(super) fn is_compared(&self, failure: ServerFailure) -> bool {
-        failure == ServerFailure::Response && self.compares_responses()
+        match self.opens_on {
+            OpensOn::ConnectTimeouts => failure != ServerFailure::ConnectTimeout,
+            OpensOn::Outliers => failure == ServerFailure::Response,
+            OpensOn::Nothing | OpensOn::AllFailures => false,
+        }
     }
 
     /// Returns why the circuit has to open after a failure. `None` if it stays closed. `streak` and `counts` include
@@ -94,18 +108,16 @@ impl BreakerRule {
         counts: ResultCounts,
         are_others_healthy: impl FnOnce() -> bool,
     ) -> Option<OpenCause> {
-        let counted = match self.opens_on {
-            OpensOn::Nothing => return None,
-            OpensOn::Outliers => counts.connect_failures,
-            OpensOn::AllFailures => counts.all_failures(),
-        };
+        if self.opens_on == OpensOn::Nothing {
+            return None;
+        }
         if !streak.is_compared && streak.length >= self.consecutive_failures {
             return Some(OpenCause::ConsecutiveFailures);
         }
         if !self.has_enough_results(counts) {
             return None;
         }
-        if reaches(counted, counts.all(), self.ratio) {
+        if reaches(counts.uncompared, counts.all(), self.ratio) {
             return Some(OpenCause::FailureRatio);
         }
         let fails = reaches(counts.all_failures(), counts.all(), self.ratio)
@@ -127,12 +139,21 @@ impl BreakerRule {
         (fails || self.has_enough_results(counts)).then_some(!fails)
     }
 
-    /// Returns how long the circuit stays open after this many failed probes. The time doubles with each failed probe,
-    /// up to `open_max`, and then varies by ±10 %.
-    pub(super) fn open_time(&self, failed_probes: u32, random: &mut fastrand::Rng) -> Duration {
-        let doubled = self.open.saturating_mul(1 << failed_probes.min(31));
-        let spread = 1.0 - JITTER + 2.0 * JITTER * random.f64();
-        doubled.min(self.open_max).mul_f64(spread)
+    /// Returns how long the circuit stays open after `failure` and this many failed probes. The time doubles with each
+    /// failed probe, up to `open_max`, and then varies by ±10 %.
+    pub(super) fn open_time(
+        &self,
+        failure: ServerFailure,
+        failed_probes: u32,
+        random: &mut fastrand::Rng,
+    ) -> Duration {
+        let open_time = if self.is_default() && failure != ServerFailure::Response {
+            CONNECT_OPEN
+        } else {
+            let doubled = self.open.saturating_mul(1 << failed_probes.min(31));
+            doubled.min(self.open_max)
+        };
+        open_time.mul_f64(1.0 - JITTER + 2.0 * JITTER * random.f64())
     }
 }
 

@@ -193,7 +193,9 @@ fn each_failed_probe_doubles_the_open_time_up_to_open_max() {
 fn open_times_vary_by_10_percent_in_both_directions() {
     let rule = breaker().rule;
     let mut random = random();
-    let times: Vec<_> = (0..1_000).map(|_| rule.open_time(0, &mut random)).collect();
+    let times: Vec<_> = (0..1_000)
+        .map(|_| rule.open_time(ServerFailure::Response, 0, &mut random))
+        .collect();
     assert!(times.iter().all(|time| is_about(*time, rule.open)));
     assert!(times.iter().min() < Some(&rule.open.mul_f64(0.91)));
     assert!(times.iter().max() > Some(&rule.open.mul_f64(1.09)));

@@ -171,15 +171,18 @@ async fn with_a_token_metrics_require_it_and_probes_do_not() {
     let admin = gateway.admin();
     assert_eq!(admin.get("/livez").send().await.status, 200);
     assert_eq!(admin.get("/readyz").send().await.status, 200);
-    let rejected = admin.get("/metrics").send().await.status;
-    assert!(
-        [401, 403].contains(&rejected),
-        "unexpected status {rejected}"
-    );
-    let request = admin
-        .get("/metrics")
-        .header("Authorization", "Bearer s3cret-s3cret");
-    assert_eq!(request.send().await.status, 200);
+    assert_eq!(admin.get("/").send().await.status, 200);
+    for path in ["/metrics", "/none"] {
+        let rejected = admin.get(path).send().await;
+        assert_eq!(rejected.status, 401, "{path}");
+        assert_eq!(rejected.header("www-authenticate"), "Bearer");
+    }
+    let with_token = |path| {
+        let request = admin.get(path);
+        request.header("Authorization", "bearer s3cret-s3cret")
+    };
+    assert_eq!(with_token("/metrics").send().await.status, 200);
+    assert_eq!(with_token("/none").send().await.status, 404);
 }
 
 #[tokio::test]

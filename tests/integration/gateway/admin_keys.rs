@@ -348,8 +348,8 @@ async fn with_a_token_keys_require_it() {
         request.header("Authorization", token).send()
     };
     for wrong in ["Bearer s3cret-s3cre", "Basic s3cret-s3cret"] {
-        assert_eq!(send("GET", wrong).await.status, 403);
-        assert_eq!(send("DELETE", wrong).await.status, 403);
+        assert_eq!(send("GET", wrong).await.status, 401);
+        assert_eq!(send("DELETE", wrong).await.status, 401);
     }
     let right = "Bearer s3cret-s3cret";
     assert_eq!(send("GET", right).await.status, 200);

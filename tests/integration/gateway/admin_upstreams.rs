@@ -360,10 +360,10 @@ async fn with_a_token_circuits_require_it() {
         request.header("Authorization", token).send()
     };
     for wrong in ["Bearer s3cret-s3cre", "Basic s3cret-s3cret", "Bearer "] {
-        assert_eq!(send("GET", "/upstreams", wrong).await.status, 403);
-        assert_eq!(send("POST", &open, wrong).await.status, 403);
+        assert_eq!(send("GET", "/upstreams", wrong).await.status, 401);
+        assert_eq!(send("POST", &open, wrong).await.status, 401);
     }
-    assert_eq!(gateway.admin().post(&open).send().await.status, 403);
+    assert_eq!(gateway.admin().post(&open).send().await.status, 401);
     assert_eq!(gateway.client().get("/").send().await.status, 200);
     let right = "Bearer s3cret-s3cret";
     assert_eq!(send("GET", "/upstreams/api", right).await.status, 200);

@@ -220,7 +220,7 @@ fn explain_shows_client_route_limits_and_outcome() {
         "device",
         "http://127.0.0.1:9000",
         "retry      never, unless",
-        "breaker    opens for 1s to 1m",
+        "breaker    opens for at most 1s after 5 connect timeouts",
         "4 at once",
         "429",
     ] {

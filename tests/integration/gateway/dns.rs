@@ -5,6 +5,7 @@ use std::fs;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
@@ -101,16 +102,25 @@ async fn requests_follow_a_name_to_its_new_address_and_a_failed_lookup_keeps_it(
 }
 
 #[tokio::test]
-async fn a_refused_connection_to_the_last_known_address_resolves_the_name_at_once() {
+async fn a_sole_server_that_refuses_or_has_no_address_is_not_shut_off_until_its_new_address() {
     let is_released = Arc::default();
     let new = server(([127, 0, 0, 2], 0).into(), &is_released);
-    let gateway = NamedGateway::start(new.address.port(), "127.0.0.3 api.test\n");
-    let client = gateway.process.client();
-    assert_eq!(client.get("/").send().await.status, 502);
-    gateway.set_hosts("127.0.0.2 api.test\n");
-    let response = client.get("/").send().await;
-    assert_eq!(
-        (response.status, response.text().as_str()),
-        (200, "127.0.0.2")
-    );
+    for hosts in ["127.0.0.3 api.test\n", ""] {
+        let gateway = NamedGateway::start(new.address.port(), hosts);
+        let client = gateway.process.client();
+        let outage = Instant::now();
+        while outage.elapsed() < Duration::from_millis(500) {
+            assert_eq!(
+                client.get("/").send().await.problem(),
+                "upstream-unavailable"
+            );
+        }
+        gateway.set_hosts("127.0.0.2 api.test\n");
+        eventually("the server is served", async || {
+            let response = client.get("/").send().await;
+            assert_ne!(response.status, 503);
+            response.text() == "127.0.0.2"
+        })
+        .await;
+    }
 }

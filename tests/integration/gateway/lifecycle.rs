@@ -28,6 +28,15 @@ fn taken_port() -> (TcpListener, String) {
 
 #[tokio::test]
 async fn sigterm_finishes_requests_in_flight_and_accepts_no_connections() {
+    assert_drains_on(Signal::TERM).await;
+}
+
+#[tokio::test]
+async fn sigquit_drains_like_sigterm() {
+    assert_drains_on(Signal::QUIT).await;
+}
+
+async fn assert_drains_on(signal: Signal) {
     let (upstream, permits) = Upstream::responding_on_permit();
     let mut process = gateway_to(&upstream, "").start();
     let (client, admin) = (process.client(), process.admin());
@@ -38,7 +47,7 @@ async fn sigterm_finishes_requests_in_flight_and_accepts_no_connections() {
     })
     .await;
 
-    process.signal(Signal::TERM);
+    process.signal(signal);
     process.wait_for_line("draining");
     let ready = admin.get("/readyz").send().await;
     assert_eq!(ready.status, 503);
@@ -127,6 +136,36 @@ async fn sighup_does_not_end_the_gateway_or_its_drain() {
         process.count_lines("configuration not reloaded") == 2
     })
     .await;
+    permits.add_permits(1);
+    assert_eq!(slow.await.expect("the task should not panic").status, 200);
+    assert_eq!(process.wait_for_exit().code(), Some(0));
+}
+
+#[tokio::test]
+async fn sigusr1_sigusr2_and_sigalrm_are_logged_and_end_neither_the_gateway_nor_its_drain() {
+    let (upstream, permits) = Upstream::responding_on_permit();
+    let mut process = gateway_to(&upstream, "shutdown_grace = \"10m\"").start();
+    let slow = tokio::spawn(process.client().get("/slow").send());
+    eventually("upstream has the slow request", async || {
+        upstream.count() == 1
+    })
+    .await;
+    let ignored = [
+        (Signal::USR1, "SIGUSR1"),
+        (Signal::USR2, "SIGUSR2"),
+        (Signal::ALARM, "SIGALRM"),
+    ];
+    for times in 1..=2 {
+        for (signal, name) in ignored {
+            process.signal(signal);
+            let line = format!("signal ignored signal=\"{name}\"");
+            eventually(&line, async || process.count_lines(&line) == times).await;
+        }
+        if times == 1 {
+            process.signal(Signal::TERM);
+            process.wait_for_line("draining");
+        }
+    }
     permits.add_permits(1);
     assert_eq!(slow.await.expect("the task should not panic").status, 200);
     assert_eq!(process.wait_for_exit().code(), Some(0));

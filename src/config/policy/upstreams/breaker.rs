@@ -11,16 +11,18 @@ use super::super::super::scalar::display_duration;
 use crate::problem::Fallback;
 use crate::upstream::{BreakerSettings, FailureStatuses, OpensOn};
 
-/// Converts a section to settings. A section with `enabled = false` is also checked, because a user can enable it
-/// again.
+/// Converts a section of an upstream with this many servers to settings. A section with `enabled = false` is also
+/// checked, because a user can enable it again.
 pub(super) fn resolve(
     section: &Setting<BreakerSection>,
+    servers: usize,
     findings: &mut Findings,
 ) -> BreakerSettings {
     let Setting { value: table, span } = section;
     let (open, open_max) = open_times(table, findings);
     BreakerSettings {
         opens_on: match span {
+            None if servers == 1 => OpensOn::ConnectTimeouts,
             None => OpensOn::Outliers,
             Some(_) if table.enabled => OpensOn::AllFailures,
             Some(_) => OpensOn::Nothing,

@@ -63,7 +63,12 @@ fn omitted_keys_have_the_defaults_of_the_settings() {
     let minimal = upstream_with("");
     assert_eq!(minimal.servers[0].weight, NonZeroU32::MIN);
     assert_eq!(minimal.retry, None);
-    assert_eq!(minimal.breaker, BreakerSettings::default());
+    // Refused connections of a sole server do not open its circuit.
+    let sole = BreakerSettings {
+        opens_on: OpensOn::ConnectTimeouts,
+        ..BreakerSettings::default()
+    };
+    assert_eq!(minimal.breaker, sole);
     assert_eq!((minimal.health, minimal.concurrency), (None, None));
     assert_eq!(minimal.slow_start, seconds(10));
 

@@ -107,9 +107,9 @@ impl ModelledBreakers {
             &mut self.random,
             others.map(|(_, other)| other),
         );
-        if in_use.model_permit.connection_only && failure == ServerFailure::Response {
+        if in_use.model_permit.connection_only && !self.models[server].counts_alone(failure) {
             // This probe tests only the connection. It succeeds although the response is a failure, because the
-            // connection was established.
+            // connection was established, or did not time out.
             let expected = self.models[server].succeeded(in_use.model_permit, self.step, self.now);
             prop_assert_eq!(change, expected);
             return Ok(());
@@ -125,7 +125,7 @@ impl ModelledBreakers {
                 prop_assert_eq!(why, expected);
                 let until = self.now.after(open_time);
                 model.open(Some(until), why, self.step, self.now);
-                let time = model.open_time();
+                let time = model.open_time(failure);
                 prop_assert!(open_time >= time.mul_f64(0.9) && open_time <= time.mul_f64(1.1));
             }
             (change, expected) => {
@@ -223,9 +223,7 @@ impl ModelledBreakers {
             let admits = match model.phase {
                 ModelPhase::Closed => true,
                 ModelPhase::Open(_) => false,
-                ModelPhase::HalfOpen { probed } => {
-                    probed.is_none_or(|since| now.since(since) >= PROBE)
-                }
+                ModelPhase::HalfOpen { blocked } => blocked.is_none_or(|until| now >= until),
             };
             prop_assert_eq!(breaker.may_admit(now), admits);
         }
@@ -236,7 +234,11 @@ impl ModelledBreakers {
 }
 
 fn failure() -> impl Strategy<Value = ServerFailure> {
-    prop_oneof![1 => Just(ServerFailure::Connect), 2 => Just(ServerFailure::Response)]
+    prop_oneof![
+        1 => Just(ServerFailure::Connect),
+        1 => Just(ServerFailure::ConnectTimeout),
+        3 => Just(ServerFailure::Response),
+    ]
 }
 
 /// Generates attempts at all servers. Attempts at the first server fail more often, so that it is an outlier in many
@@ -259,6 +261,7 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
         3 => index().prop_map(Action::Abandon),
         60 => attempt(),
         6 => (0_u64..400).prop_map(|millis| Action::Wait(Duration::from_millis(millis))),
+        1 => Just(Action::Wait(CONNECT_OPEN)),
         4 => (0..SERVERS).prop_map(Action::WaitForOpenTime),
         1 => (0..SERVERS).prop_map(Action::HoldOpen),
         1 => (0..SERVERS).prop_map(Action::Close),
@@ -270,6 +273,7 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
 fn settings() -> impl Strategy<Value = BreakerSettings> {
     let opens_on = prop_oneof![
         1 => Just(OpensOn::Nothing),
+        4 => Just(OpensOn::ConnectTimeouts),
         6 => Just(OpensOn::Outliers),
         5 => Just(OpensOn::AllFailures),
     ];
