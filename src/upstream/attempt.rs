@@ -54,7 +54,7 @@ pub(super) enum ConnectionChoice {
     /// One that was idle for less than this time, or a fresh one.
     Pooled(Duration),
     /// The one that the client connection owns.
-    Owned(ServerConnection),
+    Owned(Box<ServerConnection>),
 }
 
 /// Sends a request to the server of `guard` and waits for the head of its response.
@@ -119,7 +119,7 @@ async fn lease(
             pool.lease(max_idle).await
         }
         ConnectionChoice::Owned(connection) if !guard.probes_connection() => {
-            match pool.reuse(connection).await {
+            match pool.reuse(*connection).await {
                 Some(mut lease) => {
                     lease.bind(client);
                     Ok(lease)

@@ -192,10 +192,10 @@ impl<'a> Attempts<'a> {
     }
 
     /// Begins an attempt on the connection that the client connection owns to a server of this upstream.
-    fn begin_owned(&self) -> Option<(AttemptGuard, ServerConnection)> {
+    fn begin_owned(&self) -> Option<(AttemptGuard, Box<ServerConnection>)> {
         let (server, connection) = connection_auth::take(self.client?, self.target.pools())?;
         let guard = self.target.begin_attempt_at(server).ok()?;
-        Some((guard, connection))
+        Some((guard, Box::new(connection)))
     }
 
     fn choose_connection(&self, is_resent: bool) -> ConnectionChoice {
