@@ -2,7 +2,7 @@
 
 use http::Method;
 use proptest::prelude::*;
-use tidegate::internals::{AmbiguousPaths, Matcher, RouteMatch, read_path};
+use tidegate::internals::{AmbiguousPaths, Matcher, PathMode, RouteMatch, read_path};
 
 use super::decoders::DECODERS;
 use super::{gateway, use_token};
@@ -218,6 +218,7 @@ fn routes() -> Matcher<&'static str> {
             patterns: vec![pattern.to_owned()],
             methods: None,
             ambiguous_paths: AmbiguousPaths::Reject,
+            paths: PathMode::Compatible,
         };
         (matches, name)
     };
