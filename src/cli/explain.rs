@@ -306,10 +306,16 @@ fn dropped(sent: &HeaderMap, left: &HeaderMap, names: &HeaderNames) -> Option<St
         .filter_map(|name| {
             if !left.contains_key(name) {
                 Some(format!("{name}, named in Connection"))
+            } else if !names.is_dropped(name) {
+                None
             } else if names.is_lookalike(name) {
                 Some(format!("{name}, which servers can read as another header"))
+            } else if name.as_str().contains('_') {
+                Some(format!("{name}, because of the underscore"))
             } else {
-                None
+                Some(format!(
+                    "{name}, which servers can read instead of the path"
+                ))
             }
         })
         .collect();

@@ -137,6 +137,11 @@ pub(super) struct ServerSection {
     /// `/a%2Fb`.
     #[schemars(extend("default" = "compatible"))]
     pub(super) paths: PathMode,
+    /// Whether request headers are forwarded if their names contain an underscore. If not, only those are forwarded that
+    /// a limit, a scope or an idempotency key reads. Names that differ from a header with an effect only in separators,
+    /// such as `X_Forwarded_For`, are never forwarded.
+    #[schemars(extend("default" = false))]
+    pub(super) underscores_in_headers: bool,
     /// Minimum average rate of a request body, in bytes per second, while the gateway reads it. It applies after 5
     /// seconds. A faster client can pause, for at most `body_timeout`. A slower client gets 408. `0` means no minimum.
     #[schemars(extend("default" = "1KiB"))]

@@ -17,6 +17,8 @@ pub(crate) struct UpstreamMetrics {
     pub attempts: Count,
     /// Number of retries that were scheduled.
     pub retries: Count,
+    /// Number of request headers that were not forwarded because of their name.
+    pub headers_dropped: Count,
     /// Number of failed requests that were not retried although their failure is retryable, by reason.
     pub(crate) retry_refusals: [Count; RetryRefusal::ALL.len()],
 }
@@ -113,6 +115,7 @@ impl UpstreamMetrics {
             failures: Default::default(),
             attempts: Count::default(),
             retries: Count::default(),
+            headers_dropped: Count::default(),
             retry_refusals: Default::default(),
         })
     }

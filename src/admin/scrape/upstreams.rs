@@ -86,7 +86,7 @@ impl Scrape {
 
     fn encode_counts(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         type UpstreamCounter = fn(&UpstreamMetrics) -> &Count;
-        let counters: [(&str, &str, UpstreamCounter); 2] = [
+        let counters: [(&str, &str, UpstreamCounter); 3] = [
             (
                 "upstream_attempts",
                 "Attempts to send a request to a server, by upstream",
@@ -96,6 +96,11 @@ impl Scrape {
                 "upstream_retries",
                 "Retries after a failed attempt, by upstream",
                 |upstream| &upstream.retries,
+            ),
+            (
+                "upstream_headers_dropped",
+                "Request headers not forwarded because of their name, by upstream",
+                |upstream| &upstream.headers_dropped,
             ),
         ];
         for (name, help, pick) in counters {

@@ -104,8 +104,12 @@ pub(super) fn resolve(
 
 /// Sets `counted` of each route: the headers in the keys of its enforced rate limits and in its idempotency scope.
 /// Returns the names of all headers that the routes read.
-pub(super) fn resolve_headers(routes: &mut [(RouteMatch, RoutePolicy)]) -> HeaderNames {
+pub(super) fn resolve_headers(
+    file: &File,
+    routes: &mut [(RouteMatch, RoutePolicy)],
+) -> HeaderNames {
     let mut names = HeaderNames::default();
+    names.allows_underscores = file.server.underscores_in_headers;
     for (_, route) in routes {
         let limit_headers = |mode| {
             let limits = route.limits.iter().filter(move |limit| limit.mode == mode);

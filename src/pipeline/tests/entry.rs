@@ -289,6 +289,66 @@ async fn a_route_that_names_options_takes_preflights() {
 }
 
 #[tokio::test]
+async fn headers_with_underscores_or_another_target_are_dropped_unless_a_limit_reads_them() {
+    let chain = |settings: &str| {
+        Chain::new(&format!(
+            r#"{settings}
+            [limit.read]
+            key = ["header:x_read", "header:X-Rewrite-URL"]
+            rate = "1000/s"
+            [[route]]
+            name = "all"
+            path = "/"
+            limits = ["read"]
+            "#
+        ))
+    };
+    let sent = [
+        "script_name",
+        "path_info",
+        "x_other",
+        "x-original-url",
+        "x_original_url",
+        "x_forwarded_for",
+        "x-read",
+        "x_read",
+        "x-rewrite-url",
+        "x-plain",
+    ];
+    let forwarded = async |chain: &Chain| {
+        let request = sent
+            .iter()
+            .fold(get("/"), |request, name| request.header(*name, "/x"));
+        chain.send(request).await.assert_created(1);
+        let received = chain.received.lock();
+        let headers = &received[0].0.headers;
+        let kept = sent.iter().filter(|name| headers.contains_key(**name));
+        kept.copied().collect::<Vec<_>>()
+    };
+    let dropping = chain("");
+    assert_eq!(
+        forwarded(&dropping).await,
+        ["x_read", "x-rewrite-url", "x-plain"]
+    );
+    let dropped = dropping.shared.metrics[0].upstreams[0]
+        .headers_dropped
+        .get();
+    assert_eq!(dropped, 7);
+    let forwarding = chain("server.underscores_in_headers = true");
+    assert_eq!(
+        forwarded(&forwarding).await,
+        [
+            "script_name",
+            "path_info",
+            "x_other",
+            "x_read",
+            "x-rewrite-url",
+            "x-plain"
+        ]
+    );
+}
+
+#[tokio::test]
 async fn a_preflight_is_matched_by_its_requested_method_in_all_readings() {
     let chain = Chain::new(AMBIGUOUS);
     let preflight = |path: &str, method: &str| {
