@@ -2,6 +2,8 @@
 //! another route.
 
 mod decoders;
+mod servers;
+mod spelling_grammar;
 mod spellings;
 mod targets;
 

@@ -80,10 +80,12 @@ const SLASHES: [&str; 65] = [
 ];
 
 /// Further spellings, and paths that are not spellings of [`LIMITED`].
-const OTHERS: [&str; 13] = [
+const OTHERS: [&str; 15] = [
     "//host/o/client/register",
     "//host\\o/client/register",
     "/\\host/o/client/register",
+    "///host/o/client/register",
+    "/\\/\\host/o/client/register",
     "/%2Fhost/o/client/register",
     "/x?/../o/client/register",
     "/x%3F/../o/client/register",
