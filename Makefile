@@ -5,6 +5,7 @@
 #   make clients         installs only the HTTP clients that tests run against the gateway
 #   make lab-clients     judges clients whose runs take longer than a test should, such as waits of 30 s
 #   make registry        tests npm packages behind the gateway, with a registry that it installs (about 65 MB)
+#   make paths           sends 10,000 spellings of a limited path through the gateway to each of 20 real servers
 #   make lint            checks formatting, clippy with and without the gateway, and (if cargo-deny is installed)
 #                        licences and advisories
 #   make fmt             formats the sources
@@ -43,6 +44,7 @@ export TIDEGATE_TEST_CLIENTS := $(CLIENTS)
 TEST_NEEDS := cc=gcc redis-server=redis-server faketime=faketime setpriv=util-linux mount=mount curl=curl openssl=openssl \
 	nginx=nginx chromium=chromium script=bsdutils
 CLIENT_NEEDS := python3=python3
+PATHS_NEEDS := nginx=nginx php=php-cli
 INSTRUCTIONS_NEEDS := nginx=nginx valgrind=valgrind
 PEER_NEEDS := nginx=nginx haproxy=haproxy wrk=wrk redis-server=redis-server redis-benchmark=redis-tools
 
@@ -64,7 +66,7 @@ define install
 	fi
 endef
 
-.PHONY: test quick clients lab-clients registry lint lint-format lint-clippy lint-features lint-dependencies fmt docs
+.PHONY: test quick clients lab-clients registry paths lint lint-format lint-clippy lint-features lint-dependencies fmt docs
 .PHONY: crash drain idle bench disk peers peers-clients peers-fleet peers-keyed peers-upstream instructions
 
 test: clients
@@ -124,6 +126,23 @@ $(CLIENTS)/registry/installed: $(addprefix tests/clients/registry/,package.json 
 	mkdir "$(CLIENTS)/registry"
 	cp $(filter %.json,$^) "$(CLIENTS)/registry"
 	cd "$(CLIENTS)/registry" && PATH="$(CLIENTS)/node/bin:$$PATH" \
+	    node ../node/lib/node_modules/npm/bin/npm-cli.js ci --loglevel=error --no-audit --no-fund --ignore-scripts
+	touch "$@"
+
+# Not part of `test`, because it installs 18 servers and takes minutes. The environment variable PATHS_SPELLINGS sets the
+# number of spellings, PATHS_SEED the seed of the random choices, and PATHS_SERVERS a part of the servers.
+paths: $(CLIENTS)/paths/installed
+	$(call install,$(PATHS_NEEDS))
+	$(CARGO) test --locked $(TEST_FEATURES) --test integration gateway::paths::servers:: -- --include-ignored --nocapture
+
+$(CLIENTS)/paths/installed: $(addprefix tests/clients/paths/,requirements.txt package.json package-lock.json) \
+		$(CLIENTS)/installed
+	rm -rf "$(CLIENTS)/paths"
+	/usr/bin/env python3 -m venv "$(CLIENTS)/paths"
+	"$(CLIENTS)/paths/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps -r $<
+	"$(CLIENTS)/paths/bin/python" -m pip --disable-pip-version-check check
+	cp $(filter %.json,$^) "$(CLIENTS)/paths"
+	cd "$(CLIENTS)/paths" && PATH="$(CLIENTS)/node/bin:$$PATH" \
 	    node ../node/lib/node_modules/npm/bin/npm-cli.js ci --loglevel=error --no-audit --no-fund --ignore-scripts
 	touch "$@"
 

@@ -17,7 +17,7 @@ pub use crate::client::ClientId;
 pub use crate::hash_keys::Seed;
 pub use crate::http1::head::{HeadLimits, parse as parse_head};
 pub use crate::path::read as read_path;
-pub use crate::route::{AmbiguousPaths, Matcher, RouteMatch};
+pub use crate::route::{AmbiguousPaths, Matcher, PathMode, RouteMatch};
 pub use crate::store::disk::DiskRecords;
 pub use crate::store::memory::MemoryBuckets;
 pub use crate::store::{RecordStore, StoreCapacity};

@@ -46,6 +46,8 @@ pub(crate) struct Metrics {
     pub(crate) connections: Arc<Gauge>,
     /// Number of requests that were rejected because their path is ambiguous.
     pub ambiguous_paths: Count,
+    /// Number of requests that were rejected because of `paths = "strict"`.
+    pub strict_path_rejections: Count,
     /// Number of responses whose last byte was not written to the client's socket.
     pub truncated: Count,
     /// Number of request bodies that arrived more slowly than `min_rate`.
@@ -98,6 +100,7 @@ impl Metrics {
             unrouted: RouteMetrics::new(NO_ROUTE.into(), false),
             connections: Arc::default(),
             ambiguous_paths: Count::default(),
+            strict_path_rejections: Count::default(),
             truncated: Count::default(),
             slow_bodies: Count::default(),
             http2: Arc::default(),

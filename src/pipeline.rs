@@ -42,7 +42,7 @@ use crate::path;
 use crate::problem::Problem;
 use crate::respond::cors::preflight_method;
 use crate::respond::{Preferences, RespondSettings, render};
-use crate::route::Matcher;
+use crate::route::{MatchBy, Matcher, RouteError};
 use crate::scenario::{CountBy, Scenarios, respond};
 use crate::server_settings::ServerSettings;
 use crate::store::disk::bucket_snapshots::BucketSnapshots;
@@ -304,12 +304,12 @@ impl Pipeline {
 
         let preflight = preflight_method(request.method(), request.headers());
         if self.has_tests {
-            let method = preflight.as_ref().unwrap_or(request.method()).clone();
-            self.remove_test_prefix(request, &method);
+            let method = request.method().clone();
+            self.remove_test_prefix(request, MatchBy::new(&method, preflight.as_ref()));
         }
         let path = path::read(request.uri().path(), request.uri().query())?;
-        let method = preflight.as_ref().unwrap_or(request.method());
-        let selected = self.routes.select(method, &path);
+        let by = MatchBy::new(request.method(), preflight.as_ref());
+        let selected = self.routes.select(by, &path);
         if let Some(target) = path.rewritten() {
             let uri = with_target(request.uri(), target)?;
             *request.uri_mut() = uri;
@@ -317,6 +317,8 @@ impl Pipeline {
         let rule = selected.inspect_err(|error| {
             if error.is_ambiguous() {
                 self.metrics.ambiguous_paths.inc();
+            } else if matches!(error, RouteError::NotStrict { .. }) {
+                self.metrics.strict_path_rejections.inc();
             }
         })?;
         pending.set_route(rule, request);

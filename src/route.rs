@@ -15,7 +15,8 @@
 //!
 //! The literal reading of a path determines the route. A request is rejected if a lenient reading has another result:
 //! another route, a route instead of none, or none instead of a route. Otherwise a client could evade the limits of a
-//! route, or reach a path of the upstream that no route publishes.
+//! route, or reach a path of the upstream that no route publishes. A strict route rejects every path with a lenient
+//! reading.
 
 mod error;
 mod path_set;
@@ -54,6 +55,42 @@ pub struct RouteMatch {
     pub methods: Option<Vec<Method>>,
     /// What happens to a request of the route whose path is ambiguous.
     pub ambiguous_paths: AmbiguousPaths,
+    /// Whether paths of the route can have lenient readings.
+    pub paths: PathMode,
+}
+
+/// Which paths are accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum PathMode {
+    /// A path is accepted if all its readings match the same route.
+    Compatible,
+    /// A path that a server could read differently from how it is written gets 400.
+    Strict,
+}
+
+/// What selects the route of a request, besides its path.
+#[derive(Clone, Copy, Debug)]
+pub enum MatchBy<'a> {
+    /// Method of the request.
+    Method(&'a Method),
+    /// Method that a CORS preflight asks about. A route that names OPTIONS takes the preflight instead, if it is the
+    /// first that matches OPTIONS. Otherwise a client could choose the route of an OPTIONS request with a header.
+    Preflight(&'a Method),
+}
+
+impl<'a> MatchBy<'a> {
+    /// Returns what selects the route of a request with this method. `requested` is the method that it asks about if it
+    /// is a preflight.
+    pub fn new(method: &'a Method, requested: Option<&'a Method>) -> Self {
+        requested.map_or(Self::Method(method), Self::Preflight)
+    }
+}
+
+impl<'a> From<&'a Method> for MatchBy<'a> {
+    fn from(method: &'a Method) -> Self {
+        Self::Method(method)
+    }
 }
 
 /// What happens to a request of a route if a server can read its path as one that does not belong to this route.
@@ -106,13 +143,19 @@ pub struct Matcher<T> {
 
 /// Compiled patterns, which map a method and a path to the index of a route.
 struct CompiledRoutes {
-    /// Name of each route, and whether its paths can be ambiguous.
-    routes: Vec<(Arc<str>, AmbiguousPaths)>,
+    routes: Vec<RouteEntry>,
     /// Methods whose routes differ from those of `default`, each with an index into `by_index`.
     by_method: Vec<(Method, usize)>,
     /// Index into `by_index` for methods that are not in `by_method`.
     default: usize,
     by_index: Vec<MethodRoutes>,
+}
+
+struct RouteEntry {
+    name: Arc<str>,
+    ambiguous_paths: AmbiguousPaths,
+    paths: PathMode,
+    names_options: bool,
 }
 
 impl<T> Matcher<T> {
@@ -125,15 +168,19 @@ impl<T> Matcher<T> {
 
     /// Returns the value of the route of a request: the first route that matches its method and the literal reading of
     /// its path.
-    pub fn select(&self, method: &Method, path: &RequestPath<'_>) -> Result<&T, RouteError> {
-        let index = self.compiled.select(method, path)?;
+    pub fn select<'a>(
+        &self,
+        by: impl Into<MatchBy<'a>>,
+        path: &RequestPath<'_>,
+    ) -> Result<&T, RouteError> {
+        let index = self.compiled.select(by.into(), path)?;
         Ok(&self.values[index])
     }
 
     /// Returns the value of the first route that matches the method and one reading of a path; `None` if no route
     /// matches.
-    pub fn find(&self, method: &Method, path: &[u8]) -> Option<&T> {
-        self.values.get(self.compiled.find(method, path)?)
+    pub fn find<'a>(&self, by: impl Into<MatchBy<'a>>, path: &[u8]) -> Option<&T> {
+        self.values.get(self.compiled.find(by.into(), path)?)
     }
 
     /// Returns a matcher with the same routes and other values. The two matchers share the compiled patterns.
@@ -195,7 +242,13 @@ impl CompiledRoutes {
                 by_method.push((method.clone(), index));
             }
         }
-        let entry = |route: &RouteMatch| (Arc::clone(&route.name), route.ambiguous_paths);
+        let entry = |route: &RouteMatch| RouteEntry {
+            name: Arc::clone(&route.name),
+            ambiguous_paths: route.ambiguous_paths,
+            paths: route.paths,
+            names_options: (route.methods.as_ref())
+                .is_some_and(|methods| methods.contains(&Method::OPTIONS)),
+        };
         Ok(Self {
             routes: routes.iter().map(entry).collect(),
             by_method,
@@ -204,7 +257,17 @@ impl CompiledRoutes {
         })
     }
 
-    fn find(&self, method: &Method, path: &[u8]) -> Option<usize> {
+    fn find(&self, by: MatchBy<'_>, path: &[u8]) -> Option<usize> {
+        match by {
+            MatchBy::Method(method) => self.find_by_method(method, path),
+            MatchBy::Preflight(requested) => self
+                .find_by_method(&Method::OPTIONS, path)
+                .filter(|&index| self.routes[index].names_options)
+                .or_else(|| self.find_by_method(requested, path)),
+        }
+    }
+
+    fn find_by_method(&self, method: &Method, path: &[u8]) -> Option<usize> {
         let index = self
             .by_method
             .iter()
@@ -213,15 +276,23 @@ impl CompiledRoutes {
         self.by_index[index].find(path)
     }
 
-    fn select(&self, method: &Method, path: &RequestPath<'_>) -> Result<usize, RouteError> {
-        let literal = self.find(method, path.literal());
-        let name = |route: Option<usize>| route.map(|index| Arc::clone(&self.routes[index].0));
-        let allows = |index: usize| self.routes[index].1 == AmbiguousPaths::Allow;
-        if !literal.is_some_and(allows) {
+    fn select(&self, by: MatchBy<'_>, path: &RequestPath<'_>) -> Result<usize, RouteError> {
+        let literal = self.find(by, path.literal());
+        let name = |route: Option<usize>| route.map(|index| Arc::clone(&self.routes[index].name));
+        let entry = literal.map(|index| &self.routes[index]);
+        if let Some(RouteEntry { name, paths, .. }) = entry
+            && *paths == PathMode::Strict
+            && path.lenient() != Ok(Vec::new())
+        {
+            return Err(RouteError::NotStrict {
+                route: Arc::clone(name),
+            });
+        }
+        if entry.is_none_or(|entry| entry.ambiguous_paths == AmbiguousPaths::Reject) {
             let lenient = path.lenient().map_err(|_| RouteError::TooManyReadings {
                 literal: name(literal),
             })?;
-            let mut others = lenient.iter().map(|path| self.find(method, path));
+            let mut others = lenient.iter().map(|path| self.find(by, path));
             if let Some(other) = others.find(|other| *other != literal) {
                 return Err(RouteError::Ambiguous {
                     literal: name(literal),

@@ -6,7 +6,7 @@ use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion};
 use http::Method;
 use tidegate::config::{self, Environment, Overrides};
-use tidegate::internals::{self, AmbiguousPaths, Matcher, RouteMatch};
+use tidegate::internals::{self, AmbiguousPaths, Matcher, PathMode, RouteMatch};
 
 /// One matching path for each route pattern of the sample configuration, in the order of the configuration.
 const DOCUMENTED: [&str; 21] = [
@@ -86,6 +86,7 @@ fn compile(count: usize, pattern: impl Fn(usize) -> String) -> Matcher<()> {
                 patterns: vec![pattern(index)],
                 methods: None,
                 ambiguous_paths: AmbiguousPaths::Reject,
+                paths: PathMode::Compatible,
             };
             (matches, ())
         })

@@ -65,6 +65,12 @@ impl Collector for Scrape {
                 self.stages.sum(|worker| worker.ambiguous_paths.get()),
             ),
             (
+                "strict_path_rejections",
+                "Requests rejected because of paths = \"strict\"",
+                self.stages
+                    .sum(|worker| worker.strict_path_rejections.get()),
+            ),
+            (
                 "responses_truncated",
                 "Responses whose last byte was not written to the client's socket",
                 self.stages.sum(|worker| worker.truncated.get()),

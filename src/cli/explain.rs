@@ -23,7 +23,7 @@ use crate::intake::headers::HeaderNames;
 use crate::path::{self, RequestPath};
 use crate::problem::Problem;
 use crate::respond::cors::preflight_method;
-use crate::route::Matcher;
+use crate::route::{MatchBy, Matcher};
 use crate::scenario::{AtEnd, CountBy, Scenario, split_test_prefix};
 use crate::throttle::{Exceed, KeyPart, Limit, Mode};
 use crate::upstream::Upstream;
@@ -147,8 +147,8 @@ fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
     line("client", format!("{} ({reason})", caller.id()));
 
     let preflight = preflight_method(method, &headers);
-    let matched = preflight.as_ref().unwrap_or(method);
-    let path = match path::read(untested_path(policy, matched, uri.path()), uri.query()) {
+    let by = MatchBy::new(method, preflight.as_ref());
+    let path = match path::read(untested_path(policy, by, uri.path()), uri.query()) {
         Ok(path) => path,
         Err(error) => {
             line("outcome", rejected(&error.into()));
@@ -157,10 +157,10 @@ fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
     };
     line("path", path.forwarded().to_owned());
 
-    for (name, reading) in readings(&policy.routes, matched, &path) {
+    for (name, reading) in readings(&policy.routes, by, &path) {
         line(name, reading);
     }
-    let route = match policy.routes.select(matched, &path) {
+    let route = match policy.routes.select(by, &path) {
         Ok(route) => route,
         Err(error) => {
             line("route", "none".into());
@@ -227,10 +227,10 @@ fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
 }
 
 /// Returns a path without the prefix `/t/ID/` if the rest belongs to a route whose scenario counts by test.
-fn untested_path<'a>(policy: &Policy, method: &Method, path: &'a str) -> &'a str {
+fn untested_path<'a>(policy: &Policy, by: MatchBy<'_>, path: &'a str) -> &'a str {
     let is_tested = |rest: &str| {
         let read = path::read(rest, None).ok();
-        let route = read.and_then(|read| policy.routes.select(method, &read).ok());
+        let route = read.and_then(|read| policy.routes.select(by, &read).ok());
         let scenario = route.and_then(|route| route.scenario.as_deref());
         scenario.is_some_and(|scenario| scenario.by == CountBy::Test)
     };
@@ -282,11 +282,11 @@ fn rejected(problem: &Problem) -> String {
 /// reading that differs from the forwarded path.
 fn readings(
     routes: &Matcher<RoutePolicy>,
-    method: &Method,
+    by: MatchBy<'_>,
     path: &RequestPath<'_>,
 ) -> Vec<(&'static str, String)> {
     let describe = |reading: &[u8]| {
-        let route = routes.find(method, reading);
+        let route = routes.find(by, reading);
         let route = route.map_or("no route".into(), |route| format!("route {}", route.name));
         format!("{} ({route})", reading.escape_ascii())
     };
@@ -306,10 +306,16 @@ fn dropped(sent: &HeaderMap, left: &HeaderMap, names: &HeaderNames) -> Option<St
         .filter_map(|name| {
             if !left.contains_key(name) {
                 Some(format!("{name}, named in Connection"))
+            } else if !names.is_dropped(name) {
+                None
             } else if names.is_lookalike(name) {
                 Some(format!("{name}, which servers can read as another header"))
+            } else if name.as_str().contains('_') {
+                Some(format!("{name}, because of the underscore"))
             } else {
-                None
+                Some(format!(
+                    "{name}, which servers can read instead of the path"
+                ))
             }
         })
         .collect();

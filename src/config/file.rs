@@ -29,6 +29,7 @@ use super::scalar::{
 };
 use crate::log::LogSettings;
 use crate::respond::{Dialect, Hint};
+use crate::route::PathMode;
 
 pub(super) use limit::{LimitSection, OnExceed};
 pub(super) use route::{IdempotencySection, KeyMode, OnDuplicate, RouteSection};
@@ -132,6 +133,15 @@ pub(super) struct ServerSection {
     /// uploads require.
     #[schemars(extend("default" = "1MiB"))]
     pub(super) request_buffer: Size,
+    /// Which paths are accepted. `strict` is recommended in front of an API without unusual paths, such as `/a//b` and
+    /// `/a%2Fb`.
+    #[schemars(extend("default" = "compatible"))]
+    pub(super) paths: PathMode,
+    /// Whether request headers are forwarded if their names contain an underscore. If not, only those are forwarded that
+    /// a limit, a scope or an idempotency key reads. Names that differ from a header with an effect only in separators,
+    /// such as `X_Forwarded_For`, are never forwarded.
+    #[schemars(extend("default" = false))]
+    pub(super) underscores_in_headers: bool,
     /// Minimum average rate of a request body, in bytes per second, while the gateway reads it. It applies after 5
     /// seconds. A faster client can pause, for at most `body_timeout`. A slower client gets 408. `0` means no minimum.
     #[schemars(extend("default" = "1KiB"))]

@@ -57,7 +57,7 @@ pub(super) fn resolve(file: &File, purpose: Purpose, findings: &mut Findings) ->
     if findings.has_errors() {
         return None;
     }
-    let headers = routes::resolve_headers(&mut routes);
+    let headers = routes::resolve_headers(file, &mut routes);
     let methods = routes::known_methods(&routes);
     Some(Policy {
         server: server(&file.server, buffers.value),

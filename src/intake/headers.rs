@@ -61,6 +61,12 @@ pub(crate) static FROM_TRUSTED_PEERS: [HeaderName; 6] = [
     X_REAL_IP,
 ];
 
+/// Headers that some servers and frameworks read instead of the request target.
+static REPLACES_TARGET: [HeaderName; 2] = [
+    HeaderName::from_static("x-original-url"),
+    HeaderName::from_static("x-rewrite-url"),
+];
+
 /// Headers that stay in the request even if `Connection` lists them. If one of them were removed, the upstream could
 /// interpret the request differently from the gateway, or attribute it to another sender.
 static PROTECTED: [HeaderName; 20] = [
@@ -96,6 +102,8 @@ pub(crate) struct HeaderNames {
     read: Vec<HeaderName>,
     /// Whether a name in `read` contains a character other than letters, digits and `-`.
     has_odd_names: bool,
+    /// `underscores_in_headers`
+    pub(crate) allows_underscores: bool,
 }
 
 /// Headers of a route that are in the key of an enforced rate limit or in the idempotency scope. Rate limits in shadow
@@ -148,6 +156,18 @@ impl HeaderNames {
         if connection {
             remove_named_in_connection(headers, &self.keys);
         }
+    }
+
+    /// A name with an underscore is dropped, as in nginx: CGI and WSGI servers can read it as a variable such as
+    /// `SCRIPT_NAME`, which changes the path.
+    pub(crate) fn is_dropped(&self, name: &HeaderName) -> bool {
+        let replaces_target = REPLACES_TARGET.contains(name);
+        if !replaces_target && is_regular(name) {
+            return self.has_odd_names && self.is_lookalike(name);
+        }
+        let has_underscore = || name.as_str().contains('_');
+        let is_dropped = replaces_target || !self.allows_underscores && has_underscore();
+        is_dropped && !self.read.contains(name) || self.is_lookalike(name)
     }
 
     /// Whether an upstream can confuse this name with a protected header, or with a header that a route reads. CGI maps
@@ -308,7 +328,7 @@ fn join_cookies(headers: &mut HeaderMap) {
 /// Returns the protected or hop-by-hop header that a server can confuse with `name`. Returns `None` if there is no such
 /// header.
 pub(crate) fn protected_lookalike(name: &HeaderName) -> Option<&'static HeaderName> {
-    let mut significant = PROTECTED.iter().chain(&HOP_BY_HOP);
+    let mut significant = PROTECTED.iter().chain(&HOP_BY_HOP).chain(&REPLACES_TARGET);
     significant.find(|other| is_lookalike_of(name, other))
 }
 

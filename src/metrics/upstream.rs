@@ -19,6 +19,8 @@ pub(crate) struct UpstreamMetrics {
     pub retries: Count,
     /// Requests that were sent once more because a reused connection had closed.
     pub resent: Count,
+    /// Number of request headers that were not forwarded because of their name.
+    pub headers_dropped: Count,
     /// Number of failed requests that were not retried although their failure is retryable, by reason.
     pub(crate) retry_refusals: [Count; RetryRefusal::ALL.len()],
 }
@@ -116,6 +118,7 @@ impl UpstreamMetrics {
             attempts: Count::default(),
             retries: Count::default(),
             resent: Count::default(),
+            headers_dropped: Count::default(),
             retry_refusals: Default::default(),
         })
     }

@@ -15,7 +15,7 @@ use thiserror::Error;
 use super::decode_escapes;
 
 /// Maximum number of readings of one path.
-const MAX_READINGS: usize = 64;
+const MAX_READINGS: usize = 128;
 
 /// Maximum length of all readings of one path together, in bytes. The time to find the readings is proportional to it.
 const MAX_BYTES: usize = 128 * 1024;
@@ -30,14 +30,17 @@ type DecodingStep = fn(&[u8]) -> Option<Vec<u8>>;
 
 const DECODING_STEPS: [DecodingStep; 2] = [decode, decode_except_slashes];
 
-const OTHER_STEPS: [DecodingStep; 7] = [
+const OTHER_STEPS: [DecodingStep; 10] = [
     decode_overlong,
+    remove_invalid_utf8,
     replace_backslashes,
     remove_parameters,
+    end_at_semicolon,
     remove_dot_segments,
     merge_slashes,
     remove_authority,
     remove_suffix,
+    remove_final_newline,
 ];
 
 #[derive(PartialEq)]
@@ -127,6 +130,14 @@ fn decode_overlong(path: &[u8]) -> Option<Vec<u8>> {
     (decoded.len() < path.len()).then_some(decoded)
 }
 
+/// Removes octets that are not valid UTF-8, as Bottle does.
+fn remove_invalid_utf8(path: &[u8]) -> Option<Vec<u8>> {
+    std::str::from_utf8(path).is_err().then(|| {
+        let chunks = path.utf8_chunks().map(|chunk| chunk.valid());
+        chunks.collect::<String>().into_bytes()
+    })
+}
+
 /// Replaces each backslash with a slash.
 fn replace_backslashes(path: &[u8]) -> Option<Vec<u8>> {
     let replaced = |&byte: &u8| if byte == b'\\' { b'/' } else { byte };
@@ -140,6 +151,12 @@ fn remove_parameters(path: &[u8]) -> Option<Vec<u8>> {
     let name = |segment| <[u8]>::split(segment, is_end).next().unwrap_or_default();
     path.contains(&b';')
         .then(|| segments(path).map(name).collect::<Vec<_>>().join(&b'/'))
+}
+
+/// Removes everything from the first semicolon on, as Fastify 4 does.
+fn end_at_semicolon(path: &[u8]) -> Option<Vec<u8>> {
+    let end = path.iter().position(|&byte| byte == b';')?;
+    Some(path[..end].to_vec())
 }
 
 /// Removes dot segments (RFC 3986, section 5.2.4). Empty segments count as segments, so `/a//../b` becomes `/a/b`.
@@ -175,9 +192,11 @@ fn merge_slashes(path: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// Removes the authority of a path that starts with `//`. Some servers parse the target as a URL reference, in which
-/// `//host/path` is the path `/path` (RFC 3986, section 4.2).
+/// `//host/path` is the path `/path` (RFC 3986, section 4.2). The URL Standard of the WHATWG skips further slashes
+/// before the host, so `////host/path` has the same path.
 fn remove_authority(path: &[u8]) -> Option<Vec<u8>> {
-    let after = path.strip_prefix(b"//")?;
+    let slashes = path.iter().take_while(|&&byte| byte == b'/').count();
+    let after = (slashes >= 2).then(|| &path[slashes..])?;
     let end = after.iter().position(|&byte| byte == b'/');
     Some(end.map_or(b"/".to_vec(), |end| after[end..].to_vec()))
 }
@@ -189,6 +208,11 @@ fn remove_suffix(path: &[u8]) -> Option<Vec<u8>> {
         .iter()
         .position(|byte| matches!(byte, b'?' | b'#' | 0))?;
     Some(path[..end].to_vec())
+}
+
+/// Removes one final newline. In most regular expression engines, `$` also matches before it.
+fn remove_final_newline(path: &[u8]) -> Option<Vec<u8>> {
+    path.strip_suffix(b"\n").map(<[u8]>::to_vec)
 }
 
 fn segments(path: &[u8]) -> impl DoubleEndedIterator<Item = &[u8]> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::uri::PathAndQuery;
-use http::{HeaderValue, Method, Request, Response};
+use http::{HeaderValue, Request, Response};
 use http_body_util::BodyExt as _;
 
 use super::{Pipeline, Routed, with_target};
@@ -14,6 +14,7 @@ use crate::idempotency::IdempotencyKey;
 use crate::idempotency::key::IDEMPOTENCY_KEY;
 use crate::path;
 use crate::problem::Problem;
+use crate::route::MatchBy;
 use crate::scenario::observation::{Attempt, ObservedBody};
 use crate::scenario::step::StepAction;
 use crate::scenario::{
@@ -116,8 +117,7 @@ impl Pipeline {
 
     /// Removes `/t/ID/` from the path of a request and sets its header `X-Tidegate-Test`, if the rest of the path belongs
     /// to a route whose scenario counts by test. Otherwise the request is unchanged.
-    /// `method` selects the route.
-    pub(super) fn remove_test_prefix(&self, request: &mut Request<RequestBody>, method: &Method) {
+    pub(super) fn remove_test_prefix(&self, request: &mut Request<RequestBody>, by: MatchBy<'_>) {
         let target = request.uri().path_and_query();
         let target = target.map_or("", PathAndQuery::as_str);
         let Some((id, rest)) = split_test_prefix(target) else {
@@ -129,7 +129,7 @@ impl Pipeline {
         let Ok(path) = path::read(uri.path(), uri.query()) else {
             return;
         };
-        let rule = self.routes.select(method, &path);
+        let rule = self.routes.select(by, &path);
         let scenario = rule.ok().and_then(|rule| rule.scenario.as_ref());
         if scenario.is_some_and(|state| state.scenario.by == CountBy::Test)
             && let Ok(id) = HeaderValue::from_str(id)

@@ -24,6 +24,11 @@ pub enum RouteError {
         /// Name of the route that matches a lenient reading; `None` if no route matches it.
         lenient: Option<Arc<str>>,
     },
+    /// The path has a lenient reading, and its route is strict.
+    NotStrict {
+        /// Name of the route that matches the literal reading.
+        route: Arc<str>,
+    },
     /// The path has too many lenient readings to compare their routes.
     TooManyReadings {
         /// Name of the route that matches the literal reading; `None` if no route matches it.
@@ -63,6 +68,10 @@ impl From<RouteError> for Problem {
                 describe(lenient.as_deref()),
                 remedy(literal.as_deref())
             )),
+            RouteError::NotStrict { route } => Self::bad_request(format!(
+                "A server that decodes or normalises the path can read it as another path, and the route '{route}' \
+                 accepts no such path (`paths = \"strict\"`). {AVOID}."
+            )),
             RouteError::TooManyReadings { literal } => Self::bad_request(format!(
                 "The path is ambiguous: {TooManyReadings}. {}",
                 remedy(literal.as_deref())
@@ -75,15 +84,17 @@ fn describe(route: Option<&str>) -> String {
     route.map_or("no route".into(), |route| format!("the route '{route}'"))
 }
 
+const AVOID: &str = "Send a path without dot segments, `//`, `\\`, `;`, `%2F`, `%3F`, `%23`, a final `%0A` and \
+                     nested escapes";
+
 /// Returns how a client or an operator can avoid the rejection of an ambiguous path. `literal` is the route of its
 /// literal reading.
 fn remedy(literal: Option<&str>) -> String {
-    let avoid = "Send a path without dot segments, `//`, `\\`, `;`, `%2F` and nested escapes";
     match literal {
         Some(route) => format!(
-            "{avoid}, or set `ambiguous_paths = \"allow\"` in the route '{route}' if upstream reads the path as it is \
+            "{AVOID}, or set `ambiguous_paths = \"allow\"` in the route '{route}' if upstream reads the path as it is \
              written."
         ),
-        None => format!("{avoid}."),
+        None => format!("{AVOID}."),
     }
 }

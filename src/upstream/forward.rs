@@ -169,6 +169,7 @@ impl Forwarder {
             caller: &ctx.caller,
             arrival,
             names: &self.names,
+            metrics: &target.metrics,
             upgrade: upgrades,
             is_repeatable: resend == Resend::ByMethod && is_safe && !upgrades,
             max_copy: may_retry.then(|| upstream.retry.map_or(0, |retry| retry.max_body)),

@@ -40,14 +40,13 @@ const ADDED: usize = 6;
 
 /// Converts the headers of a client's request for the server. `upgrade` is true if the request switches protocols.
 ///
-/// Headers whose name is similar to one in `names` are removed, such as `x_api_key` for `x-api-key`. Some servers treat
-/// both names as equal.
+/// Returns the number of headers that were removed because of [their name](HeaderNames::is_dropped).
 pub(crate) fn to_upstream(
     headers: &mut HeaderMap,
     origin: RequestOrigin<'_>,
     names: &HeaderNames,
     upgrade: bool,
-) {
+) -> u64 {
     let RequestOrigin {
         caller,
         forwarded_for,
@@ -57,12 +56,17 @@ pub(crate) fn to_upstream(
     let protocol = upgrade.then(|| headers.get(UPGRADE).cloned()).flatten();
     let trailers = tokens(headers, &TE).any(|token| token.eq_ignore_ascii_case("trailers"));
     let trusted = caller.peer_trusted();
+    let mut dropped = 0;
     remove(headers, |name| {
         // `Expect` is not forwarded, because the gateway itself sends `100 Continue` when it starts to read the body.
         *name == EXPECT
             || HOP_BY_HOP.contains(name)
             || (!trusted && FROM_TRUSTED_PEERS.contains(name))
-            || names.is_lookalike(name)
+            || {
+                let is_dropped = names.is_dropped(name);
+                dropped += u64::from(is_dropped);
+                is_dropped
+            }
     });
     headers.reserve(ADDED);
     if let Some(protocol) = protocol {
@@ -85,6 +89,7 @@ pub(crate) fn to_upstream(
         .or_insert_with(|| HeaderValue::from_static(scheme));
     headers.append(VIA, HeaderValue::from_static("1.1 tidegate"));
     headers.insert(X_REQUEST_ID, request_id.to_header());
+    dropped
 }
 
 /// Converts the headers of a server's response with this status for the client.
@@ -133,7 +138,7 @@ pub(crate) fn trailers_to_client(trailers: &mut HeaderMap) {
 
 /// Removes the headers for which `unwanted` returns true. The function passes over all headers once, which costs less
 /// than a lookup of each unwanted name.
-fn remove(headers: &mut HeaderMap, unwanted: impl Fn(&HeaderName) -> bool) {
+fn remove(headers: &mut HeaderMap, mut unwanted: impl FnMut(&HeaderName) -> bool) {
     let found: SmallVec<[HeaderName; 8]> = headers
         .keys()
         .filter(|name| unwanted(name))

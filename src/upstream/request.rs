@@ -16,6 +16,7 @@ use crate::buffers::{Buffered, Buffers};
 use crate::client::Caller;
 use crate::context::Arrival;
 use crate::intake::headers::HeaderNames;
+use crate::metrics::UpstreamMetrics;
 
 /// A request that is ready to be sent to a server.
 #[derive(Debug)]
@@ -54,6 +55,7 @@ pub(super) struct RequestBuilder<'a> {
     pub(super) arrival: &'a Arrival,
     /// Names of the headers from which rate limit keys, scopes and idempotency keys are read.
     pub(super) names: &'a HeaderNames,
+    pub(super) metrics: &'a UpstreamMetrics,
     pub(super) upgrade: bool,
     /// Maximum size of a body that is copied for retries, in bytes. `None` if the request must not be retried.
     pub(super) max_copy: Option<usize>,
@@ -76,7 +78,10 @@ impl RequestBuilder<'_> {
             scheme: self.arrival.connection.scheme,
             request_id: &self.arrival.request_id,
         };
-        headers::to_upstream(&mut parts.headers, origin, self.names, self.upgrade);
+        let dropped = headers::to_upstream(&mut parts.headers, origin, self.names, self.upgrade);
+        if dropped > 0 {
+            self.metrics.headers_dropped.add(dropped);
+        }
         if !body.is_end_stream() && body.size_hint().exact().is_none() {
             // `Transfer-Encoding` is set explicitly, because hyper drops the body of a GET request if its length is
             // unknown.

@@ -86,7 +86,7 @@ impl Scrape {
 
     fn encode_counts(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         type UpstreamCounter = fn(&UpstreamMetrics) -> &Count;
-        let counters: [(&str, &str, UpstreamCounter); 3] = [
+        let counters: [(&str, &str, UpstreamCounter); 4] = [
             (
                 "upstream_attempts",
                 "Attempts to send a request to a server, by upstream",
@@ -101,6 +101,11 @@ impl Scrape {
                 "upstream_resent",
                 "Requests sent once more because a reused connection had closed, by upstream",
                 |upstream| &upstream.resent,
+            ),
+            (
+                "upstream_headers_dropped",
+                "Request headers not forwarded because of their name, by upstream",
+                |upstream| &upstream.headers_dropped,
             ),
         ];
         for (name, help, pick) in counters {

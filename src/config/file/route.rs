@@ -10,7 +10,7 @@ use super::super::scalar::{
     HeaderText, KeyHeader, KeyedMethod, Label, MethodName, ScopeText, Size, Timeout,
 };
 use crate::idempotency::{OnServerError, OnUnknown};
-use crate::route::AmbiguousPaths;
+use crate::route::{AmbiguousPaths, PathMode};
 
 /// Which requests match this route, and the upstream, rate limits and idempotency settings that apply to them.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -30,6 +30,10 @@ pub(crate) struct RouteSection {
     /// paths are `/a/../b` and `/a%2Fb`.
     #[schemars(extend("default" = "reject"))]
     pub(crate) ambiguous_paths: AmbiguousPaths,
+    /// Overrides `paths` of `[server]` for this route. Default: that of `[server]`, or `compatible` with
+    /// `ambiguous_paths = "allow"`.
+    #[schemars(extend("examples" = ["strict"]))]
+    pub(crate) paths: Option<Located<PathMode>>,
     /// Name of the upstream that receives the requests. Required only if there are several upstreams.
     #[schemars(extend("examples" = ["api"]))]
     pub(crate) upstream: Option<Located<String>>,

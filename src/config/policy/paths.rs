@@ -12,7 +12,9 @@ use std::ops::Range;
 use super::super::located::Located;
 use super::super::problem::Findings;
 use super::super::tree::quote;
-use crate::route::{AmbiguousPaths, RouteMatch, Unmatchable, check_matchable, check_pattern};
+use crate::route::{
+    AmbiguousPaths, PathMode, RouteMatch, Unmatchable, check_matchable, check_pattern,
+};
 
 use rewrite::{SegmentMeaning, control_character, escape_name, query, segments};
 
@@ -225,6 +227,7 @@ fn corrected(pattern: &str) -> Option<String> {
         patterns: vec![rewritten.clone()],
         methods: None,
         ambiguous_paths: AmbiguousPaths::Reject,
+        paths: PathMode::Compatible,
     };
     let works = check_pattern(&rewritten).is_ok() && check_matchable(&rewritten, &route).is_none();
     (works && rewritten != pattern).then_some(rewritten)

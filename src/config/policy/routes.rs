@@ -20,7 +20,7 @@ use super::scenarios::ScenariosByName;
 use super::upstreams::warn_about_first_byte_timeout;
 use crate::intake::headers::{CountedHeaders, HeaderNames};
 use crate::intake::methods::KnownMethods;
-use crate::route::{Matcher, RouteMatch, find_shadowed};
+use crate::route::{AmbiguousPaths, Matcher, PathMode, RouteMatch, find_shadowed};
 use crate::scenario::Scenario;
 use crate::throttle::{KeyPart, Limit, Mode};
 use crate::upstream::{Timeouts, Upstream, UpstreamId};
@@ -60,6 +60,7 @@ pub(super) fn resolve(
         buffers,
         access_log: file.log.access,
         request_buffer: &file.server.request_buffer,
+        paths: file.server.paths,
         names: BTreeMap::new(),
         used_upstreams: BTreeSet::new(),
         used_limits: BTreeSet::new(),
@@ -103,8 +104,12 @@ pub(super) fn resolve(
 
 /// Sets `counted` of each route: the headers in the keys of its enforced rate limits and in its idempotency scope.
 /// Returns the names of all headers that the routes read.
-pub(super) fn resolve_headers(routes: &mut [(RouteMatch, RoutePolicy)]) -> HeaderNames {
+pub(super) fn resolve_headers(
+    file: &File,
+    routes: &mut [(RouteMatch, RoutePolicy)],
+) -> HeaderNames {
     let mut names = HeaderNames::default();
+    names.allows_underscores = file.server.underscores_in_headers;
     for (_, route) in routes {
         let limit_headers = |mode| {
             let limits = route.limits.iter().filter(move |limit| limit.mode == mode);
@@ -165,6 +170,7 @@ struct Resolver<'a> {
     buffers: Bounds<'a>,
     access_log: bool,
     request_buffer: &'a Size,
+    paths: PathMode,
     names: BTreeMap<&'a str, &'a Span>,
     used_upstreams: BTreeSet<&'a str>,
     used_limits: BTreeSet<&'a str>,
@@ -202,6 +208,7 @@ impl<'a> Resolver<'a> {
             patterns: valid.iter().map(|pattern| pattern.value.clone()).collect(),
             methods: methods.clone(),
             ambiguous_paths: route.ambiguous_paths,
+            paths: self.path_mode(route),
         };
         paths::check_meaning(&valid, &matches, self.findings);
         if methods.as_ref().is_some_and(Vec::is_empty) {
@@ -243,6 +250,24 @@ impl<'a> Resolver<'a> {
             counted: CountedHeaders::default(),
         };
         Some((matches, policy))
+    }
+
+    fn path_mode(&mut self, route: &RouteSection) -> PathMode {
+        let allows = route.ambiguous_paths == AmbiguousPaths::Allow;
+        match &route.paths {
+            Some(Located { span, value }) => {
+                if allows && *value == PathMode::Strict {
+                    self.findings.error(
+                        span,
+                        "`paths = \"strict\"` rejects the paths that `ambiguous_paths = \"allow\"` accepts",
+                        "remove `paths` or `ambiguous_paths` from this route",
+                    );
+                }
+                *value
+            }
+            None if allows => PathMode::Compatible,
+            None => self.paths,
+        }
     }
 
     /// Returns the timeouts of the upstream, with those that the route replaces.

@@ -61,7 +61,7 @@ async fn equivalent_spellings_of_a_path_are_unified_and_others_are_forwarded_as_
     );
 }
 
-/// A limited route for `GET /limited`, a route for `POST /posted`, and a route for everything else below `/open/`.
+/// Limited routes for `GET /limited` and `/exact`, a route for `POST /posted`, and a route for everything else below `/open/`.
 const AMBIGUOUS: &str = r#"
     [limit.device]
     rate = "1/m"
@@ -69,6 +69,10 @@ const AMBIGUOUS: &str = r#"
     name = "limited"
     path = "/limited"
     methods = "GET"
+    limits = ["device"]
+    [[route]]
+    name = "exact"
+    path = "/exact$"
     limits = ["device"]
     [[route]]
     name = "posted"
@@ -113,6 +117,14 @@ async fn a_path_with_readings_of_different_routes_is_rejected() {
             "the route 'open'",
         ),
         ("//limited", "no route", "the route 'limited'"),
+        ("///h/limited", "no route", "the route 'limited'"),
+        ("/////h/limited", "no route", "the route 'limited'"),
+        (r"/\/h/limited", "no route", "the route 'limited'"),
+        (r"/\\h/limited", "no route", "the route 'limited'"),
+        ("/exact%0A", "no route", "the route 'exact'"),
+        ("/exact;x/y", "no route", "the route 'exact'"),
+        ("/exact%A0", "no route", "the route 'exact'"),
+        ("/lim%FFited", "no route", "the route 'limited'"),
         ("/open/..", "the route 'open'", "no route"),
         ("/open/../posted", "the route 'open'", "no route"),
     ];
@@ -176,6 +188,164 @@ async fn a_route_can_allow_ambiguous_paths() {
     rejected.assert_problem(400, "bad-request");
     let rejected = chain.send(get("/open/allow/%2500")).await;
     rejected.assert_problem(400, "bad-request");
+}
+
+#[tokio::test]
+async fn a_strict_route_rejects_every_path_that_a_server_can_read_differently() {
+    let chain = Chain::new(
+        r#"
+        server.paths = "strict"
+        [[route]]
+        name = "compatible"
+        path = "/compatible/"
+        paths = "compatible"
+        [[route]]
+        name = "allowing"
+        path = "/allow/"
+        ambiguous_paths = "allow"
+        [[route]]
+        name = "strict"
+        path = "/"
+        "#,
+    );
+    let rejections = [
+        "/a//b",
+        "//h/a",
+        "/a/./b",
+        "/a%2Fb",
+        "/a%252Fb",
+        r"/a\b",
+        "/a;b",
+        "/a%3Fb",
+        "/a%0A",
+        "/%C0%AF",
+        "/%FF",
+        // Its lenient readings are too many to compare.
+        r"/a;x%3Bz//..;y/%252f\%255c..%3F/%C0%AFb/../%23c",
+    ];
+    for path in rejections {
+        let rejected = chain.send(get(path)).await;
+        rejected.assert_problem(400, "bad-request");
+        let detail = rejected.problem()["detail"].to_string();
+        assert!(detail.contains("the route 'strict' accepts"), "{detail}");
+    }
+    let metrics = &chain.shared.metrics[0];
+    let counted = metrics.strict_path_rejections.get();
+    assert_eq!(counted, rejections.len() as u64);
+    assert_eq!(metrics.ambiguous_paths.get(), 0);
+    // Escapes with one meaning, letter case and trailing slashes are not readings.
+    let accepted = [
+        "/",
+        "/A/",
+        "/users/%40me",
+        "/a%20b",
+        "/100%25",
+        "/%C3%A9?x=//..;",
+        "/a%0Ab",
+        "/compatible/a//b",
+        "/allow/..",
+    ];
+    for (number, path) in accepted.iter().enumerate() {
+        chain.send(get(path)).await.assert_created(number + 1);
+    }
+}
+
+#[tokio::test]
+async fn a_route_that_names_options_takes_preflights() {
+    let chain = Chain::new(
+        r#"
+        [limit.device]
+        rate = "1/h"
+        [[route]]
+        name = "optional"
+        path = "/limited$"
+        methods = ["OPTIONS", "POST"]
+        limits = ["device"]
+        [[route]]
+        name = "rest"
+        path = "/"
+        "#,
+    );
+    let preflight = |path: &str, method: &str| {
+        get(path)
+            .method(Method::OPTIONS)
+            .header("origin", "https://app.example")
+            .header("access-control-request-method", method)
+    };
+    chain
+        .send(preflight("/limited", "GET"))
+        .await
+        .assert_created(1);
+    for method in ["GET", "POST", "PUT", "X"] {
+        let rejected = chain.send(preflight("/limited", method)).await;
+        rejected.assert_problem(429, "rate-limited");
+        let rejected = chain.send(preflight("//limited", method)).await;
+        rejected.assert_problem(400, "bad-request");
+    }
+    chain
+        .send(preflight("/other", "GET"))
+        .await
+        .assert_created(2);
+}
+
+#[tokio::test]
+async fn headers_with_underscores_or_another_target_are_dropped_unless_a_limit_reads_them() {
+    let chain = |settings: &str| {
+        Chain::new(&format!(
+            r#"{settings}
+            [limit.read]
+            key = ["header:x_read", "header:X-Rewrite-URL"]
+            rate = "1000/s"
+            [[route]]
+            name = "all"
+            path = "/"
+            limits = ["read"]
+            "#
+        ))
+    };
+    let sent = [
+        "script_name",
+        "path_info",
+        "x_other",
+        "x-original-url",
+        "x_original_url",
+        "x_forwarded_for",
+        "x-read",
+        "x_read",
+        "x-rewrite-url",
+        "x-plain",
+    ];
+    let forwarded = async |chain: &Chain| {
+        let request = sent
+            .iter()
+            .fold(get("/"), |request, name| request.header(*name, "/x"));
+        chain.send(request).await.assert_created(1);
+        let received = chain.received.lock();
+        let headers = &received[0].0.headers;
+        let kept = sent.iter().filter(|name| headers.contains_key(**name));
+        kept.copied().collect::<Vec<_>>()
+    };
+    let dropping = chain("");
+    assert_eq!(
+        forwarded(&dropping).await,
+        ["x_read", "x-rewrite-url", "x-plain"]
+    );
+    let dropped = dropping.shared.metrics[0].upstreams[0]
+        .headers_dropped
+        .get();
+    assert_eq!(dropped, 7);
+    let forwarding = chain("server.underscores_in_headers = true");
+    assert_eq!(
+        forwarded(&forwarding).await,
+        [
+            "script_name",
+            "path_info",
+            "x_other",
+            "x_read",
+            "x-rewrite-url",
+            "x-plain"
+        ]
+    );
 }
 
 #[tokio::test]

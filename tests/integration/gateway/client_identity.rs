@@ -227,7 +227,7 @@ async fn names_with_underscores_do_not_replace_the_real_headers() {
             ("x-forwarded_for", "203.0.113.8"),
             ("Idempotency_Key", "k1"),
             ("X_Real_Ip", "203.0.113.9"),
-            ("plain_name", "stays"),
+            ("plain_name", "dropped"),
         ];
         let received = forwarded_request(&client, &upstream, &lines).await;
         assert_eq!(received.header("x-forwarded-for"), "127.0.0.1");
@@ -236,11 +236,11 @@ async fn names_with_underscores_do_not_replace_the_real_headers() {
             "x-forwarded_for",
             "idempotency_key",
             "x_real_ip",
+            "plain_name",
         ] {
             assert!(!received.has(name), "the upstream received {name}");
         }
         assert!(!received.has("idempotency-key"));
-        assert_eq!(received.header("plain_name"), "stays");
     }
 }
 

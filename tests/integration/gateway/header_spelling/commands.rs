@@ -89,6 +89,13 @@ fn explain_shows_the_outcome_of_every_spelling() {
                 "because header x-api-key is missing",
             ],
         ),
+        (
+            &["SCRIPT_NAME: /x", "X-Original-URL: /y"],
+            &[
+                "script_name, because of the underscore",
+                "x-original-url, which servers can read instead of the path",
+            ],
+        ),
         (&["X-Api-Key:"], &["because header x-api-key is missing"]),
         (
             &["Idempotency-Key: k", "X-Tenant: a", "X-Tenant: a"],

@@ -37,7 +37,7 @@ async fn headers_similar_to_a_configured_header_are_removed_on_every_route() {
             for name in ["X-Tenant", "X-Api-Key", "X-Once", "X_Odd"] {
                 request = request.header(name, "real");
             }
-            let response = request.header("other_name", "stays").send().await;
+            let response = request.header("other_name", "dropped").send().await;
             assert_eq!(response.status, 200, "{path}");
             let received = upstream.last();
             for name in similar_names {
@@ -49,7 +49,7 @@ async fn headers_similar_to_a_configured_header_are_removed_on_every_route() {
             for name in ["X-Tenant", "X-Api-Key", "X-Once", "X_Odd"] {
                 assert_eq!(received.header(name), "real", "{name} on {path}");
             }
-            assert_eq!(received.header("other_name"), "stays");
+            assert!(!received.has("other_name"));
         }
     }
 }

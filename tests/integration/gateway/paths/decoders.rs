@@ -12,7 +12,7 @@ pub(super) struct Decoder {
 }
 
 /// All models. Octets that are not ASCII are represented as the characters U+0080 to U+00FF.
-pub(super) const DECODERS: [Decoder; 21] = [
+pub(super) const DECODERS: [Decoder; 22] = [
     decoder("RFC 3986: remove dots, decode", |path| percent(&dots(path))),
     decoder("nginx: decode, merge slashes, remove dots", |path| {
         dots(&merge(&percent(path)))
@@ -49,10 +49,16 @@ pub(super) const DECODERS: [Decoder; 21] = [
     decoder("Node: new URL, decode", |path| {
         let path = slashes(path);
         let path = match path.strip_prefix("//") {
-            Some(rest) => rest.find('/').map_or("/", |at| &rest[at..]).to_owned(),
+            Some(rest) => {
+                let rest = rest.trim_start_matches('/');
+                rest.find('/').map_or("/", |at| &rest[at..]).to_owned()
+            }
             None => path,
         };
         percent(&dots(&path))
+    }),
+    decoder("Fastify 4: end at a semicolon, decode", |path| {
+        percent(path.split(';').next().unwrap_or_default())
     }),
     decoder("Apache AllowEncodedSlashes NoDecode", |path| {
         let opaque = path.replace("%2F", "\u{1}").replace("%2f", "\u{1}");
@@ -193,6 +199,8 @@ fn the_models_read_a_path_as_their_servers_do() {
     assert_eq!(read("IIS 5", "/a%C0%AF..%E0%80%AFb"), "/b");
     assert_eq!(read("Go", "/a/b/"), "/a/b");
     assert_eq!(read("Node", "//host/a\\..\\b"), "/b");
+    assert_eq!(read("Node", "/\\//host/b"), "/b");
+    assert_eq!(read("Fastify 4", "/a;b/c"), "/a");
     assert_eq!(read("Apache", "/a%2Fb/../c"), "/c");
     assert_eq!(read("decoded again", "/a%3F/b"), "/a");
     assert_eq!(read("decode to the fixpoint, n", "/%25252e%25252E/a"), "/a");

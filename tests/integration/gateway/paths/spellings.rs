@@ -2,7 +2,7 @@
 
 use http::Method;
 use proptest::prelude::*;
-use tidegate::internals::{AmbiguousPaths, Matcher, RouteMatch, read_path};
+use tidegate::internals::{AmbiguousPaths, Matcher, PathMode, RouteMatch, read_path};
 
 use super::decoders::DECODERS;
 use super::{gateway, use_token};
@@ -80,10 +80,12 @@ const SLASHES: [&str; 65] = [
 ];
 
 /// Further spellings, and paths that are not spellings of [`LIMITED`].
-const OTHERS: [&str; 13] = [
+const OTHERS: [&str; 15] = [
     "//host/o/client/register",
     "//host\\o/client/register",
     "/\\host/o/client/register",
+    "///host/o/client/register",
+    "/\\/\\host/o/client/register",
     "/%2Fhost/o/client/register",
     "/x?/../o/client/register",
     "/x%3F/../o/client/register",
@@ -218,6 +220,7 @@ fn routes() -> Matcher<&'static str> {
             patterns: vec![pattern.to_owned()],
             methods: None,
             ambiguous_paths: AmbiguousPaths::Reject,
+            paths: PathMode::Compatible,
         };
         (matches, name)
     };
