@@ -4,17 +4,16 @@
 //! every other case the server may have received the request, and sending it again can execute it twice.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::{Response, StatusCode};
 use hyper::body::Incoming;
 
 use super::HostHeader;
 use super::body::{UploadProgress, UploadStage};
-use super::connect::{ConnectError, ServerConnection};
+use super::connect::ConnectError;
 use super::connection_auth;
 use super::error::ForwardError;
-use super::pool::Lease;
+use super::pool::{ConnectionChoice, Lease};
 use super::request::UpstreamRequest;
 use super::response;
 use super::target::AttemptGuard;
@@ -47,20 +46,10 @@ pub(super) struct Sending<'a> {
     pub(super) client: Option<&'a Arc<ClientConnection>>,
 }
 
-/// Which connection an attempt uses.
-#[derive(Debug)]
-pub(super) enum ConnectionChoice {
-    Fresh,
-    /// One that was idle for less than this time, or a fresh one.
-    Pooled(Duration),
-    /// The one that the client connection owns.
-    Owned(Box<ServerConnection>),
-}
-
 /// Sends a request to the server of `guard` and waits for the head of its response.
 pub(super) async fn attempt(
     guard: &mut AttemptGuard,
-    connection: ConnectionChoice,
+    connection: ConnectionChoice<'_>,
     upstream_request: &mut UpstreamRequest,
     sending: &Sending<'_>,
 ) -> AttemptOutcome {
@@ -70,7 +59,11 @@ pub(super) async fn attempt(
         max_body,
         client,
     } = *sending;
-    let mut lease = match connect(timeouts, lease(guard, connection, client)).await {
+    let connection = match connection {
+        _ if guard.probes_connection() => ConnectionChoice::Fresh,
+        connection => connection,
+    };
+    let mut lease = match connect(timeouts, guard.server().pool.lease(connection)).await {
         Ok(lease) => lease,
         Err(error) => return AttemptOutcome::Unsent(error),
     };
@@ -105,29 +98,6 @@ pub(super) async fn attempt(
             Ok(lease) => lease,
             Err(error) => return AttemptOutcome::Unsent(error),
         };
-    }
-}
-
-async fn lease(
-    guard: &AttemptGuard,
-    connection: ConnectionChoice,
-    client: Option<&Arc<ClientConnection>>,
-) -> Result<Lease, ConnectError> {
-    let pool = &guard.server().pool;
-    match connection {
-        ConnectionChoice::Pooled(max_idle) if !guard.probes_connection() => {
-            pool.lease(max_idle).await
-        }
-        ConnectionChoice::Owned(connection) if !guard.probes_connection() => {
-            match pool.reuse(*connection).await {
-                Some(mut lease) => {
-                    lease.bind(client);
-                    Ok(lease)
-                }
-                None => pool.lease_fresh().await,
-            }
-        }
-        _ => pool.lease_fresh().await,
     }
 }
 

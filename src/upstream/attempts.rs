@@ -25,12 +25,11 @@ use http::Response;
 use hyper::body::Incoming;
 use tokio::time::Sleep;
 
-use super::attempt::{AttemptOutcome, ConnectionChoice, Sending, attempt};
+use super::attempt::{AttemptOutcome, Sending, attempt};
 use super::balance::{Candidates, ServerIndexes};
-use super::connect::ServerConnection;
 use super::connection_auth;
 use super::error::ForwardError;
-use super::pool::{Lease, RECENT};
+use super::pool::{ConnectionChoice, Lease, RECENT};
 use super::request::{RequestCopy, UpstreamRequest};
 use super::response;
 use super::target::{AttemptGuard, Target, Unavailable};
@@ -117,7 +116,7 @@ impl<'a> Attempts<'a> {
                 Some(_) => Candidates::Untried,
             };
             let begun = match owned.take() {
-                Some((guard, connection)) => Ok((guard, ConnectionChoice::Owned(connection))),
+                Some(owned) => Ok(owned),
                 None => (self.target.begin_attempt(&self.tried, candidates))
                     .map(|guard| (guard, self.choose_connection(is_resent))),
             };
@@ -192,13 +191,15 @@ impl<'a> Attempts<'a> {
     }
 
     /// Begins an attempt on the connection that the client connection owns to a server of this upstream.
-    fn begin_owned(&self) -> Option<(AttemptGuard, Box<ServerConnection>)> {
-        let (server, connection) = connection_auth::take(self.client?, self.target.pools())?;
+    fn begin_owned(&self) -> Option<(AttemptGuard, ConnectionChoice<'a>)> {
+        let client = self.client?;
+        let (server, connection) = connection_auth::take(client, self.target.pools())?;
         let guard = self.target.begin_attempt_at(server).ok()?;
-        Some((guard, Box::new(connection)))
+        let connection = ConnectionChoice::Owned(Box::new(connection), client);
+        Some((guard, connection))
     }
 
-    fn choose_connection(&self, is_resent: bool) -> ConnectionChoice {
+    fn choose_connection(&self, is_resent: bool) -> ConnectionChoice<'a> {
         let is_repeatable = self.copy.as_ref().is_some_and(|copy| copy.is_repeatable);
         match (is_resent, is_repeatable) {
             (true, _) => ConnectionChoice::Fresh,

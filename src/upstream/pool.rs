@@ -71,6 +71,16 @@ struct IdleConnection {
     expires: Instant,
 }
 
+/// Which connection a request uses.
+#[derive(Debug)]
+pub(super) enum ConnectionChoice<'a> {
+    Fresh,
+    /// One that was idle for less than this time.
+    Pooled(Duration),
+    /// The one that the client connection owns.
+    Owned(Box<ServerConnection>, &'a Arc<ClientConnection>),
+}
+
 /// A connection in use. [`finish`](Self::finish) returns it to its owner. Dropping the lease closes it.
 #[derive(Debug)]
 pub(crate) struct Lease {
@@ -102,20 +112,29 @@ impl Pool {
         })
     }
 
-    /// Returns a connection that was idle for less than `max_idle`, or opens a new connection if there is none.
-    pub(crate) async fn lease(self: &Arc<Self>, max_idle: Duration) -> Result<Lease, ConnectError> {
-        while let Some(connection) = self.take_idle(max_idle) {
-            if let Some(lease) = self.reuse(connection).await {
-                return Ok(lease);
+    /// Returns the connection that is chosen. If it is not usable, opens a new one.
+    pub(super) async fn lease(
+        self: &Arc<Self>,
+        choice: ConnectionChoice<'_>,
+    ) -> Result<Lease, ConnectError> {
+        match choice {
+            ConnectionChoice::Fresh => {}
+            ConnectionChoice::Pooled(max_idle) => {
+                while let Some(mut connection) = self.take_idle(max_idle) {
+                    if is_ready(connection.sender()).await {
+                        return Ok(self.lend(connection, true));
+                    }
+                }
+            }
+            ConnectionChoice::Owned(mut connection, client) => {
+                if is_ready(connection.sender()).await {
+                    let mut lease = self.lend(*connection, true);
+                    lease.bind(Some(client));
+                    return Ok(lease);
+                }
             }
         }
         self.lease_fresh().await
-    }
-
-    /// Returns `None` and closes the connection if it cannot be used again.
-    pub(super) async fn reuse(self: &Arc<Self>, mut connection: ServerConnection) -> Option<Lease> {
-        let is_ready = is_ready(connection.sender()).await;
-        is_ready.then(|| self.lend(connection, true))
     }
 
     /// Opens a new connection, even if idle connections exist.
@@ -371,7 +390,10 @@ mod tests {
         let times = [KEEP_ALIVE_TIME; 3];
         let (pool, _accepted) = pool_to(&listener, Arc::clone(&addresses), &times).await;
         addresses.update(Ok(vec![other, address])).unwrap();
-        let in_use = pool.lease(Duration::MAX).await.unwrap();
+        let in_use = pool
+            .lease(ConnectionChoice::Pooled(Duration::MAX))
+            .await
+            .unwrap();
         assert!(in_use.reused);
         addresses.update(Ok(vec![other])).unwrap();
         assert!(pool.take_idle(Duration::MAX).is_none());
@@ -405,7 +427,12 @@ mod tests {
         let (pool, _accepted) = pool_with(&[KEEP_ALIVE_TIME; 3]).await;
         tokio::time::pause();
         tokio::time::advance(RECENT.saturating_sub(Duration::from_millis(1))).await;
-        assert!(pool.lease(RECENT).await.unwrap().reused);
+        assert!(
+            pool.lease(ConnectionChoice::Pooled(RECENT))
+                .await
+                .unwrap()
+                .reused
+        );
         tokio::time::advance(Duration::from_millis(1)).await;
         assert!(pool.take_idle(RECENT).is_none());
         assert_eq!(
