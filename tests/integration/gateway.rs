@@ -12,6 +12,7 @@ pub(crate) mod client_libraries;
 mod command_line;
 mod commands;
 mod concurrency;
+mod connection_bounds;
 mod connection_loss;
 mod connections;
 mod cors;
