@@ -109,7 +109,7 @@ impl Chain {
         );
         let policy = loaded.unwrap_or_else(|errors| panic!("{errors}")).policy;
         let clock = Clock::virtual_from(SystemTime::UNIX_EPOCH);
-        let shared = Shared::new(Arc::new(policy), clock);
+        let shared = Shared::open(Arc::new(policy), clock).unwrap();
         let tasks = TaskTracker::new();
         Self {
             pipeline: Pipeline::new(&shared, 0, tasks.clone()).unwrap(),

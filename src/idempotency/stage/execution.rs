@@ -45,6 +45,7 @@ impl<S: Records> Execution<S> {
         F: FnOnce(Request<RequestBody>, Resend) -> Fut + Send,
         Fut: Future<Output = Result<Response<ResponseBody>, FailedRequest>> + Send,
     {
+        self.keys.metrics().claims.inc();
         failpoint!("after-claim");
         if permit.is_lease_over(self.stage.clock.now()) {
             // Dropping the permit here releases the idempotency key, because the request was not sent.

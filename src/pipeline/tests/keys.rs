@@ -226,3 +226,34 @@ async fn executions_are_bounded_also_after_their_clients_disconnect() {
     gate.notify_one();
     chain.send(post("c")).await.assert_created(3);
 }
+
+/// The client of the first request disconnects while the store grants the claim, when duplicates already wait for it.
+#[tokio::test]
+async fn a_client_that_disconnects_before_its_request_is_sent_does_not_fail_its_duplicates() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = format!(
+        "store.backend = \"disk\"\nstore.path = {directory:?}",
+        directory = directory.path()
+    );
+    for store in ["", &disk] {
+        let chain = Arc::new(Chain::new(&format!("{store}\n{KEYED}")));
+        let mut first = Box::pin(chain.send(post("a")));
+        assert!(futures_util::poll!(first.as_mut()).is_pending());
+        let duplicates: Vec<_> = (0..20)
+            .map(|_| {
+                let chain = Arc::clone(&chain);
+                tokio::spawn(async move { chain.send(post("a")).await })
+            })
+            .collect();
+        let keyed = &chain.shared.metrics[0].routes[0].keyed;
+        while keyed.waits.get() < 20 {
+            tokio::task::yield_now().await;
+        }
+        drop(first);
+        for response in duplicates {
+            let response = response.await.unwrap();
+            assert!(response.is_replay(), "{response:?}");
+        }
+        assert_eq!((chain.executions(), keyed.conflicts.get()), (1, 0));
+    }
+}
