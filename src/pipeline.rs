@@ -200,6 +200,7 @@ impl Pipeline {
                 Arc::clone(&buffers),
                 tasks,
                 clock.clone(),
+                policy.respond.hints.clone(),
             ),
             buffers,
             respond: policy.respond.clone(),
@@ -371,7 +372,8 @@ impl Pipeline {
                 Box::pin(forwarding.map_err(Problem::from))
             }
             Ok(None) => Box::pin(self.buffer_and_forward(routed, request)),
-            Ok(Some((keys, keyed))) => {
+            Ok(Some((keys, mut keyed))) => {
+                keyed.request_id = Some(routed.arrival.request_id.clone());
                 let owned = Arc::clone(routed);
                 let execute =
                     move |request, resend| async move { forward(&owned, request, resend).await };

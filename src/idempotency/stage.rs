@@ -22,7 +22,7 @@ use self::execution::Execution;
 use self::wait::wait;
 use super::{
     Claim, ClaimRequest, Fingerprint, IdempotencyError, KeyRule, OnUnknown, RecordId, Records,
-    StoreError,
+    StoreError, StoredResponse,
 };
 use crate::access_notes::KeyUse;
 use crate::body::{ExceededBound, ReadBody, RequestBody, ResponseBody, read_body};
@@ -33,6 +33,7 @@ use crate::failpoint::failpoint;
 use crate::hash_keys::HashKeySource;
 use crate::metrics::{KeyedMetrics, RouteMetrics};
 use crate::problem::Problem;
+use crate::respond::Hints;
 
 pub(crate) use self::find_key::KeyedRequest;
 
@@ -51,6 +52,7 @@ struct StageState<S> {
     hash_keys: HashKeySource,
     tasks: TaskTracker,
     clock: Clock,
+    hints: Hints,
 }
 
 /// Settings of a route for idempotency keys, and the metrics of the route, for one worker.
@@ -107,6 +109,7 @@ impl<S: Records> Idempotency<S> {
         buffers: Arc<Buffers>,
         tasks: TaskTracker,
         clock: Clock,
+        hints: Hints,
     ) -> Self {
         let permits = max_executions.min(Semaphore::MAX_PERMITS);
         Self(Arc::new(StageState {
@@ -116,6 +119,7 @@ impl<S: Records> Idempotency<S> {
             hash_keys,
             tasks,
             clock,
+            hints,
         }))
     }
 
@@ -151,6 +155,7 @@ impl<S: Records> Idempotency<S> {
                 stage: Arc::clone(stage),
                 client: ctx.caller.id(),
                 keys: Arc::clone(keys),
+                request_id: keyed.request_id,
                 notes: ctx.notes.clone(),
                 _slot: slot,
             };
@@ -197,7 +202,7 @@ impl<S: Records> Idempotency<S> {
             };
             match claimed {
                 Claim::Replay(stored) => {
-                    let mut response: Response<ResponseBody> = stored.replay();
+                    let mut response = replay(&stored, &stage.hints);
                     if stage.records.copies_replays() {
                         let body = stored.body();
                         let mut charge = stage.buffers.charge(ctx.caller.id(), Buffered::Replay);
@@ -214,7 +219,7 @@ impl<S: Records> Idempotency<S> {
                 Claim::InFlight(waiter) => {
                     // The wait is boxed, because its timer would enlarge the future of every request with an
                     // idempotency key.
-                    Box::pin(wait(waiter, keys, ctx)).await
+                    Box::pin(wait(waiter, keys, &stage.hints, ctx)).await
                 }
                 rejected => {
                     let error = claim_error(&rejected, keys);
@@ -294,6 +299,15 @@ impl<S: Records> StageState<S> {
             .record(self.clock.now().since(claim.at));
         claimed.map_err(|error| store_failed("claim", &error, metrics).into())
     }
+}
+
+/// Creates the replay of a stored response. A retry of a request whose response is a 5xx gets the same 5xx.
+fn replay(stored: &StoredResponse, hints: &Hints) -> Response<ResponseBody> {
+    let mut response = stored.replay();
+    if stored.status().is_server_error() {
+        hints.do_not_retry(response.headers_mut());
+    }
+    response
 }
 
 /// Converts an error into a problem. If the outcome of the request is unknown, also notes this for the access log.
