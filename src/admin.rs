@@ -3,7 +3,6 @@
 //! The admin listener runs on its own thread, so metric scrapes and client requests do not delay each other.
 
 mod auth;
-mod connections;
 mod index;
 mod keys;
 mod lab;

@@ -70,6 +70,12 @@ impl Trust {
         ClientId::of(address, self.ipv6_prefix)
     }
 
+    /// Returns the client that is the TCP peer of a connection. `None` if the peer is a trusted proxy.
+    pub(crate) fn client_of_peer(&self, peer: IpAddr) -> Option<ClientId> {
+        let is_proxy = self.trusted.contains(peer.to_canonical());
+        (!is_proxy).then(|| self.client_id(peer))
+    }
+
     /// Determines the client of a request that arrived from `peer`, and the proxies that the request passed.
     ///
     /// `X-Forwarded-For` is read only if the peer is trusted. The header must have at most 256 addresses.

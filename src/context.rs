@@ -13,12 +13,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::{HeaderMap, HeaderValue};
 use parking_lot::Mutex;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio_util::task::TaskTracker;
 
 use crate::access_notes::{AccessLogFields, AccessLogNotes};
 use crate::client::Caller;
-use crate::metrics::OpenConnection;
+use crate::connections::ConnectionPermit;
 use crate::problem::Problem;
 use crate::request_id::RequestId;
 use crate::respond::Preferences;
@@ -63,20 +62,11 @@ pub(crate) struct ClientConnection {
     pub scheme: &'static str,
     /// Tracker of tasks that continue after the connection has ended, such as tunnels.
     pub tasks: TaskTracker,
-    permit: Arc<ConnectionPermit>,
+    /// Marks the connection as open, and its requests as in flight.
+    pub permit: Arc<ConnectionPermit>,
     /// Connections to servers that belong to this connection and close with it. Only the upstream stage reads them, and
     /// their type is in its layer.
     pub server_connections: Mutex<Box<dyn Any + Send>>,
-}
-
-/// Permit of a client connection, which counts against `max_connections`. The permit is released when its last owner is
-/// dropped. An owner is the connection, or a tunnel that continues after the HTTP connection has ended.
-#[derive(Debug)]
-pub(crate) struct ConnectionPermit {
-    _counted: OpenConnection,
-    /// Permit of the semaphore for `max_connections`; `None` if the connection was still in the kernel's accept queue
-    /// when the drain began.
-    _permit: Option<OwnedSemaphorePermit>,
 }
 
 /// Whether the gateway is allowed to send a request again after a server may have received it.
@@ -161,28 +151,12 @@ impl ClientConnection {
         }
     }
 
-    /// Returns the permit of the connection, for a task that continues after the connection has ended.
-    pub(crate) fn permit(&self) -> Arc<ConnectionPermit> {
-        Arc::clone(&self.permit)
-    }
-
     /// Returns the value of `X-Forwarded-For` that the upstream receives with a request of `caller`.
     pub(crate) fn forwarded_for(&self, caller: &Caller) -> HeaderValue {
         if caller.chain().len() == 1 {
             self.peer_text.clone()
         } else {
             caller.forwarded_for()
-        }
-    }
-}
-
-impl ConnectionPermit {
-    /// Creates a permit from the guard of the open-connections metric and the permit of the semaphore for
-    /// `max_connections`.
-    pub(crate) fn new(counted: OpenConnection, permit: Option<OwnedSemaphorePermit>) -> Self {
-        Self {
-            _counted: counted,
-            _permit: permit,
         }
     }
 }

@@ -254,6 +254,7 @@ impl Embedded {
             Arc::clone(&self.buffers),
             self.tasks.clone(),
             self.clock.clone(),
+            self.respond.hints.clone(),
         )
     }
 

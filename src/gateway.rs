@@ -131,7 +131,6 @@ impl Gateway {
         refusal: &RefusalWatch,
         shared: Shared,
     ) -> Result<Self, StartError> {
-        let settings = &shared.policy.server;
         // All workers are prepared before the first worker starts. If preparing fails, no worker has accepted a
         // connection yet.
         let stop = Stop::default();
@@ -159,7 +158,7 @@ impl Gateway {
                         Vec::new()
                     },
                     timer_delay: shared.scenarios.measure_timers(),
-                    connections: (settings.limits.connections / settings.workers).max(1),
+                    connections: Arc::clone(&shared.connections),
                 })
             })
             .collect::<Result<Vec<_>, StartError>>()?;

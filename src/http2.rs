@@ -45,6 +45,7 @@ use self::flow::FlowControl;
 use self::linger::LingeringStreams;
 use self::paused_bodies::PausedBodies;
 use self::write_tracking::{QueueSender, QueuedResponses, TrackedPart};
+use crate::connections::{ActiveRequest, ConnectionPermit};
 use crate::http1::{Abort, Rewind, TrackDelivery, Violation};
 use crate::metrics::Http2Metrics;
 use crate::net::ClientSocket;
@@ -92,12 +93,18 @@ pub(crate) enum ServeError {
 }
 
 /// Serves HTTP/2 on `io`. Returns when the client has closed the connection, or when the connection was idle for
-/// `idle_timeout`. Once `stop` is ready, the connection closes after its last stream.
+/// `idle_timeout`. Once `stop` is ready, the connection closes after its last stream. If another connection replaces
+/// `permit`, this one closes at once with GOAWAY.
 ///
 /// `service` responds to a request. Its second argument is a violation if a request with `content-length: 0` does not
 /// end its stream in time. The future of the service is dropped if the client resets the stream or disconnects.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the settings and parts of a connection are independent"
+)]
 pub(crate) async fn serve<IO, S, Responding, B>(
     io: Rewind<IO>,
+    permit: &Arc<ConnectionPermit>,
     limits: &ServerLimits,
     timeouts: ClientTimeouts,
     tasks: &TaskTracker,
@@ -126,6 +133,7 @@ where
     let handshake = timeout(timeouts.head, handshake).await;
     let mut connection = handshake.map_err(|_| ServeError::PrefaceTimeout)??;
     let mut stop = pin!(stop);
+    let mut replaced = pin!(permit.replaced());
     let mut is_draining = false;
     let mut is_stopping = false;
     let mut is_aborted = false;
@@ -154,15 +162,24 @@ where
                     return Ok(());
                 };
                 let (request, respond) = accepted?;
+                let Some(active) = permit.begin() else {
+                    continue;
+                };
                 last_active = Instant::now();
                 let (service, state) = (service.clone(), Arc::clone(&state));
                 tasks.spawn(async move {
-                    exchange(request, respond, timeouts, &state, service).await;
+                    exchange(request, respond, timeouts, &state, active, service).await;
                 });
             }
             () = go_away.as_mut(), if !is_aborted => {
                 is_aborted = true;
                 connection.abrupt_shutdown(Reason::NO_ERROR);
+            }
+            () = replaced.as_mut() => {
+                connection.abrupt_shutdown(Reason::NO_ERROR);
+                // One poll writes the frame if the socket is writable. The connection does not wait for the client.
+                poll_fn(|cx| Poll::Ready(connection.poll_accept(cx).is_ready())).await;
+                return Ok(());
             }
             () = stop.as_mut(), if !is_draining => {
                 connection.graceful_shutdown();
@@ -228,6 +245,7 @@ async fn exchange<Responding, B>(
     mut respond: SendResponse<TrackedPart>,
     timeouts: ClientTimeouts,
     state: &ConnectionState<B>,
+    active: ActiveRequest,
     service: impl FnOnce(Request<Http2Body>, Option<Violation>) -> Responding,
 ) where
     Responding: Future<Output = Response<B>>,
@@ -283,7 +301,7 @@ async fn exchange<Responding, B>(
     let sending = response::send(&mut respond, parts, is_head, body.as_mut(), write, flow);
     let sent = unread.discard_during(pin!(sending)).await;
     match sent {
-        Ok(stream) => state.queue.push(body, stream),
+        Ok(stream) => state.queue.push(body, stream, active),
         Err(error) => {
             tracing::debug!(%error, "cannot send complete HTTP/2 response to client");
             return;
@@ -341,8 +359,11 @@ mod tests {
         let io = Rewind::new(io, BytesMut::new(), Duration::from_secs(30));
         let (limits, timeouts) = (ServerLimits::default(), ClientTimeouts::default());
         let (tasks, stop) = (TaskTracker::new(), std::future::pending());
-        let served = serve(io, &limits, timeouts, &tasks, Arc::default(), stop, respond).await;
-        served.expect("the client closes the connection");
+        let (permit, metrics) = (ConnectionPermit::alone(), Arc::default());
+        let served = serve(
+            io, &permit, &limits, timeouts, &tasks, metrics, stop, respond,
+        );
+        served.await.expect("the client closes the connection");
     }
 
     /// Sends this many bodies that the service does not read, each as large as the window of a stream. Then sends one

@@ -67,6 +67,8 @@ pub mod buffers;
 #[cfg(feature = "embed")]
 pub mod client;
 #[cfg(feature = "embed")]
+mod connections;
+#[cfg(feature = "embed")]
 mod hash_keys;
 #[cfg(feature = "embed")]
 mod intake;

@@ -8,7 +8,6 @@
 //! This module imports nothing from other modules of the crate, so every module can use it. `stage_metrics` and `admin`
 //! export the counters.
 
-mod admin;
 mod count;
 mod http2;
 mod idempotency;
@@ -20,7 +19,6 @@ use std::sync::Arc;
 
 use http::StatusCode;
 
-pub(crate) use admin::AdminMetrics;
 pub(crate) use count::{Count, Gauge};
 pub(crate) use http2::{EarlyReset, Http2Metrics};
 pub(crate) use idempotency::KeyOutcome;
@@ -42,8 +40,6 @@ pub(crate) struct Metrics {
     pub(crate) upstreams: Vec<Arc<UpstreamMetrics>>,
     /// Counters of requests that match no route.
     pub(crate) unrouted: Arc<RouteMetrics>,
-    /// Number of open client connections.
-    pub(crate) connections: Arc<Gauge>,
     /// Number of requests that were rejected because their path is ambiguous.
     pub ambiguous_paths: Count,
     /// Number of requests that were rejected because of `paths = "strict"`.
@@ -54,10 +50,6 @@ pub(crate) struct Metrics {
     pub(crate) slow_bodies: Count,
     pub(crate) http2: Arc<Http2Metrics>,
 }
-
-/// Guard that counts a client connection as open until the guard is dropped.
-#[derive(Debug)]
-pub(crate) struct OpenConnection(Arc<Gauge>);
 
 /// Counters of the requests of one route.
 pub(crate) struct RouteMetrics {
@@ -98,7 +90,6 @@ impl Metrics {
             limits: limits.into_iter().map(LimitMetrics::new).collect(),
             upstreams: upstreams.into_iter().map(UpstreamMetrics::new).collect(),
             unrouted: RouteMetrics::new(NO_ROUTE.into(), false),
-            connections: Arc::default(),
             ambiguous_paths: Count::default(),
             strict_path_rejections: Count::default(),
             truncated: Count::default(),
@@ -110,18 +101,6 @@ impl Metrics {
     /// Returns the counters of all routes, and at the end the counters of requests that match no route.
     pub(crate) fn all_routes(&self) -> impl Iterator<Item = &Arc<RouteMetrics>> {
         self.routes.iter().chain([&self.unrouted])
-    }
-
-    /// Counts a client connection as open until the returned guard is dropped.
-    pub(crate) fn connected(&self) -> OpenConnection {
-        self.connections.add(1);
-        OpenConnection(Arc::clone(&self.connections))
-    }
-}
-
-impl Drop for OpenConnection {
-    fn drop(&mut self) {
-        self.0.add(-1);
     }
 }
 

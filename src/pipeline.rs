@@ -32,6 +32,7 @@ use crate::body::{RequestBody, ResponseBody};
 use crate::buffers::{Buffered, Buffers};
 use crate::clock::Clock;
 use crate::config::Policy;
+use crate::connections::Connections;
 use crate::context::{Arrival, ClientConnection, FailedRequest, RequestContext, Resend};
 use crate::hash_keys::HashKeySource;
 use crate::http1::Violation;
@@ -74,6 +75,7 @@ pub struct Shared {
     pub(crate) snapshots: Option<Arc<BucketSnapshots>>,
     /// Number of bytes in buffered bodies, and the bounds on it.
     pub(crate) buffers: Buffers,
+    pub(crate) connections: Arc<Connections>,
     /// Number of upgraded connections of each client, and the bounds on them.
     pub(crate) tunnels: Arc<Tunnels>,
     /// State of the servers of each upstream, in the order of the configuration.
@@ -144,6 +146,11 @@ impl Shared {
             redis: store.redis,
             snapshots: store.snapshots,
             buffers: Buffers::new(policy.server.buffers),
+            connections: Connections::new(
+                policy.server.limits.connections,
+                policy.server.limits.connections_per_client,
+                policy.trust.clone(),
+            ),
             tunnels: Arc::new(Tunnels::new(policy.server.tunnels)),
             scenarios: Scenarios::new(&policy.scenarios, &clock),
             upstream_states: (policy.upstreams.iter())
@@ -193,6 +200,7 @@ impl Pipeline {
                 Arc::clone(&buffers),
                 tasks,
                 clock.clone(),
+                policy.respond.hints.clone(),
             ),
             buffers,
             respond: policy.respond.clone(),
@@ -366,7 +374,8 @@ impl Pipeline {
                 Box::pin(forwarding.map_err(Problem::from))
             }
             Ok(None) => Box::pin(self.buffer_and_forward(routed, request)),
-            Ok(Some((keys, keyed))) => {
+            Ok(Some((keys, mut keyed))) => {
+                keyed.request_id = Some(routed.arrival.request_id.clone());
                 let owned = Arc::clone(routed);
                 let execute =
                     move |request, resend| async move { forward(&owned, request, resend).await };

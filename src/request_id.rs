@@ -25,11 +25,14 @@ pub(crate) enum RequestId {
 impl RequestId {
     /// Returns the request id in these request headers, or generates an id if there is no valid one.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
-        let sent = headers
-            .get(X_REQUEST_ID)
-            .filter(|id| is_valid(id.as_bytes()))
-            .cloned();
-        sent.map_or_else(|| Self::Generated(fastrand::u128(..)), Self::FromClient)
+        Self::sent(headers).unwrap_or_else(|| Self::Generated(fastrand::u128(..)))
+    }
+
+    /// Returns the request id in these request headers, if there is a valid one.
+    pub(crate) fn sent(headers: &HeaderMap) -> Option<Self> {
+        let sent = headers.get(X_REQUEST_ID);
+        let valid = sent.filter(|id| is_valid(id.as_bytes()));
+        valid.cloned().map(Self::FromClient)
     }
 
     /// Returns the request id as the value of a header.

@@ -99,6 +99,9 @@ impl Default for ClientTimeouts {
 pub(crate) struct ServerLimits {
     /// Maximum number of open client connections of all workers together (`max_connections`).
     pub connections: usize,
+    /// Maximum number of open connections of one TCP peer that is not a trusted proxy (`max_connections_per_client`), at
+    /// least one.
+    pub connections_per_client: usize,
     /// Maximum size of a request head, in bytes (`max_header_bytes`).
     pub head_bytes: usize,
     /// Maximum number of header lines of a request (`max_headers`).
@@ -117,6 +120,7 @@ impl Default for ServerLimits {
     fn default() -> Self {
         Self {
             connections: 65_536,
+            connections_per_client: 16_384,
             head_bytes: 32 * 1024,
             header_lines: 100,
             body_bytes: 4 << 30,

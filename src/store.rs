@@ -162,6 +162,16 @@ impl Records for RecordStore {
         call!(self, records => records.free_unknown(id))
     }
 
+    fn claims_at_once(&self) -> bool {
+        match self {
+            Self::Memory(records) => records.claims_at_once(),
+            #[cfg(feature = "disk")]
+            Self::Disk(records) => records.claims_at_once(),
+            #[cfg(feature = "redis")]
+            Self::Redis(records) => records.claims_at_once(),
+        }
+    }
+
     fn copies_replays(&self) -> bool {
         match self {
             Self::Memory(records) => records.copies_replays(),

@@ -25,10 +25,10 @@ use super::{index, keys, lab, scrape as metrics, serve, upstreams};
 use crate::client::Trust;
 use crate::clock::Clock;
 use crate::config::AdminSettings;
+use crate::connections::Connections;
 use crate::gateway::Stop;
 use crate::hash_keys::HashKeySource;
 use crate::intake::requested_host;
-use crate::metrics::AdminMetrics;
 use crate::pipeline::Shared;
 use crate::problem::Problem;
 use crate::scenario::Scenarios;
@@ -50,8 +50,8 @@ pub struct Admin {
 #[derive(Debug)]
 pub(crate) struct AdminSources {
     pub registry: Registry,
-    /// Counters of the connections of the admin listener.
-    pub metrics: Arc<AdminMetrics>,
+    /// Connections of the admin listener.
+    pub connections: Arc<Connections>,
     /// Handle of the gateway. `/readyz` uses it to check whether the gateway drains.
     pub gateway: Stop,
     pub records: RecordStore,
@@ -80,16 +80,18 @@ pub(super) struct AdminState {
 impl AdminSources {
     /// Collects the parts of a gateway from its shared state. `gateway` is the handle that stops this gateway.
     pub(crate) fn of(shared: &Shared, gateway: Stop) -> Self {
-        let metrics = Arc::<AdminMetrics>::default();
+        let trust = &shared.policy.trust;
+        let (max, per_client) = (serve::MAX_CONNECTIONS, serve::MAX_CONNECTIONS_PER_CLIENT);
+        let connections = Connections::new(max, per_client, trust.clone());
         Self {
-            registry: metrics::registry(shared, Arc::clone(&metrics)),
-            metrics,
+            registry: metrics::registry(shared, Arc::clone(&connections)),
+            connections,
             gateway,
             records: shared.records.clone(),
             hash_keys: shared.hash_keys.clone(),
             upstream_states: Arc::clone(&shared.upstream_states),
             scenarios: shared.scenarios.clone(),
-            trust: shared.policy.trust.clone(),
+            trust: trust.clone(),
             clock: shared.clock.clone(),
         }
     }
@@ -105,7 +107,7 @@ impl Admin {
     ) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         let address = socket.local_addr()?;
-        let metrics = Arc::clone(&sources.metrics);
+        let connections = Arc::clone(&sources.connections);
         let admin = Arc::new(AdminState::new(settings, sources));
         let done = CancellationToken::new();
         let stopped = done.clone();
@@ -118,7 +120,7 @@ impl Admin {
                 runtime.block_on(async move {
                     match tokio::net::TcpListener::from_std(socket) {
                         Ok(listener) => {
-                            serve::serve(listener, router(admin), metrics, stopped).await;
+                            serve::serve(listener, router(admin), connections, stopped).await;
                         }
                         Err(error) => tracing::error!(
                             %address,

@@ -12,10 +12,11 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
-use super::connections::MAX_CONNECTIONS;
+use super::serve::MAX_CONNECTIONS;
 use crate::clock::Clock;
+use crate::connections::Connections;
 use crate::log;
-use crate::metrics::{AdminMetrics, EarlyReset};
+use crate::metrics::EarlyReset;
 use crate::pipeline::Shared;
 use crate::scenario::Scenarios;
 use crate::stage_metrics::{StageMetrics, counter, gauge, size};
@@ -23,7 +24,7 @@ use crate::upstream::UpstreamState;
 use crate::upstream::tunnel::Tunnels;
 
 /// Creates the registry of all metrics, with the prefix `tidegate`.
-pub(super) fn registry(shared: &Shared, admin: Arc<AdminMetrics>) -> Registry {
+pub(super) fn registry(shared: &Shared, admin: Arc<Connections>) -> Registry {
     let mut registry = Registry::with_prefix("tidegate");
     let scrape = Scrape {
         stages: StageMetrics {
@@ -32,6 +33,7 @@ pub(super) fn registry(shared: &Shared, admin: Arc<AdminMetrics>) -> Registry {
             records: shared.records.clone(),
             buffers: shared.buffers.clone(),
         },
+        connections: Arc::clone(&shared.connections),
         tunnels: Arc::clone(&shared.tunnels),
         scenarios: shared.scenarios.clone(),
         upstream_states: Arc::clone(&shared.upstream_states),
@@ -46,11 +48,12 @@ pub(super) fn registry(shared: &Shared, admin: Arc<AdminMetrics>) -> Registry {
 #[derive(Debug)]
 struct Scrape {
     stages: StageMetrics,
+    connections: Arc<Connections>,
     tunnels: Arc<Tunnels>,
     scenarios: Scenarios,
     upstream_states: Arc<[Arc<UpstreamState>]>,
     clock: Clock,
-    admin: Arc<AdminMetrics>,
+    admin: Arc<Connections>,
 }
 
 impl Collector for Scrape {
@@ -81,6 +84,16 @@ impl Collector for Scrape {
                 self.stages.sum(|worker| worker.slow_bodies.get()),
             ),
             (
+                "connections_replaced",
+                "Idle client connections closed because a new connection replaced them",
+                self.connections.replaced.get(),
+            ),
+            (
+                "connections_rejected",
+                "Client connections closed because of max_connections_per_client",
+                self.connections.rejected.get(),
+            ),
+            (
                 "tunnels_rejected",
                 "Upgrade requests rejected because of max_tunnels_per_client",
                 self.tunnels.rejected.get(),
@@ -92,13 +105,18 @@ impl Collector for Scrape {
             ),
             (
                 "admin_connections_replaced",
-                "Admin connections closed because a new connection replaced them",
+                "Idle admin connections closed because a new connection replaced them",
                 self.admin.replaced.get(),
             ),
             (
                 "log_lines_dropped",
                 "Log lines dropped because the queue of the log was full",
                 log::dropped_lines(),
+            ),
+            (
+                "admin_connections_rejected",
+                "Admin connections closed because their client had 64 of them",
+                self.admin.rejected.get(),
             ),
         ] {
             counter(
@@ -109,10 +127,13 @@ impl Collector for Scrape {
         self.encode_http2(&mut encoder)?;
         self.encode_scenarios(&mut encoder)?;
         let workers = || self.stages.workers.iter();
-        let connections = workers().map(|worker| worker.connections.get()).sum();
         let lingering = workers().map(|worker| worker.http2.lingering.get()).sum();
         for (name, help, value) in [
-            ("connections", "Open client connections", connections),
+            (
+                "connections",
+                "Open client connections",
+                size(self.connections.count()),
+            ),
             (
                 "tunnels",
                 "Upgraded connections, including pending upgrades",
@@ -121,7 +142,7 @@ impl Collector for Scrape {
             (
                 "admin_connections",
                 "Open connections of the admin listener",
-                self.admin.connections.get(),
+                size(self.admin.count()),
             ),
             (
                 "admin_connections_max",

@@ -9,18 +9,29 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::response::IntoResponse as _;
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use http::{Request, Response};
+use http_body_util::Full;
+use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
-use super::connections::{AdminBody, AdminConnection, AdminExchange, Connections};
 use super::problem::AdminProblem;
+use crate::connections::{ConnectionPermit, Connections};
 use crate::http1::{self, FlushBatch, Http1Body, Violation};
-use crate::metrics::AdminMetrics;
 use crate::server_settings::{ClientTimeouts, ServerLimits};
+
+/// Maximum number of open connections, so that probes and scrapes always find one.
+pub(super) const MAX_CONNECTIONS: usize = 256;
+
+/// Maximum number of open connections of one client.
+pub(super) const MAX_CONNECTIONS_PER_CLIENT: usize = MAX_CONNECTIONS / 4;
+
+/// Maximum time from the end of a request head to the last byte of the response or the next request.
+const EXCHANGE_TIMEOUT: Duration = TIMEOUTS.idle;
 
 /// Timeouts of admin connections. The idle timeout is longer than the usual scrape interval, so that Prometheus can
 /// reuse its connection.
@@ -36,7 +47,8 @@ const TIMEOUTS: ClientTimeouts = ClientTimeouts {
 
 /// Limits of admin requests. The HTTP/1 server uses only the size of the head and the number of its lines.
 const LIMITS: ServerLimits = ServerLimits {
-    connections: super::connections::MAX_CONNECTIONS,
+    connections: MAX_CONNECTIONS,
+    connections_per_client: MAX_CONNECTIONS_PER_CLIENT,
     head_bytes: 32 * 1024,
     header_lines: 100,
     body_bytes: 0,
@@ -52,21 +64,22 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub(super) async fn serve(
     listener: TcpListener,
     router: Router,
-    metrics: Arc<AdminMetrics>,
+    connections: Arc<Connections>,
     done: CancellationToken,
 ) {
     let tasks = TaskTracker::new();
-    let connections = Connections::new(metrics);
     let batch = Arc::new(FlushBatch::default());
     let accepting = async {
         loop {
             match listener.accept().await {
-                Ok((stream, _)) => {
-                    let connection = connections.add().await;
+                Ok((stream, peer)) => {
+                    let Some(permit) = connections.admit(peer.ip()).await else {
+                        continue;
+                    };
                     let (router, batch) = (router.clone(), Arc::clone(&batch));
                     let done = done.clone();
                     tasks.spawn(async move {
-                        serve_connection(stream, &connection, router, &batch, &done).await;
+                        serve_connection(stream, &permit, router, &batch, &done).await;
                     });
                 }
                 Err(error) => {
@@ -87,26 +100,36 @@ pub(super) async fn serve(
 
 async fn serve_connection(
     stream: TcpStream,
-    connection: &AdminConnection,
+    permit: &Arc<ConnectionPermit>,
     router: Router,
     batch: &FlushBatch,
     done: &CancellationToken,
 ) {
     // An error is ignored: without `TCP_NODELAY` the responses are slower but correct.
     let _ = stream.set_nodelay(true);
+    let last_request = Mutex::new(Instant::now());
     let service = |request, violation| {
-        let (exchange, router) = (connection.begin(), router.clone());
-        Box::pin(respond(request, violation, router, exchange))
+        *last_request.lock() = Instant::now();
+        Box::pin(respond(request, violation, router.clone()))
+    };
+    let timed_out = async {
+        loop {
+            let due = *last_request.lock() + EXCHANGE_TIMEOUT;
+            if Instant::now() >= due {
+                return;
+            }
+            sleep_until(due).await;
+        }
     };
     let stop = done.cancelled();
     let early = BytesMut::new();
-    let serving = http1::serve(stream, early, &LIMITS, TIMEOUTS, batch, stop, service);
+    let serving = http1::serve(
+        stream, early, permit, &LIMITS, TIMEOUTS, batch, stop, service,
+    );
     tokio::select! {
-        // A connection that must close starts no further request.
         biased;
-        reason = connection.must_close() => {
-            tracing::debug!(reason, "admin connection closed by the gateway");
-        }
+        () = permit.replaced() => tracing::debug!("idle admin connection replaced by a new one"),
+        () = timed_out => tracing::debug!("exchange on admin connection timed out"),
         served = serving => {
             if let Err(error) = served {
                 tracing::debug!(%error, "admin connection closed because of an error");
@@ -119,8 +142,7 @@ async fn respond(
     request: Request<Http1Body>,
     violation: Option<Violation>,
     router: Router,
-    exchange: AdminExchange,
-) -> Response<AdminBody> {
+) -> Response<Full<Bytes>> {
     let response = if let Some(violation) = violation {
         AdminProblem::violation(violation).into_response()
     } else {
@@ -131,7 +153,7 @@ async fn respond(
     let body = to_bytes(body, usize::MAX).await;
     let body =
         body.expect("the bodies of the admin API are in memory, so reading them cannot fail");
-    Response::from_parts(parts, exchange.respond(body))
+    Response::from_parts(parts, Full::new(body))
 }
 
 #[cfg(test)]
@@ -141,15 +163,14 @@ mod tests {
     use axum::routing::get;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::sync::Semaphore;
-    use tokio::time::Instant;
 
-    use super::super::connections::{EXCHANGE_TIMEOUT, MAX_CONNECTIONS};
     use super::*;
+    use crate::client::Trust;
 
     /// A running admin server. `/` responds immediately, and `/slow` responds when `permits` has a permit.
     struct Fixture {
         address: SocketAddr,
-        metrics: Arc<AdminMetrics>,
+        connections: Arc<Connections>,
         permits: Arc<Semaphore>,
         done: CancellationToken,
     }
@@ -159,7 +180,7 @@ mod tests {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let fixture = Self {
                 address: listener.local_addr().unwrap(),
-                metrics: Arc::default(),
+                connections: Connections::new(MAX_CONNECTIONS, usize::MAX, Trust::default()),
                 permits: Arc::new(Semaphore::new(0)),
                 done: CancellationToken::new(),
             };
@@ -171,8 +192,8 @@ mod tests {
             let router = Router::new()
                 .route("/", get(|| async { "here" }))
                 .route("/slow", get(slow));
-            let metrics = Arc::clone(&fixture.metrics);
-            tokio::spawn(serve(listener, router, metrics, fixture.done.clone()));
+            let connections = Arc::clone(&fixture.connections);
+            tokio::spawn(serve(listener, router, connections, fixture.done.clone()));
             fixture
         }
 
@@ -185,10 +206,9 @@ mod tests {
 
         /// Waits until the gauge of open connections has this value.
         async fn wait_for_connections(&self, count: usize) {
-            let count = i64::try_from(count).unwrap();
             let deadline = Instant::now() + Duration::from_secs(30);
-            while self.metrics.connections.get() != count {
-                assert!(Instant::now() < deadline, "{:?}", self.metrics);
+            while self.connections.count() != count {
+                assert!(Instant::now() < deadline, "{:?}", self.connections);
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         }
@@ -266,7 +286,7 @@ mod tests {
         }
         let mut probe = fixture.send(&get_request("/")).await;
         read_response(&mut probe, "here").await;
-        assert_eq!(fixture.metrics.replaced.get(), 1);
+        assert_eq!(fixture.connections.replaced.get(), 1);
         let mut first = quiet.remove(0);
         assert!(matches!(first.read(&mut [0]).await, Ok(0) | Err(_)));
         // The other connections are still served, including the oldest one, whose request is being handled.
@@ -294,6 +314,6 @@ mod tests {
         assert!(early.is_err(), "{early:?}");
         fixture.permits.add_permits(1);
         read_response(&mut probe, "here").await;
-        assert_eq!(fixture.metrics.connections.get(), 256);
+        assert_eq!(fixture.connections.count(), MAX_CONNECTIONS);
     }
 }

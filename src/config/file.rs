@@ -112,9 +112,15 @@ pub(super) struct ServerSection {
     /// it, the gateway closes the connections to client and server.
     #[schemars(extend("default" = "10m"))]
     pub(super) tunnel_timeout: Timeout,
-    /// Maximum number of open client connections. Each worker thread has an equal share.
+    /// Maximum number of open client connections. Above this number, a new connection replaces the one that has been
+    /// idle longest. If a request is in flight on every connection, the new one waits.
     #[schemars(range(min = 1), extend("default" = 65_536))]
     pub(super) max_connections: usize,
+    /// Maximum number of open connections of one TCP peer that is not in `trusted_proxies`; an IPv6 peer is counted by
+    /// `ipv6_prefix`. Above this number, a new connection replaces the one of the peer that has been idle longest. If a
+    /// request is in flight on every connection of the peer, the new one is closed. 0: a quarter of `max_connections`.
+    #[schemars(extend("default" = 0))]
+    pub(super) max_connections_per_client: usize,
     /// Maximum number of upgraded connections of one client. An upgrade above this number gets 429 and is not forwarded.
     /// Upgrades to which the upstream has not yet responded count, too.
     #[schemars(range(min = 1), extend("default" = 256))]

@@ -97,6 +97,10 @@ fn server(section: &ServerSection, buffers: BufferBounds) -> ServerSettings {
         },
         limits: ServerLimits {
             connections: section.max_connections,
+            connections_per_client: match section.max_connections_per_client {
+                0 => (section.max_connections / 4).max(1),
+                max => max,
+            },
             head_bytes: bytes(&section.max_header_bytes),
             header_lines: section.max_headers,
             body_bytes: section.max_body.0,

@@ -28,6 +28,7 @@ use crate::idempotency::{Idempotency, IdempotencyError, RouteKeys};
 use crate::intake::headers::{PADDED_VALUE, has_padded_value};
 use crate::metrics::RouteMetrics;
 use crate::problem::Problem;
+use crate::request_id::RequestId;
 use crate::respond::cors::preflight_method;
 use crate::respond::{Preferences, RespondSettings, render};
 use crate::store::{BucketStore, OpenStore, RecordStore};
@@ -214,6 +215,7 @@ impl RuleState {
         }
         let (mut parts, body) = request.into_parts();
         keys.name_caller(&mut keyed, &parts);
+        keyed.request_id = RequestId::sent(&parts.headers);
         // A nested router of axum removes the prefix of the path. The fingerprint contains the complete path.
         let routed = parts.uri.clone();
         if let Some(OriginalUri(original)) = parts.extensions.get() {

@@ -16,7 +16,8 @@ use tokio_util::task::TaskTracker;
 use super::drain::DrainSignal;
 use super::tls;
 use crate::body::{BoxError, RequestBody};
-use crate::context::{ClientConnection, ConnectionPermit};
+use crate::connections::ConnectionPermit;
+use crate::context::ClientConnection;
 use crate::http1::{self, FlushBatch, Protocol, Rewind, detect};
 use crate::http2;
 use crate::net::{ClientSocket, keep_alive};
@@ -45,15 +46,25 @@ pub(super) async fn serve(
         tracing::debug!(%peer, %error, "cannot set TCP_NODELAY or TCP keep-alive, closing client connection");
         return;
     }
-    let tasks = context.tasks.clone();
-    let connection = move |scheme| ClientConnection::new(peer, scheme, tasks, permit);
-    match &context.tls {
-        None => serve_protocol(stream, None, connection("http"), &context).await,
-        Some(acceptor) => {
-            if let Some(stream) = tls_handshake(acceptor, stream, &context.timeouts).await {
-                let negotiated = negotiated(&stream);
-                serve_protocol(stream, negotiated, connection("https"), &context).await;
+    let (tasks, held) = (context.tasks.clone(), Arc::clone(&permit));
+    let connection = move |scheme| ClientConnection::new(peer, scheme, tasks, held);
+    let serving = async {
+        match &context.tls {
+            None => serve_protocol(stream, None, connection("http"), &context).await,
+            Some(acceptor) => {
+                if let Some(stream) = tls_handshake(acceptor, stream, &context.timeouts).await {
+                    let negotiated = negotiated(&stream);
+                    serve_protocol(stream, negotiated, connection("https"), &context).await;
+                }
             }
+        }
+    };
+    tokio::select! {
+        // HTTP/2 is polled first, because it sends GOAWAY when it is replaced.
+        biased;
+        () = serving => {}
+        () = permit.replaced() => {
+            tracing::debug!(%peer, "idle client connection replaced by a new one");
         }
     }
 }
@@ -165,7 +176,8 @@ where
         };
         let stop = context.drain.watch();
         let (limits, timeouts, batch) = (&context.limits, context.timeouts, &context.flush_batch);
-        http1::serve(io, early, limits, timeouts, batch, stop, service).await?;
+        let permit = &connection.permit;
+        http1::serve(io, early, permit, limits, timeouts, batch, stop, service).await?;
         Ok(())
     })
 }
@@ -180,6 +192,7 @@ where
 {
     Box::pin(async move {
         let connection = Arc::new(connection);
+        let permit = Arc::clone(&connection.permit);
         let pipeline = Arc::clone(&context.pipeline);
         let max_body = context.limits.body_bytes;
         let service = move |request: Request<http2::Http2Body>, violation| {
@@ -191,7 +204,7 @@ where
         let stop = context.drain.watch();
         let (limits, timeouts, tasks) = (&context.limits, context.timeouts, &context.tasks);
         let metrics = Arc::clone(&context.pipeline.metrics().http2);
-        http2::serve(io, limits, timeouts, tasks, metrics, stop, service).await?;
+        http2::serve(io, &permit, limits, timeouts, tasks, metrics, stop, service).await?;
         Ok(())
     })
 }

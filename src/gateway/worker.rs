@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
 
@@ -16,7 +15,7 @@ use super::Stop;
 use super::connection::{self, WorkerContext};
 use super::drain::DrainSignal;
 use super::refusal::{RefusalWatch, stop_listening};
-use crate::context::ConnectionPermit;
+use crate::connections::{ConnectionPermit, Connections};
 use crate::http1::FlushBatch;
 use crate::pipeline::Pipeline;
 use crate::upstream::addresses::Addresses;
@@ -45,8 +44,8 @@ pub(super) struct Worker {
     pub(super) addresses: Vec<Arc<Addresses>>,
     /// Measurement of the delays of timers. `None` if there is no scenario.
     pub(super) timer_delay: Option<BoxFuture<'static, ()>>,
-    /// Maximum number of open client connections of this worker.
-    pub(super) connections: usize,
+    /// Client connections of all workers.
+    pub(super) connections: Arc<Connections>,
 }
 
 impl Worker {
@@ -71,12 +70,6 @@ impl Worker {
         let (timeouts, limits) = (settings.timeouts, settings.limits);
         let tasks = self.tasks;
         let drain = DrainSignal::default();
-        // A listener takes a permit before it waits for a connection, and the accepted connection keeps the permit. If
-        // only one listener receives connections, each of the others holds a permit that it does not use. The
-        // semaphore has one extra permit for each of these others, so that one listener alone can accept the maximum
-        // number of connections.
-        let permits = self.connections + self.sockets.len() - 1;
-        let permits = Arc::new(Semaphore::new(permits.min(Semaphore::MAX_PERMITS)));
         let context = Arc::new(WorkerContext {
             pipeline: Arc::new(self.pipeline),
             tls: self.tls,
@@ -97,8 +90,8 @@ impl Worker {
             tokio::spawn(addresses.refresh());
         }
         for socket in self.sockets {
-            let (context, permits) = (Arc::clone(&context), Arc::clone(&permits));
-            tasks.spawn(accept(socket, context, permits, self.refusal.clone()));
+            let (context, connections) = (Arc::clone(&context), Arc::clone(&self.connections));
+            tasks.spawn(accept(socket, context, connections, self.refusal.clone()));
         }
         drop(context);
         self.stop.drain.cancelled().await;
@@ -135,7 +128,7 @@ async fn keep_timer_armed() {
 async fn accept(
     socket: TcpListener,
     context: Arc<WorkerContext>,
-    permits: Arc<Semaphore>,
+    connections: Arc<Connections>,
     mut refusal: RefusalWatch,
 ) {
     let mut listener = match tokio::net::TcpListener::from_std(socket) {
@@ -148,22 +141,30 @@ async fn accept(
             return;
         }
     };
+    // An accepted connection that is not yet admitted. Further connections wait in the kernel's accept queue, where they
+    // cost the gateway nothing.
+    let mut accepted: Option<(TcpStream, SocketAddr)> = None;
     loop {
-        // The permit is acquired before the accept, so connections above the maximum wait in the kernel's accept queue.
-        // They cost the gateway nothing there.
         let next = async {
-            let permit = Arc::clone(&permits).acquire_owned().await;
-            let permit = permit.expect("the semaphore is never closed");
-            listener.accept().await.map(|accepted| (accepted, permit))
+            let (_, peer) = match &mut accepted {
+                Some(waiting) => waiting,
+                none => none.insert(listener.accept().await?),
+            };
+            io::Result::Ok(connections.admit(peer.ip()).await)
         };
-        let accepted = tokio::select! {
+        let admitted = tokio::select! {
             biased;
             () = refusal.requested() => None,
             () = context.drain.watch() => break,
-            accepted = next => Some(accepted),
+            admitted = next => Some(admitted),
         };
-        match accepted {
-            Some(Ok(((stream, peer), permit))) => spawn(stream, peer, &context, Some(permit)),
+        match admitted {
+            Some(Ok(permit)) => {
+                let accepted = accepted.take();
+                if let (Some((stream, peer)), Some(permit)) = (accepted, permit) {
+                    spawn(stream, peer, permit, &context);
+                }
+            }
             Some(Err(error)) => {
                 // EINVAL means that the socket does not listen, because a refusal starts.
                 if error.kind() != io::ErrorKind::InvalidInput {
@@ -184,12 +185,19 @@ async fn accept(
             },
         }
     }
-    serve_queued(listener, &context);
+    if let Some((stream, peer)) = accepted {
+        spawn(stream, peer, connections.add(peer.ip()), &context);
+    }
+    serve_queued(listener, &connections, &context);
 }
 
-/// Serves the connections in the kernel's accept queue after the drain has started. They need no permit: their number
-/// is at most the length of the queue, and no further connections follow.
-fn serve_queued(listener: tokio::net::TcpListener, context: &Arc<WorkerContext>) {
+/// Serves the connections in the kernel's accept queue after the drain has started. The bounds do not apply to them:
+/// their number is at most the length of the queue, and no further connections follow.
+fn serve_queued(
+    listener: tokio::net::TcpListener,
+    connections: &Arc<Connections>,
+    context: &Arc<WorkerContext>,
+) {
     let Ok(listener) = listener.into_std() else {
         return;
     };
@@ -198,7 +206,7 @@ fn serve_queued(listener: tokio::net::TcpListener, context: &Arc<WorkerContext>)
             .set_nonblocking(true)
             .and_then(|()| TcpStream::from_std(stream));
         if let Ok(stream) = stream {
-            spawn(stream, peer, context, None);
+            spawn(stream, peer, connections.add(peer.ip()), context);
         }
     }
     // A `Refusal` has another handle of the socket, so closing this handle is not enough. An error is ignored, because
@@ -206,15 +214,13 @@ fn serve_queued(listener: tokio::net::TcpListener, context: &Arc<WorkerContext>)
     let _ = stop_listening(&listener);
 }
 
-/// Starts a task that serves a connection. `permit` is `None` for connections that do not count against the maximum.
+/// Starts a task that serves a connection.
 fn spawn(
     stream: TcpStream,
     peer: SocketAddr,
+    permit: Arc<ConnectionPermit>,
     context: &Arc<WorkerContext>,
-    permit: Option<OwnedSemaphorePermit>,
 ) {
-    let counted = context.pipeline.metrics().connected();
-    let permit = Arc::new(ConnectionPermit::new(counted, permit));
     let serving = connection::serve(stream, peer.ip(), permit, Arc::clone(context));
     context.tasks.spawn(serving);
 }

@@ -10,6 +10,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
+use http_body_util::Full;
 use parking_lot::Mutex;
 use thiserror::Error;
 
@@ -53,6 +54,10 @@ pub(crate) trait TrackDelivery: http_body::Body<Data = Bytes> {
     fn resets_on_failure(&self) -> bool {
         false
     }
+}
+
+impl TrackDelivery for Full<Bytes> {
+    fn delivered(self: Pin<&mut Self>) {}
 }
 
 /// How a server aborts a response of which it has sent nothing.
@@ -275,15 +280,11 @@ mod tests {
 
     use http_body::Body as _;
     use http_body_util::combinators::BoxBody;
-    use http_body_util::{BodyExt as _, Full, StreamBody};
+    use http_body_util::{BodyExt as _, StreamBody};
 
     use super::*;
 
     impl TrackDelivery for Http1Body {
-        fn delivered(self: Pin<&mut Self>) {}
-    }
-
-    impl TrackDelivery for Full<Bytes> {
         fn delivered(self: Pin<&mut Self>) {}
     }
 

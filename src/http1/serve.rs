@@ -3,6 +3,7 @@
 use std::future::poll_fn;
 use std::io;
 use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
@@ -19,6 +20,7 @@ use super::reader::Message;
 use super::upgrade::{self, UpgradeSender};
 use super::violation::Violation;
 use super::write::FlushBatch;
+use crate::connections::ConnectionPermit;
 use crate::net::ClientSocket;
 use crate::server_settings::{ClientTimeouts, ServerLimits};
 
@@ -26,12 +28,20 @@ use crate::server_settings::{ClientTimeouts, ServerLimits};
 /// connection is closed. Once `stop` is ready, the connection closes after the response to the current request and to
 /// the pipelined requests that have already arrived. If it is idle, it waits `timeouts.drain` for one more request.
 ///
+/// Requests are in flight on `permit`. Once another connection replaces it, no further request starts, and the caller
+/// drops this future.
+///
 /// `service` responds to a request. If a request fails to parse, `service` receives an empty request and the violation.
 /// The future of the service is dropped if the client disconnects. All connections of a worker share `batch`, which
 /// delays responses so that they are sent immediately after one another.
+#[expect(
+    clippy::too_many_arguments,
+    reason = "the settings and parts of a connection are independent"
+)]
 pub(crate) async fn serve<IO, F, B>(
     io: IO,
     early: BytesMut,
+    permit: &Arc<ConnectionPermit>,
     limits: &ServerLimits,
     timeouts: ClientTimeouts,
     batch: &FlushBatch,
@@ -58,6 +68,9 @@ where
         let received = poll_fn(|cx| connection.poll_request(cx, &mut drain_due)).await?;
         let Some((request, exchange)) = Exchange::start(received, &mut connection) else {
             break;
+        };
+        let Some(_active) = permit.begin() else {
+            return Ok(());
         };
         let mut responding = service(request, exchange.violation);
         let (response, last) = poll_fn(|cx| {

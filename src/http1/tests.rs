@@ -22,6 +22,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::*;
+use crate::connections::ConnectionPermit;
 use crate::net::ClientSocket;
 use crate::server_settings::{ClientTimeouts, ServerLimits};
 
@@ -115,6 +116,7 @@ where
         serve(
             io,
             early,
+            &ConnectionPermit::alone(),
             &ServerLimits::default(),
             timeouts,
             &FlushBatch::default(),

@@ -21,6 +21,7 @@ use bytes::{Buf, Bytes};
 use h2::SendStream;
 use parking_lot::Mutex;
 
+use crate::connections::ActiveRequest;
 use crate::http1::TrackDelivery;
 
 /// A response whose frames `h2` has queued completely.
@@ -28,6 +29,8 @@ use crate::http1::TrackDelivery;
 struct QueuedResponse<B> {
     body: Pin<Box<B>>,
     stream: SendStream<TrackedPart>,
+    /// The request is in flight until its response is written.
+    _active: ActiveRequest,
 }
 
 /// Number of body bytes of one stream that `h2` has queued and not yet written. Memory is allocated for the first part.
@@ -88,9 +91,18 @@ impl<B> Drop for QueuedResponses<B> {
 
 impl<B> QueueSender<B> {
     /// Adds a response whose frames `h2` has queued completely. Drops the response if the connection has ended.
-    pub(super) fn push(&self, body: Pin<Box<B>>, stream: SendStream<TrackedPart>) {
+    pub(super) fn push(
+        &self,
+        body: Pin<Box<B>>,
+        stream: SendStream<TrackedPart>,
+        active: ActiveRequest,
+    ) {
         if let Some(responses) = &mut *self.0.lock() {
-            responses.push(QueuedResponse { body, stream });
+            responses.push(QueuedResponse {
+                body,
+                stream,
+                _active: active,
+            });
         }
     }
 }

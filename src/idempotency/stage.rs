@@ -2,18 +2,19 @@
 //!
 //! The stage first reads the complete body, which is part of the fingerprint and can contain the idempotency key
 //! (`body_field`). Then the stage claims the key. In this order, a client that disconnects while it sends the body
-//! leaves no claim behind. The execution is [detached](detach) from the connection, so a client that disconnects does
-//! not abort it.
+//! leaves no claim behind. Claim and execution are [detached](detach) from the connection, so a client that disconnects
+//! does not abort them. If it aborted a claim, duplicates that already wait for the execution would have none.
 
 mod detach;
 mod execution;
 mod find_key;
 mod wait;
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use http::{HeaderName, Request, Response};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::task::TaskTracker;
 
 use self::detach::Detached;
@@ -21,7 +22,7 @@ use self::execution::Execution;
 use self::wait::wait;
 use super::{
     Claim, ClaimRequest, Fingerprint, IdempotencyError, KeyRule, OnUnknown, RecordId, Records,
-    StoreError,
+    StoreError, StoredResponse,
 };
 use crate::access_notes::KeyUse;
 use crate::body::{ExceededBound, ReadBody, RequestBody, ResponseBody, read_body};
@@ -32,6 +33,7 @@ use crate::failpoint::failpoint;
 use crate::hash_keys::HashKeySource;
 use crate::metrics::{KeyedMetrics, RouteMetrics};
 use crate::problem::Problem;
+use crate::respond::Hints;
 
 pub(crate) use self::find_key::KeyedRequest;
 
@@ -50,6 +52,7 @@ struct StageState<S> {
     hash_keys: HashKeySource,
     tasks: TaskTracker,
     clock: Clock,
+    hints: Hints,
 }
 
 /// Settings of a route for idempotency keys, and the metrics of the route, for one worker.
@@ -106,6 +109,7 @@ impl<S: Records> Idempotency<S> {
         buffers: Arc<Buffers>,
         tasks: TaskTracker,
         clock: Clock,
+        hints: Hints,
     ) -> Self {
         let permits = max_executions.min(Semaphore::MAX_PERMITS);
         Self(Arc::new(StageState {
@@ -115,6 +119,7 @@ impl<S: Records> Idempotency<S> {
             hash_keys,
             tasks,
             clock,
+            hints,
         }))
     }
 
@@ -142,11 +147,62 @@ impl<S: Records> Idempotency<S> {
         async move {
             let stage = &self.0;
             let metrics = keys.metrics();
-            let claimed = stage.claim(ctx, keys, &mut keyed, &mut request).await?;
+            let prepared = stage.prepare(ctx, keys, &mut keyed, &mut request).await?;
+            let Some(claim) = prepared else {
+                return Ok(execute(request, Resend::ByMethod).await?);
+            };
+            let execution = |slot| Execution {
+                stage: Arc::clone(stage),
+                client: ctx.caller.id(),
+                keys: Arc::clone(keys),
+                request_id: keyed.request_id,
+                notes: ctx.notes.clone(),
+                _slot: slot,
+            };
+            // The slot bounds the claims whose clients have disconnected. Without one, the claim is not detached.
+            let slot = if stage.records.claims_at_once() {
+                None
+            } else {
+                stage.slot()
+            };
+            let claimed = if let Some(slot) = slot {
+                let execution = execution(slot);
+                let running = async move {
+                    match execution.stage.claim(&claim, &execution.keys).await? {
+                        Claim::Won(permit) => {
+                            let result = execution.run(permit, request, execute).await;
+                            result.map(ControlFlow::Break)
+                        }
+                        claimed => Ok(ControlFlow::Continue(claimed)),
+                    }
+                };
+                match Detached::new(running, &stage.tasks).await? {
+                    ControlFlow::Break(response) => return Ok(response),
+                    ControlFlow::Continue(claimed) => claimed,
+                }
+            } else {
+                match stage.claim(&claim, keys).await? {
+                    Claim::Won(permit) => {
+                        let Some(slot) = stage.slot() else {
+                            metrics.exhausted.inc();
+                            // Dropping the permit here releases the idempotency key, because the request was not sent.
+                            return Err(IdempotencyError::TooManyExecutions.into());
+                        };
+                        // There must be no await between the claim and this line. At an await, a client that disconnects
+                        // could cancel the request after the idempotency key was claimed.
+                        let running = execution(slot).run(permit, request, execute);
+                        return Detached::new(running, &stage.tasks).await;
+                    }
+                    claimed => {
+                        // `execute` can own resources that other requests need, such as a service of a bounded pool.
+                        drop((request, execute));
+                        claimed
+                    }
+                }
+            };
             match claimed {
-                None => Ok(execute(request, Resend::ByMethod).await?),
-                Some(Claim::Replay(stored)) => {
-                    let mut response: Response<ResponseBody> = stored.replay();
+                Claim::Replay(stored) => {
+                    let mut response = replay(&stored, &stage.hints);
                     if stage.records.copies_replays() {
                         let body = stored.body();
                         let mut charge = stage.buffers.charge(ctx.caller.id(), Buffered::Replay);
@@ -160,33 +216,12 @@ impl<S: Records> Idempotency<S> {
                     ctx.note(|fields| fields.idempotency = Some(KeyUse::Replayed));
                     Ok(response)
                 }
-                Some(Claim::Won(permit)) => {
-                    let Ok(slot) = Arc::clone(&stage.executions).try_acquire_owned() else {
-                        metrics.exhausted.inc();
-                        // Dropping the permit here releases the idempotency key, because the request was not sent.
-                        return Err(IdempotencyError::TooManyExecutions.into());
-                    };
-                    metrics.claims.inc();
-                    let execution = Execution {
-                        stage: Arc::clone(stage),
-                        client: ctx.caller.id(),
-                        keys: Arc::clone(keys),
-                        notes: ctx.notes.clone(),
-                        _slot: slot,
-                    };
-                    // There must be no await between the claim and this line. At an await, a client that disconnects
-                    // could cancel the request after the idempotency key was claimed.
-                    let running = execution.run(permit, request, execute);
-                    Detached::new(running, &stage.tasks).await
-                }
-                Some(Claim::InFlight(waiter)) => {
-                    // `execute` can own resources that other requests need, such as a service of a bounded pool.
-                    drop((request, execute));
+                Claim::InFlight(waiter) => {
                     // The wait is boxed, because its timer would enlarge the future of every request with an
                     // idempotency key.
-                    Box::pin(wait(waiter, keys, ctx)).await
+                    Box::pin(wait(waiter, keys, &stage.hints, ctx)).await
                 }
-                Some(rejected) => {
+                rejected => {
                     let error = claim_error(&rejected, keys);
                     Err(to_problem(error, ctx))
                 }
@@ -196,15 +231,20 @@ impl<S: Records> Idempotency<S> {
 }
 
 impl<S: Records> StageState<S> {
-    /// Reads the body of a request and claims its idempotency key. The body counts against `max_buffered` until its
-    /// last reference is dropped. Returns `None` if the request has no key and the route does not require one.
-    async fn claim(
+    /// Reserves the resources of an execution; `None` if too many run.
+    fn slot(&self) -> Option<OwnedSemaphorePermit> {
+        Arc::clone(&self.executions).try_acquire_owned().ok()
+    }
+
+    /// Reads the body of a request and returns the claim of its idempotency key. The body counts against `max_buffered`
+    /// until its last reference is dropped. Returns `None` if the request has no key and the route does not require one.
+    async fn prepare(
         &self,
         ctx: &RequestContext,
         keys: &RouteKeys,
         keyed: &mut KeyedRequest,
         request: &mut Request<RequestBody>,
-    ) -> Result<Option<Claim>, Problem> {
+    ) -> Result<Option<ClaimRequest>, Problem> {
         let (rule, metrics) = (&keys.rule, keys.metrics());
         let client = ctx.caller.id();
         let mut charge = self.buffers.charge(client, Buffered::Request);
@@ -248,14 +288,26 @@ impl<S: Records> StageState<S> {
             claim.fingerprint.credentials = [0; 16];
         }
         *request.body_mut() = body.into();
-        let claimed = self.records.claim(&claim).await;
+        Ok(Some(claim))
+    }
+
+    async fn claim(&self, claim: &ClaimRequest, keys: &RouteKeys) -> Result<Claim, Problem> {
+        let metrics = keys.metrics();
+        let claimed = self.records.claim(claim).await;
         metrics
             .claim_latency
             .record(self.clock.now().since(claim.at));
-        claimed
-            .map(Some)
-            .map_err(|error| store_failed("claim", &error, metrics).into())
+        claimed.map_err(|error| store_failed("claim", &error, metrics).into())
     }
+}
+
+/// Creates the replay of a stored response. A retry of a request whose response is a 5xx gets the same 5xx.
+fn replay(stored: &StoredResponse, hints: &Hints) -> Response<ResponseBody> {
+    let mut response = stored.replay();
+    if stored.status().is_server_error() {
+        hints.do_not_retry(response.headers_mut());
+    }
+    response
 }
 
 /// Converts an error into a problem. If the outcome of the request is unknown, also notes this for the access log.

@@ -8,11 +8,17 @@ use bytes::{Bytes, BytesMut};
 use http::header::TRAILER;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, response};
 
+use crate::request_id::RequestId;
+
 /// Number of additional headers for which a response reserves capacity. Later stages add about this many headers.
 const ADDED: usize = 6;
 
 /// Response header that marks a response as a replay.
 pub(crate) const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
+
+/// Response header of a replay with the `X-Request-Id` of the request that was executed.
+pub(super) const ORIGINAL_REQUEST_ID: HeaderName =
+    HeaderName::from_static("idempotent-original-request-id");
 
 /// Response that is stored with an idempotency record.
 ///
@@ -37,34 +43,38 @@ struct StoredHeader {
 impl StoredResponse {
     /// Copies the status, all headers and the body of a response.
     pub fn new(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Self {
-        Self::copy_without(|_| false, status, headers, body)
+        Self::copy_without(|_| false, status, headers, None, body)
     }
 
     /// Copies a response without the headers whose names are in `exclude`.
     pub fn of(head: &response::Parts, body: &[u8], exclude: &[HeaderName]) -> Self {
         let exclude = |name: &HeaderName| exclude.contains(name);
-        Self::copy_without(exclude, head.status, &head.headers, body)
+        Self::copy_without(exclude, head.status, &head.headers, None, body)
     }
 
-    /// Copies the status and the body of a response, and the headers for which `exclude` returns `false`.
+    /// Copies the status and the body of a response, and the headers for which `exclude` returns `false`. The id of the
+    /// executed request is stored as a header line, so that a replay contains it.
     pub(super) fn copy_without(
         exclude: impl Fn(&HeaderName) -> bool,
         status: StatusCode,
         headers: &HeaderMap,
+        request_id: Option<&RequestId>,
         body: &[u8],
     ) -> Self {
+        let request_id = request_id.map(|id| (ORIGINAL_REQUEST_ID, id.to_header()));
         let values: usize = headers.values().map(HeaderValue::len).sum();
-        let mut block = BytesMut::with_capacity(values + body.len());
+        let added = request_id.as_ref().map_or(0, |(_, id)| id.len());
+        let mut block = BytesMut::with_capacity(values + added + body.len());
         // The capacity is usually exact, because most configurations exclude no header.
-        let mut lines = Vec::with_capacity(headers.len());
-        for (name, value) in headers {
-            if !exclude(name) {
-                block.extend_from_slice(value.as_bytes());
-                lines.push(StoredHeader {
-                    name: name.clone(),
-                    end: block.len(),
-                });
-            }
+        let mut lines = Vec::with_capacity(headers.len() + usize::from(added > 0));
+        let kept = headers.iter().filter(|(name, _)| !exclude(name));
+        let request_id = request_id.as_ref().map(|(name, id)| (name, id));
+        for (name, value) in kept.chain(request_id) {
+            block.extend_from_slice(value.as_bytes());
+            lines.push(StoredHeader {
+                name: name.clone(),
+                end: block.len(),
+            });
         }
         block.extend_from_slice(body);
         Self {

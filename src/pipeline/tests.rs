@@ -26,7 +26,6 @@ use tokio_util::task::TaskTracker;
 
 use super::*;
 use crate::config::{self, Environment, Overrides};
-use crate::context::ConnectionPermit;
 use crate::http1::TrackDelivery as _;
 use crate::idempotency::RecordCounts;
 use crate::upstream::tests::in_memory;
@@ -110,7 +109,7 @@ impl Chain {
         );
         let policy = loaded.unwrap_or_else(|errors| panic!("{errors}")).policy;
         let clock = Clock::virtual_from(SystemTime::UNIX_EPOCH);
-        let shared = Shared::new(Arc::new(policy), clock);
+        let shared = Shared::open(Arc::new(policy), clock).unwrap();
         let tasks = TaskTracker::new();
         Self {
             pipeline: Pipeline::new(&shared, 0, tasks.clone()).unwrap(),
@@ -145,12 +144,12 @@ impl Chain {
         request: Request<RequestBody>,
         violation: Option<Violation>,
     ) -> Received {
-        let permit = ConnectionPermit::new(self.shared.metrics[0].connected(), None);
+        let permit = self.shared.connections.add(peer.parse().unwrap());
         let connection = Arc::new(ClientConnection::new(
             peer.parse().unwrap(),
             "http",
             self.tasks.clone(),
-            Arc::new(permit),
+            permit,
         ));
         let response = self.pipeline.respond(&connection, request, violation).await;
         let (parts, mut body) = response.into_parts();

@@ -378,6 +378,10 @@ impl Records for DiskRecords {
         self.0.submit(|ack| Op::Free(id, ack)).await
     }
 
+    fn claims_at_once(&self) -> bool {
+        false
+    }
+
     fn copies_replays(&self) -> bool {
         true
     }

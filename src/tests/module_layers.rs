@@ -24,7 +24,7 @@ const LAYERS: &[&[&str]] = &[
         "request_id",
     ],
     &["client", "path", "respond", "retry"],
-    &["buffers", "hash_keys", "intake"],
+    &["buffers", "connections", "hash_keys", "intake"],
     &["server_settings"],
     &["http1"],
     &["http2"],

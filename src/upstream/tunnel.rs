@@ -137,12 +137,12 @@ pub(super) fn open(
     upstream: OnUpgrade,
     (lease, in_flight, guard): (Lease, InFlight, AttemptGuard),
 ) {
-    let permit = connection.permit();
+    let active = connection.permit.begin();
     let RequestedTunnel { client, slot, .. } = tunnel;
     // The task is spawned in the connection's task set, so that a drain waits for the end of the tunnel, but no longer
     // than the grace period.
     connection.tasks.spawn(async move {
-        let _held = (permit, in_flight, guard);
+        let _held = (active, in_flight, guard);
         let (client, upstream) = match tokio::join!(client, upstream) {
             (Ok(client), Ok(upstream)) => (client, upstream),
             (Err(error), _) => {

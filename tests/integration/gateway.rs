@@ -13,6 +13,7 @@ mod command_line;
 mod commands;
 mod concurrency;
 mod connection_auth;
+mod connection_bounds;
 mod connection_loss;
 mod connections;
 mod cors;

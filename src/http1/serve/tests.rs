@@ -65,6 +65,7 @@ impl Pair {
             serve(
                 gateway,
                 BytesMut::new(),
+                &ConnectionPermit::alone(),
                 &limits,
                 timeouts,
                 &FlushBatch::default(),

@@ -79,6 +79,7 @@ async fn read_here(stream: &[u8]) -> (Vec<Bytes>, Option<Violation>) {
     let _outcome = serve(
         gateway,
         [][..].into(),
+        &ConnectionPermit::alone(),
         &limits,
         TIMEOUTS,
         &FlushBatch::default(),

@@ -10,7 +10,7 @@ use http::{HeaderName, Request, Response};
 use tokio::sync::OwnedSemaphorePermit;
 
 use super::super::disposition::{Disposition, is_stream};
-use super::super::stored_response::remove_trailer_header;
+use super::super::stored_response::{ORIGINAL_REQUEST_ID, remove_trailer_header};
 use super::super::{ExecutionOutcome, IdempotencyError, Permit, Records, StoredResponse};
 use super::{RouteKeys, StageState, store_failed};
 use crate::access_notes::{AccessLogNotes, KeyUse};
@@ -20,6 +20,7 @@ use crate::client::ClientId;
 use crate::context::{Delivery, FailedRequest, Resend};
 use crate::failpoint::failpoint;
 use crate::problem::Problem;
+use crate::request_id::RequestId;
 use crate::respond::is_rate_limit_field;
 
 /// Execution of a request that has claimed its idempotency key.
@@ -27,6 +28,8 @@ pub(super) struct Execution<S> {
     pub(super) stage: Arc<StageState<S>>,
     pub(super) client: ClientId,
     pub(super) keys: Arc<RouteKeys>,
+    /// `None` if an embedding application has no id for the request.
+    pub(super) request_id: Option<RequestId>,
     /// Notes for the access log; `None` if the request is not logged.
     pub(super) notes: Option<Arc<AccessLogNotes>>,
     /// Semaphore permit. It is returned when the execution is dropped, which allows another execution.
@@ -45,6 +48,7 @@ impl<S: Records> Execution<S> {
         F: FnOnce(Request<RequestBody>, Resend) -> Fut + Send,
         Fut: Future<Output = Result<Response<ResponseBody>, FailedRequest>> + Send,
     {
+        self.keys.metrics().claims.inc();
         failpoint!("after-claim");
         if permit.is_lease_over(self.stage.clock.now()) {
             // Dropping the permit here releases the idempotency key, because the request was not sent.
@@ -105,13 +109,17 @@ impl<S: Records> Execution<S> {
                 // response that releases the key keeps these headers, because waiting requests get it immediately and
                 // it is never replayed later.
                 let is_current = |name: &HeaderName| {
-                    is_rate_limit_field(name) || matches!(*name, CONNECTION | UPGRADE)
+                    is_rate_limit_field(name)
+                        || matches!(*name, CONNECTION | UPGRADE)
+                        || *name == ORIGINAL_REQUEST_ID
                 };
                 let exclude = |name: &HeaderName| {
                     rule.exclude_headers.contains(name) || (!is_released && is_current(name))
                 };
                 let (status, headers) = (response.status(), response.headers());
-                let stored = StoredResponse::copy_without(exclude, status, headers, &body);
+                let request_id = self.request_id.as_ref().filter(|_| !is_released);
+                let stored =
+                    StoredResponse::copy_without(exclude, status, headers, request_id, &body);
                 let stored = Arc::new(stored);
                 // The client gets the stored copy of the body, so that the bytes are in memory only once.
                 *response.body_mut() = charge.hold(stored.body()).into();

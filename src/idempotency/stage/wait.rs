@@ -3,18 +3,20 @@
 use http::Response;
 use tokio::time::timeout;
 
-use super::{RouteKeys, to_problem};
+use super::{RouteKeys, replay, to_problem};
 use crate::access_notes::KeyUse;
 use crate::body::ResponseBody;
 use crate::context::RequestContext;
 use crate::idempotency::{ExecutionOutcome, IdempotencyError, InFlightPolicy, Waiter};
 use crate::problem::Problem;
+use crate::respond::Hints;
 
 /// Responds to a duplicate request while the first request with the same idempotency key is in flight. The setting
 /// `in_flight` of the route decides whether the duplicate waits or gets 409.
 pub(super) async fn wait(
     waiter: Waiter,
     keys: &RouteKeys,
+    hints: &Hints,
     ctx: &RequestContext,
 ) -> Result<Response<ResponseBody>, Problem> {
     let metrics = keys.metrics();
@@ -27,7 +29,7 @@ pub(super) async fn wait(
     match timeout(limit, waiter.ended()).await {
         Ok(ExecutionOutcome::Completed(stored)) => {
             metrics.replays.inc();
-            Ok(stored.replay())
+            Ok(replay(&stored, hints))
         }
         Ok(ExecutionOutcome::Released(Some(received))) => {
             received.map(|stored| stored.to_response())

@@ -48,11 +48,65 @@ async fn a_replay_has_the_status_headers_and_body_of_the_first_response() {
         (first.status, &first.body)
     );
     replayed.headers.remove("idempotent-replayed");
+    let original = replayed.headers.remove("idempotent-original-request-id");
     let ids = [&mut first, &mut replayed].map(|response| response.headers.remove("x-request-id"));
     assert_ne!(ids[0], ids[1]);
+    assert_eq!(ids[0], original);
     assert_eq!(replayed.headers, first.headers);
     assert_eq!(first.headers.get_all("set-cookie").iter().count(), 2);
     assert_eq!(chain.executions(), 1);
+}
+
+#[tokio::test]
+async fn a_replayed_5xx_is_not_to_be_retried() {
+    let hints = "respond.hints = [\"ms\", \"should-retry\", \"stripe\"]";
+    for (status, config, retries) in [
+        (500, hints, [Some("false"), Some("false")]),
+        (503, "", [Some("false"), Some("true")]),
+        (500, "respond.hints = []", [Some("true"), Some("true")]),
+        (404, hints, [Some("true"), Some("true")]),
+    ] {
+        let gate = Arc::new(Notify::new());
+        let opened = Arc::clone(&gate);
+        let upstream = move |number| {
+            let gate = Arc::clone(&gate);
+            async move {
+                gate.notified().await;
+                let mut response = created(number);
+                *response.status_mut() = StatusCode::from_u16(status).unwrap();
+                for name in ["x-should-retry", "stripe-should-retry"] {
+                    response.headers_mut().insert(name, "true".parse().unwrap());
+                }
+                let forged = "forged".parse().unwrap();
+                (response.headers_mut()).insert("idempotent-original-request-id", forged);
+                response
+            }
+        };
+        let chain = Chain::with_upstream(&format!("{config}\n{KEYED}"), upstream);
+        let chain = Arc::new(chain);
+        let identified = || post("a").header("x-request-id", "first");
+        let first = chain.start(identified(), 1).await;
+        let waiting = tokio::spawn({
+            let chain = Arc::clone(&chain);
+            async move { chain.send(post("a")).await }
+        });
+        while chain.shared.metrics[0].routes[0].keyed.waits.get() == 0 {
+            tokio::task::yield_now().await;
+        }
+        opened.notify_one();
+        let hinted = |response: &Received| {
+            let names = ["x-should-retry", "stripe-should-retry"];
+            names.map(|name| response.header(name).map(str::to_owned))
+        };
+        let first = first.await.unwrap();
+        assert_eq!(hinted(&first), [Some("true".into()), Some("true".into())]);
+        for replay in [waiting.await.unwrap(), chain.send(post("a")).await] {
+            assert!(replay.is_replay() && replay.status == status);
+            assert_eq!(hinted(&replay), retries.map(|it| it.map(str::to_owned)));
+            let original = replay.header("idempotent-original-request-id");
+            assert_eq!(original, Some("first"));
+        }
+    }
 }
 
 #[tokio::test]
@@ -225,4 +279,35 @@ async fn executions_are_bounded_also_after_their_clients_disconnect() {
     }
     gate.notify_one();
     chain.send(post("c")).await.assert_created(3);
+}
+
+/// The client of the first request disconnects while the store grants the claim, when duplicates already wait for it.
+#[tokio::test]
+async fn a_client_that_disconnects_before_its_request_is_sent_does_not_fail_its_duplicates() {
+    let directory = tempfile::tempdir().unwrap();
+    let disk = format!(
+        "store.backend = \"disk\"\nstore.path = {directory:?}",
+        directory = directory.path()
+    );
+    for store in ["", &disk] {
+        let chain = Arc::new(Chain::new(&format!("{store}\n{KEYED}")));
+        let mut first = Box::pin(chain.send(post("a")));
+        assert!(futures_util::poll!(first.as_mut()).is_pending());
+        let duplicates: Vec<_> = (0..20)
+            .map(|_| {
+                let chain = Arc::clone(&chain);
+                tokio::spawn(async move { chain.send(post("a")).await })
+            })
+            .collect();
+        let keyed = &chain.shared.metrics[0].routes[0].keyed;
+        while keyed.waits.get() < 20 {
+            tokio::task::yield_now().await;
+        }
+        drop(first);
+        for response in duplicates {
+            let response = response.await.unwrap();
+            assert!(response.is_replay(), "{response:?}");
+        }
+        assert_eq!((chain.executions(), keyed.conflicts.get()), (1, 0));
+    }
 }

@@ -354,6 +354,10 @@ impl Records for MemoryRecords {
         ready(Ok(freed.is_some()))
     }
 
+    fn claims_at_once(&self) -> bool {
+        true
+    }
+
     fn copies_replays(&self) -> bool {
         false
     }

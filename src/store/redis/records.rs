@@ -286,6 +286,10 @@ impl Records for RedisRecords {
         Ok(freed.was_unknown)
     }
 
+    fn claims_at_once(&self) -> bool {
+        false
+    }
+
     fn copies_replays(&self) -> bool {
         true
     }

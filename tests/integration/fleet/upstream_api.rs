@@ -129,7 +129,7 @@ impl ApiResponse {
     /// Returns the response of the API that the gateway forwarded. Returns `None` if the gateway generated `response`.
     pub(crate) fn of(response: &ClientResponse) -> Option<Self> {
         // These header fields are left out, because they differ in a replay.
-        let same = |name: &str| !["idempotent-replayed", "x-request-id"].contains(&name);
+        let same = |name: &str| !name.starts_with("idempotent-") && name != "x-request-id";
         let headers = response.headers.iter();
         let headers = headers.filter(|(name, _)| same(name.as_str()));
         response.has(EXECUTION).then(|| Self {

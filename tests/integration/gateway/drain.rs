@@ -73,7 +73,7 @@ fn connections_without_a_request_delay_a_drain_by_about_one_second() {
 #[test]
 fn a_connection_above_max_connections_is_served_when_a_drain_starts() {
     let (upstream, permits) = Upstream::responding_on_permit();
-    let server = "[server]\nworkers = 1\nmax_connections = 1";
+    let server = "[server]\nworkers = 1\nmax_connections = 1\nmax_connections_per_client = 2";
     let gateway = Gateway::proxying(server).upstream(&upstream).start();
     let mut first = send(gateway.address(), GET);
     wait_until("upstream has the first request", || upstream.count() == 1);

@@ -79,6 +79,8 @@ async fn a_response_is_replayed_byte_for_byte_after_a_restart() {
         let mut replay = send(&process).await;
         assert!(replay.is_replay());
         assert_ne!(replay.header("x-request-id"), first.header("x-request-id"));
+        let original = replay.headers.remove("idempotent-original-request-id");
+        assert_eq!(original.as_ref(), first.headers.get("x-request-id"));
         let mut expected = first.headers.clone();
         for headers in [&mut replay.headers, &mut expected] {
             headers.remove("idempotent-replayed");

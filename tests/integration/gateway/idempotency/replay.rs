@@ -48,7 +48,13 @@ fn sized(head: &[u8], body: &[u8]) -> Vec<u8> {
 /// Returns whether the value of a header is specific to one response. Such headers differ between the first response
 /// and its replay.
 fn is_per_request(name: &str) -> bool {
-    ["x-request-id", "idempotent-replayed"].contains(&name)
+    let names = [
+        "x-request-id",
+        "idempotent-replayed",
+        "idempotent-original-request-id",
+        "x-should-retry",
+    ];
+    names.contains(&name)
 }
 
 /// Returns the header lines that the first response and its replay have in common, in order.
@@ -68,6 +74,11 @@ fn assert_identical(first: &ClientResponse, replay: &ClientResponse) {
     assert_eq!(lines(&replay.headers), lines(&first.headers));
     assert_eq!(replay.body, first.body);
     assert!(first.has("x-request-id") && replay.has("x-request-id"));
+    let original = replay.header("idempotent-original-request-id");
+    assert_eq!(original, first.header("x-request-id"));
+    let should_retry = replay.headers.get("x-should-retry");
+    let expected = (first.status >= 500).then_some("false");
+    assert_eq!(should_retry.map(|it| it.to_str().unwrap()), expected);
     assert_ne!(replay.header("x-request-id"), first.header("x-request-id"));
 }
 

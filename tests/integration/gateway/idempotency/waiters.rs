@@ -1,6 +1,6 @@
 //! Tests of duplicate requests that arrive while the first request is in progress: they wait and get the same response.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tidegate::idempotency::RecordCounts;
 use tokio::task::JoinHandle;
@@ -10,6 +10,7 @@ use super::{
     numbered_on_permit_with, url,
 };
 use crate::support::raw_http;
+use crate::support::redis::RedisServer;
 use crate::support::{ClientResponse, Gateway, TEST_TIMEOUT, Upstream, eventually};
 
 fn spawn_request(gateway: &Gateway) -> JoinHandle<ClientResponse> {
@@ -261,4 +262,36 @@ async fn duplicates_on_one_http2_connection_wait_concurrently() {
         replays += usize::from(response.is_replay());
     }
     assert_eq!((replays, upstream.count()), (49, 1));
+}
+
+#[tokio::test]
+async fn duplicates_get_the_response_if_the_first_client_hangs_up_at_once() {
+    let (directory, redis) = (tempfile::tempdir().unwrap(), RedisServer::start());
+    let upstream = Upstream::replying(201);
+    let keyed = || Gateway::keyed("").upstream(&upstream);
+    let on_redis = format!("[store]\nbackend = \"redis\"\nurl = \"{}\"", redis.url());
+    for gateway in [
+        keyed(),
+        keyed().on_disk(directory.path()),
+        keyed().with_section(&on_redis),
+    ] {
+        let (gateway, before) = (gateway.start(), upstream.count());
+        let request = |round: u64| {
+            let key = format!("round-{round}");
+            gateway.client().post("/pay").key(&key).body("a").send()
+        };
+        let mut executed = 0;
+        for round in 0..100 {
+            let first = tokio::spawn(request(round));
+            let duplicates: Vec<_> = (0..11).map(|_| tokio::spawn(request(round))).collect();
+            tokio::time::sleep(Duration::from_micros(round * 30)).await;
+            first.abort();
+            for duplicate in duplicates {
+                let response = duplicate.await.expect("a response arrives");
+                assert_eq!(response.status, 201, "round {round}: {}", response.text());
+            }
+            executed += 1;
+            assert_eq!(upstream.count() - before, executed, "round {round}");
+        }
+    }
 }

@@ -18,7 +18,11 @@ async fn send(gateway: &Gateway) -> ClientResponse {
 /// left out.
 fn replayed_parts(response: &ClientResponse) -> (u16, HeaderMap, bytes::Bytes) {
     let mut headers = response.headers.clone();
-    for name in ["x-request-id", "idempotent-replayed"] {
+    for name in [
+        "x-request-id",
+        "idempotent-replayed",
+        "idempotent-original-request-id",
+    ] {
         headers.remove(name);
     }
     (response.status, headers, response.body.clone())

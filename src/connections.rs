@@ -1,0 +1,441 @@
+//! Open connections of a listener, and the bounds on them.
+//!
+//! At a bound, a new connection replaces the one that has been idle longest: on which no request has been in flight for
+//! the longest time, be it silent, in its TLS handshake or in the middle of a request head. So a client that only holds
+//! connections cannot keep others out. A connection with a request in flight is never replaced.
+//!
+//! A request changes one atomic of its connection, and nothing that connections share. The sorted lists of idle
+//! connections can therefore be outdated: an entry is never later than the time since which its connection is idle. The
+//! first entry is corrected before it is used. If a request is in flight, the entry is removed, and the end of the
+//! request adds it again. So every correction follows a request, and a flood of new connections causes no scans.
+
+use std::collections::{BTreeMap, HashMap};
+use std::future::poll_fn;
+use std::net::IpAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Poll, Waker};
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::client::{ClientId, Trust};
+use crate::metrics::Count;
+
+/// Flag of [`ConnectionEntry::activity`]: requests are in flight, and the lowest bits are their number. Without this flag
+/// the state is the time since which the connection is idle, in microseconds since [`Connections::created`].
+const BUSY: u64 = 1 << 63;
+
+/// Flag beside [`BUSY`]: the connection is in no list of idle connections.
+const UNLISTED: u64 = 1 << 62;
+
+const REQUESTS: u64 = UNLISTED - 1;
+
+/// Activity of a connection that another one has replaced. It never changes.
+const REPLACED: u64 = u64::MAX;
+
+/// Open connections of one listener, or of all listeners of a gateway.
+#[derive(Debug)]
+pub(crate) struct Connections {
+    max: usize,
+    max_per_client: usize,
+    trust: Trust,
+    created: Instant,
+    open: Mutex<OpenConnections>,
+    /// Notified when a connection ends or can be replaced.
+    changed: Notify,
+    /// Connections that were closed because a new connection replaced them.
+    pub(crate) replaced: Count,
+    /// Connections that were closed at once because their client had `max_per_client` connections with requests in flight.
+    pub(crate) rejected: Count,
+}
+
+#[derive(Debug, Default)]
+struct OpenConnections {
+    all: ConnectionGroup,
+    /// Connections of the clients that are TCP peers. Connections from trusted proxies belong to many clients.
+    clients: HashMap<ClientId, ConnectionGroup>,
+    /// Number of the next connection.
+    next: u64,
+}
+
+#[derive(Debug, Default)]
+struct ConnectionGroup {
+    open: usize,
+    /// By the time since which they are idle (see the module header), then by their number.
+    idle: BTreeMap<(u64, u64), Arc<ConnectionEntry>>,
+}
+
+#[derive(Debug)]
+struct ConnectionEntry {
+    number: u64,
+    client: Option<ClientId>,
+    activity: AtomicU64,
+    /// Time under which the lists of idle connections contain this one. It changes only under the lock of the lists.
+    listed: AtomicU64,
+    /// Wakes the task that polls [`ConnectionPermit::replaced`].
+    waker: Mutex<Option<Waker>>,
+}
+
+/// An open connection. It is released when its last owner is dropped: the task of the connection, a request, or a
+/// tunnel that continues after the HTTP connection has ended.
+#[derive(Debug)]
+pub(crate) struct ConnectionPermit {
+    connections: Arc<Connections>,
+    state: Arc<ConnectionEntry>,
+}
+
+/// Guard of a request from its head to the end of its response, or of a tunnel. Its connection is not replaced.
+#[derive(Debug)]
+pub(crate) struct ActiveRequest(Arc<ConnectionPermit>);
+
+/// Why a connection is not admitted.
+enum Refused {
+    /// The maximum is reached, and no connection is idle.
+    Full,
+    /// The client has reached its maximum, and none of its connections is idle.
+    ClientFull,
+}
+
+impl Connections {
+    pub(crate) fn new(max: usize, max_per_client: usize, trust: Trust) -> Arc<Self> {
+        Arc::new(Self {
+            max,
+            max_per_client,
+            trust,
+            created: Instant::now(),
+            open: Mutex::default(),
+            changed: Notify::new(),
+            replaced: Count::default(),
+            rejected: Count::default(),
+        })
+    }
+
+    /// Admits a connection from `peer`, and replaces an idle one if a bound is reached. Waits while the maximum is
+    /// reached and no connection is idle. Returns `None` if the client has as many connections as it may have, and none
+    /// of them is idle.
+    pub(crate) async fn admit(self: &Arc<Self>, peer: IpAddr) -> Option<Arc<ConnectionPermit>> {
+        let client = self.trust.client_of_peer(peer);
+        loop {
+            let mut changed = pin!(self.changed.notified());
+            // A change between the attempt and the wait is not lost.
+            changed.as_mut().enable();
+            match self.try_admit(client) {
+                Ok(permit) => return Some(permit),
+                Err(Refused::Full) => changed.await,
+                Err(Refused::ClientFull) => {
+                    self.rejected.inc();
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// Adds a connection from `peer` whatever the bounds are.
+    pub(crate) fn add(self: &Arc<Self>, peer: IpAddr) -> Arc<ConnectionPermit> {
+        self.insert(self.trust.client_of_peer(peer), &mut self.open.lock())
+    }
+
+    /// Returns the number of open connections.
+    pub(crate) fn count(&self) -> usize {
+        self.open.lock().all.open
+    }
+
+    fn try_admit(
+        self: &Arc<Self>,
+        client: Option<ClientId>,
+    ) -> Result<Arc<ConnectionPermit>, Refused> {
+        let mut open = self.open.lock();
+        if let Some(id) = client
+            && let Some(group) = open.clients.get(&id)
+            && group.open >= self.max_per_client
+        {
+            self.replace_idle(client, &mut open)
+                .ok_or(Refused::ClientFull)?;
+        }
+        if open.all.open >= self.max {
+            self.replace_idle(None, &mut open).ok_or(Refused::Full)?;
+        }
+        Ok(self.insert(client, &mut open))
+    }
+
+    fn insert(
+        self: &Arc<Self>,
+        client: Option<ClientId>,
+        open: &mut OpenConnections,
+    ) -> Arc<ConnectionPermit> {
+        let now = self.now();
+        let state = Arc::new(ConnectionEntry {
+            number: open.next,
+            client,
+            activity: AtomicU64::new(now),
+            listed: AtomicU64::new(now),
+            waker: Mutex::default(),
+        });
+        open.next += 1;
+        for group in open.groups(client) {
+            group.open += 1;
+        }
+        open.list(&state, now);
+        Arc::new(ConnectionPermit {
+            connections: Arc::clone(self),
+            state,
+        })
+    }
+
+    /// Closes the connection of `client`, or of all clients, that has been idle longest. Returns `None` if none is idle.
+    fn replace_idle(&self, client: Option<ClientId>, open: &mut OpenConnections) -> Option<()> {
+        loop {
+            let group = match client {
+                Some(client) => open.clients.get(&client)?,
+                None => &open.all,
+            };
+            let (&(listed, _), state) = group.idle.first_key_value()?;
+            let state = Arc::clone(state);
+            let exchanged = |from, to| {
+                let exchanged =
+                    state
+                        .activity
+                        .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
+                exchanged.err()
+            };
+            match exchanged(listed, REPLACED) {
+                None => {
+                    open.remove(&state);
+                    self.replaced.inc();
+                    let waker = state.waker.lock().take();
+                    if let Some(waker) = waker {
+                        waker.wake();
+                    }
+                    return Some(());
+                }
+                Some(busy) if busy & BUSY != 0 => {
+                    // If a request has begun or ended meanwhile, the next round reads the state again.
+                    if exchanged(busy, busy | UNLISTED).is_none() {
+                        open.unlist(&state);
+                    }
+                }
+                Some(since) => {
+                    open.unlist(&state);
+                    open.list(&state, since);
+                }
+            }
+        }
+    }
+
+    fn now(&self) -> u64 {
+        u64::try_from(self.created.elapsed().as_micros()).map_or(REQUESTS, |now| now.min(REQUESTS))
+    }
+}
+
+impl OpenConnections {
+    fn groups(&mut self, client: Option<ClientId>) -> impl Iterator<Item = &mut ConnectionGroup> {
+        let client = client.map(|client| self.clients.entry(client).or_default());
+        client.into_iter().chain([&mut self.all])
+    }
+
+    fn list(&mut self, state: &Arc<ConnectionEntry>, since: u64) {
+        state.listed.store(since, Ordering::Relaxed);
+        for group in self.groups(state.client) {
+            group.idle.insert((since, state.number), Arc::clone(state));
+        }
+    }
+
+    fn unlist(&mut self, state: &ConnectionEntry) {
+        let listed = state.listed.load(Ordering::Relaxed);
+        for group in self.groups(state.client) {
+            group.idle.remove(&(listed, state.number));
+        }
+    }
+
+    fn remove(&mut self, state: &ConnectionEntry) {
+        self.unlist(state);
+        for group in self.groups(state.client) {
+            group.open -= 1;
+        }
+        if let Some(client) = state.client
+            && self.clients.get(&client).is_some_and(|it| it.open == 0)
+        {
+            self.clients.remove(&client);
+        }
+    }
+}
+
+impl ConnectionPermit {
+    /// Marks the start of a request. Returns `None` if another connection has replaced this one, which then closes.
+    pub(crate) fn begin(self: &Arc<Self>) -> Option<ActiveRequest> {
+        let begun =
+            self.state
+                .activity
+                .fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| match state {
+                    REPLACED => None,
+                    busy if busy & BUSY != 0 => Some(busy + 1),
+                    _idle_since => Some(BUSY | 1),
+                });
+        begun.ok().map(|_| ActiveRequest(Arc::clone(self)))
+    }
+
+    /// Waits until another connection replaces this one. Only one task may wait, because the future stores only the
+    /// waker of its first poll.
+    pub(crate) fn replaced(&self) -> impl Future<Output = ()> {
+        let mut is_registered = false;
+        poll_fn(move |cx| {
+            if !is_registered {
+                *self.state.waker.lock() = Some(cx.waker().clone());
+                is_registered = true;
+            }
+            match self.state.activity.load(Ordering::Acquire) {
+                REPLACED => Poll::Ready(()),
+                _ => Poll::Pending,
+            }
+        })
+    }
+}
+
+impl Drop for ConnectionPermit {
+    fn drop(&mut self) {
+        let mut open = self.connections.open.lock();
+        if self.state.activity.load(Ordering::Acquire) != REPLACED {
+            open.remove(&self.state);
+        }
+        drop(open);
+        self.connections.changed.notify_one();
+    }
+}
+
+impl Drop for ActiveRequest {
+    fn drop(&mut self) {
+        let ConnectionPermit { connections, state } = &*self.0;
+        let now = connections.now();
+        let ended = |state| match state & REQUESTS {
+            1 => now,
+            _ => state - 1,
+        };
+        let before = state
+            .activity
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |it| Some(ended(it)));
+        let before = before.unwrap_or_else(|state| state);
+        if before & REQUESTS == 1 && before & UNLISTED != 0 {
+            connections.open.lock().list(state, now);
+            connections.changed.notify_one();
+        }
+    }
+}
+
+#[cfg(test)]
+impl ConnectionPermit {
+    /// Returns the permit of a connection that no other can replace.
+    pub(crate) fn alone() -> Arc<Self> {
+        let peer = IpAddr::from([192, 0, 2, 1]);
+        Connections::new(1, 1, Trust::default()).add(peer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    const A: &str = "192.0.2.1";
+    const B: &str = "192.0.2.2";
+
+    fn connections(max: usize, max_per_client: usize) -> Arc<Connections> {
+        let proxies = vec!["198.51.100.0/24".parse().unwrap()];
+        Connections::new(max, max_per_client, Trust::new(proxies, Vec::new(), 64))
+    }
+
+    /// Opens a connection 1 ms after the previous one. Fails if it has to wait.
+    async fn open(connections: &Arc<Connections>, peer: &str) -> Option<Arc<ConnectionPermit>> {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let admitted = connections.admit(peer.parse().unwrap()).now_or_never();
+        admitted.expect("the connection does not wait")
+    }
+
+    fn is_replaced(permit: &ConnectionPermit) -> bool {
+        permit.replaced().now_or_never().is_some()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn at_the_maximum_the_connection_that_is_idle_longest_is_replaced() {
+        let connections = connections(4, 4);
+        let mut permits = Vec::new();
+        for _ in 0..4 {
+            permits.push(open(&connections, A).await.unwrap());
+        }
+        // 0 is busy, 1 was used last, 2 has two requests of which one has ended, 3 has been silent.
+        let held = permits[0].begin().unwrap();
+        let first = permits[2].begin().unwrap();
+        let second = permits[2].begin().unwrap();
+        drop(first);
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        drop(permits[1].begin().unwrap());
+        let replaced = |permits: &[Arc<ConnectionPermit>]| -> Vec<bool> {
+            permits.iter().map(|permit| is_replaced(permit)).collect()
+        };
+        let _new = open(&connections, B).await.unwrap();
+        assert_eq!(replaced(&permits), [false, false, false, true]);
+        assert!(permits[3].begin().is_none());
+        let _new = open(&connections, B).await.unwrap();
+        assert_eq!(replaced(&permits), [false, true, false, true]);
+        // A connection is idle again after its last request.
+        drop((held, second));
+        assert_eq!((connections.count(), connections.replaced.get()), (4, 2));
+        permits.clear();
+        assert_eq!(connections.count(), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_waits_until_one_is_idle_or_ends() {
+        let connections = connections(1, 4);
+        let mut permit = open(&connections, A).await.unwrap();
+        for ends in [false, true] {
+            let request = permit.begin().unwrap();
+            let waiting = tokio::spawn({
+                let connections = Arc::clone(&connections);
+                async move { connections.admit(B.parse().unwrap()).await }
+            });
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            assert!(!waiting.is_finished());
+            drop(request);
+            if ends {
+                drop(permit);
+            }
+            permit = waiting.await.unwrap().unwrap();
+            assert_eq!(connections.count(), 1);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_at_its_maximum_loses_its_own_idle_connection_or_the_new_one() {
+        let connections = connections(8, 2);
+        for (peer, same_client) in [
+            (A, A),
+            ("2001:db8:0:1::1", "2001:db8:0:1::2"),
+            ("::ffff:192.0.2.9", "192.0.2.9"),
+        ] {
+            let other = open(&connections, B).await.unwrap();
+            let first = open(&connections, peer).await.unwrap();
+            let second = open(&connections, same_client).await.unwrap();
+            let third = open(&connections, same_client).await.unwrap();
+            let replaced = [&other, &first, &second, &third].map(|permit| is_replaced(permit));
+            assert_eq!(replaced, [false, true, false, false], "{peer}");
+            let _requests = [second.begin().unwrap(), third.begin().unwrap()];
+            let rejected = connections.rejected.get();
+            assert!(open(&connections, peer).await.is_none(), "{peer}");
+            assert_eq!(connections.rejected.get(), rejected + 1);
+        }
+        let mut of_proxy = Vec::new();
+        for _ in 0..8 {
+            of_proxy.push(open(&connections, "198.51.100.1").await.unwrap());
+        }
+        assert!(!of_proxy.iter().any(|permit| is_replaced(permit)));
+        drop(of_proxy);
+        assert_eq!(connections.count(), 0);
+        assert!(connections.open.lock().clients.is_empty());
+    }
+}
