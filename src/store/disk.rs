@@ -61,6 +61,7 @@ use self::store_dir::StoreDir;
 use self::totals::StoreStats;
 use self::writer::{ClaimEnd, Op, Writer};
 use super::capacity::StoreCapacity;
+use super::capacity_use::{Bound, CapacityUse, ForgottenKeys, UseSamples};
 use super::health::Health;
 use super::in_flight::InFlightTable;
 use crate::clock::Clock;
@@ -135,6 +136,9 @@ struct DiskStoreState {
     recent: Cache<RecordId, RecentResponse>,
     store_clock: StoreClock,
     stats: StoreStats,
+    max_keys: u64,
+    use_samples: UseSamples,
+    forgotten: ForgottenKeys,
 }
 
 /// A completed idempotency record in the response cache.
@@ -188,6 +192,11 @@ impl DiskRecords {
         self.0.shared.health.health()
     }
 
+    /// Returns the use of `max_keys`.
+    pub(crate) fn capacity_use(&self) -> CapacityUse {
+        self.0.shared.capacity_use()
+    }
+
     /// Closes the store for all clones: stores the operations that were submitted before, and unlocks the directory.
     /// Later operations fail. Blocks until the store is closed.
     pub fn close(&self) {
@@ -225,7 +234,15 @@ impl DiskStoreState {
             recent,
             store_clock: StoreClock::new(clock),
             stats: StoreStats::default(),
+            max_keys: capacity.max_keys as u64,
+            use_samples: UseSamples::new(Bound::MaxKeys),
+            forgotten: ForgottenKeys::default(),
         }
+    }
+
+    fn capacity_use(&self) -> CapacityUse {
+        let now = Duration::from_millis(self.store_clock.now().0);
+        self.use_samples.add(now, self.stats.keys(), self.max_keys)
     }
 
     fn max_response(&self) -> u64 {
@@ -384,7 +401,13 @@ impl Records for DiskRecords {
 
     fn counts(&self) -> RecordCounts {
         let shared = &self.0.shared;
-        shared.stats.counts(shared.in_flight.len())
+        let now = Duration::from_millis(shared.store_clock.now().0);
+        let longest_ttl = shared.stats.longest_ttl();
+        RecordCounts {
+            forgotten: shared.forgotten.count(),
+            effective_ttl: shared.forgotten.effective_ttl(now, longest_ttl),
+            ..shared.stats.counts(shared.in_flight.len())
+        }
     }
 }
 
