@@ -1,6 +1,8 @@
 //! `tidegate serve`: runs the gateway until it receives SIGTERM or SIGINT. SIGHUP does not end it, because operators send
 //! SIGHUP to reload a configuration, and a lost terminal must not stop the gateway.
 
+mod memory;
+
 use std::net::{SocketAddr, TcpListener};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -89,6 +91,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     {
         tracing::warn!(location = %format_args!("{file}:{line}:{column}"), help, "{title}");
     }
+    memory::log_worst_case(&policy);
     let running = RunningGateway::start(policy, OnHangup::Ignore)?;
     running.log_addresses();
     running.run_until_stopped()?;

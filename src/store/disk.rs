@@ -77,6 +77,14 @@ pub(crate) use store_dir::StoreDirError;
 /// Maximum size of the cache of recent responses, in bytes.
 const CACHE_BYTES: u64 = 64 << 20;
 
+/// Approximate memory of an idempotency key in bytes: its entry in the queues of ended records (48 bytes, up to 144 while
+/// a queue grows), the key count of its client (up to 34), and the filters and indexes of fjall (about 10).
+pub(crate) const BYTES_PER_KEY: u64 = 200;
+
+/// Memory of the store besides its keys, in bytes: the caches of responses and of fjall, and up to 4 memtables for each
+/// keyspace.
+pub(crate) const FIXED_BYTES: u64 = CACHE_BYTES + (160 << 20);
+
 /// Maximum duration of an operation of the writer thread. After this time the caller receives an error, and the disk is
 /// reported as failed.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(10);

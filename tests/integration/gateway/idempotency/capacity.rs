@@ -116,6 +116,33 @@ async fn a_full_store_rejects_new_keys_and_replays_the_others() {
 }
 
 #[tokio::test]
+async fn a_full_store_forgets_old_keys_and_readyz_and_metrics_mention_it() {
+    let upstream = numbered_executions();
+    let gateway = Gateway::keyed("")
+        .with_section("[store]\nmax_keys = 10\nmin_ttl = \"1ms\"")
+        .upstream(&upstream)
+        .start();
+    let client = gateway.client();
+    let readyz = async || gateway.admin().get("/readyz").send().await.text();
+    assert_eq!(readyz().await, "ready\n");
+    for key in 1..=100 {
+        assert_execution(&send(&client, key).await, key);
+    }
+    let text = readyz().await;
+    assert!(
+        text.starts_with("ready\nidempotency keys: 90 % of max_keys in use, full in: "),
+        "{text}"
+    );
+    for (metric, value) in [("keys", 9), ("keys_max", 10), ("forgotten_total", 91)] {
+        let found: u64 = gateway
+            .admin()
+            .metric(&format!("idempotency_{metric}"))
+            .await;
+        assert_eq!(found, value, "{metric}");
+    }
+}
+
+#[tokio::test]
 async fn evicted_responses_become_tombstones_and_nothing_is_executed_twice() {
     const KEYS: usize = 64;
     let upstream = Upstream::with(|received| async move {
