@@ -75,13 +75,12 @@ impl UseSamples {
     /// Adds a sample if one is due, and logs a warning if it reaches a level. Returns the use with its projection.
     pub(super) fn add(&self, at: Duration, used: u64, max: u64) -> CapacityUse {
         let mut state = self.state.lock();
-        let reached = self
-            .is_due(at)
-            .then(|| state.add(at, used, max))
-            .inspect(|_| {
-                self.due
-                    .store(millis(at + SAMPLE_INTERVAL), Ordering::Relaxed)
-            });
+        let mut reached = None;
+        if self.is_due(at) {
+            let due = millis(at + SAMPLE_INTERVAL);
+            self.due.store(due, Ordering::Relaxed);
+            reached = state.add(at, used, max);
+        }
         let (bound, full_in) = (self.bound, state.full_in(at, used, max));
         drop(state);
         let capacity_use = CapacityUse {
@@ -90,7 +89,7 @@ impl UseSamples {
             max,
             full_in,
         };
-        if let Some(level) = reached.flatten() {
+        if let Some(level) = reached {
             capacity_use.log(level);
         }
         capacity_use

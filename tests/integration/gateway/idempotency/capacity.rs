@@ -121,6 +121,7 @@ async fn a_full_store_forgets_old_keys_and_readyz_and_metrics_mention_it() {
     let gateway = Gateway::keyed("")
         .with_section("[store]\nmax_keys = 10\nmin_ttl = \"1ms\"")
         .upstream(&upstream)
+        .admin()
         .start();
     let client = gateway.client();
     let readyz = async || gateway.admin().get("/readyz").send().await.text();

@@ -254,9 +254,9 @@ impl Observed {
         let half = self.half.unwrap();
         // The store of one caller stops at 80 %, after three fifths of the time from 50 % to 100 %.
         let actual = if callers == 1 {
-            (self.four_fifths.unwrap() - half).mul_f64(5.0 / 3.0)
+            self.four_fifths.unwrap().abs_diff(half).mul_f64(5.0 / 3.0)
         } else {
-            self.full.unwrap() - half
+            self.full.unwrap().abs_diff(half)
         };
         let stated = self.full_in.unwrap();
         let tolerance = Duration::from_secs(3) + actual / 2;
