@@ -129,6 +129,10 @@ impl RecordStore {
     }
 
     /// Returns how full the store is; `None` if Redis has no `maxmemory`.
+    #[cfg_attr(
+        not(feature = "redis"),
+        expect(clippy::unnecessary_wraps, reason = "the other stores have a maximum")
+    )]
     pub fn capacity_use(&self) -> Option<CapacityUse> {
         match self {
             Self::Memory(records) => Some(records.capacity_use()),
