@@ -6,7 +6,7 @@ use tidegate::idempotency::RecordCounts;
 use super::{
     assert_execution, assert_problem, assert_replay_of, numbered_executions, numbered_on_permit,
 };
-use crate::support::{Client, Gateway, Upstream, eventually, full};
+use crate::support::{Client, Gateway, Process, Upstream, eventually, full};
 
 async fn send(client: &Client, key: usize) -> crate::support::ClientResponse {
     client.post("/").key(&format!("key-{key}")).send().await
@@ -140,6 +140,26 @@ async fn a_full_store_forgets_old_keys_and_readyz_and_metrics_mention_it() {
             .metric(&format!("idempotency_{metric}"))
             .await;
         assert_eq!(found, value, "{metric}");
+    }
+}
+
+#[test]
+fn serve_warns_if_the_worst_case_exceeds_the_memory_limit() {
+    for (max_keys, message) in [
+        (1_000, "worst-case memory of this configuration"),
+        (
+            1_000_000_000_000_u64,
+            "worst-case memory exceeds the memory limit",
+        ),
+    ] {
+        let gateway = Process::serving(&format!(
+            "[server]\nlisten = \"127.0.0.1:0\"\nmax_buffered = \"64MiB\"\n[store]\nmax_keys = {max_keys}\n\
+             [upstream.api]\nservers = [\"http://127.0.0.1:9\"]\n\
+             [[route]]\nname = \"all\"\npath = \"/\"\nidempotency = {{}}\n"
+        ))
+        .start();
+        gateway.wait_for_line(message);
+        gateway.address();
     }
 }
 
