@@ -67,7 +67,7 @@ define install
 endef
 
 .PHONY: test quick clients lab-clients registry paths lint lint-format lint-clippy lint-features lint-dependencies fmt docs
-.PHONY: crash drain idle bench disk peers peers-clients peers-fleet peers-keyed peers-upstream instructions
+.PHONY: crash drain idle keys bench disk peers peers-clients peers-fleet peers-keyed peers-upstream instructions
 
 test: clients
 	$(call install,$(TEST_NEEDS))
@@ -177,7 +177,7 @@ fmt:
 docs:
 	UPDATE_DOCS=1 $(CARGO) test --locked $(TEST_FEATURES) --lib -- generated_documentation common_mistakes
 
-# `crash`, `drain`, `disk`, `peers` and `instructions` run the production build. Their own code has another profile,
+# `crash`, `drain`, `keys`, `disk`, `peers` and `instructions` run the production build. Their own code has another profile,
 # because their build also builds the gateway, with the features of the tests.
 DIST := $(abspath $(TARGET))/dist/tidegate
 BUILD_DIST := $(CARGO) build --locked --profile dist
@@ -201,6 +201,12 @@ idle: clients
 	$(BUILD_DIST)
 	IDLE_TIDEGATE="$(DIST)" IDLE_ROUNDS="$${IDLE_ROUNDS:-40}" \
 	    $(CARGO) test --locked $(TEST_FEATURES) --test integration gateway::upstreams::idle_python_servers:: -- --nocapture
+
+# The environment variable KEYS_REQUESTS sets the number of requests in each of the four cases.
+keys:
+	$(BUILD_DIST)
+	KEYS_TIDEGATE="$(DIST)" $(CARGO) test --locked $(TEST_FEATURES) --test integration \
+	    gateway::idempotency::full_store:: -- --include-ignored --nocapture --test-threads 1
 
 bench:
 	$(CARGO) bench --locked --features internals --bench decisions

@@ -20,6 +20,7 @@ pub use crate::path::read as read_path;
 pub use crate::route::{AmbiguousPaths, Matcher, PathMode, RouteMatch};
 pub use crate::store::disk::DiskRecords;
 pub use crate::store::memory::MemoryBuckets;
+pub use crate::store::memory::records::{BYTES_PER_KEY, MemoryRecords};
 pub use crate::store::{RecordStore, StoreCapacity};
 pub use crate::throttle::bucket::BucketKind;
 

@@ -3,10 +3,12 @@
 //! The modules `throttle` and `idempotency` define the traits of these stores. This module implements the traits.
 
 mod capacity;
+mod capacity_use;
 #[cfg(feature = "disk")]
 pub(crate) mod disk;
 #[cfg(any(feature = "disk", feature = "redis"))]
 mod encoding;
+mod ended_queues;
 mod health;
 #[cfg(any(feature = "disk", feature = "redis"))]
 mod in_flight;
@@ -30,6 +32,7 @@ use disk::DiskRecords;
 use memory::records::MemoryRecords;
 
 pub use capacity::StoreCapacity;
+pub(crate) use capacity_use::{Bound, CapacityUse};
 pub(crate) use health::{Health, Part};
 pub use open::OpenError;
 pub(crate) use open::OpenStore;
@@ -122,6 +125,21 @@ impl RecordStore {
             Self::Disk(records) => vec![records.health()],
             #[cfg(feature = "redis")]
             Self::Redis(records) => records.health().into(),
+        }
+    }
+
+    /// Returns how full the store is; `None` if Redis has no `maxmemory`.
+    #[cfg_attr(
+        not(feature = "redis"),
+        expect(clippy::unnecessary_wraps, reason = "the other stores have a maximum")
+    )]
+    pub fn capacity_use(&self) -> Option<CapacityUse> {
+        match self {
+            Self::Memory(records) => Some(records.capacity_use()),
+            #[cfg(feature = "disk")]
+            Self::Disk(records) => Some(records.capacity_use()),
+            #[cfg(feature = "redis")]
+            Self::Redis(records) => records.capacity_use(),
         }
     }
 

@@ -29,6 +29,7 @@ pub(crate) fn open(path: &Path) -> BenchResult<DiskRecords> {
     let capacity = StoreCapacity {
         max_keys: 2_000_000,
         max_bytes: 4 << 30,
+        ..StoreCapacity::default()
     };
     Ok(DiskRecords::open(path, capacity, Clock::real())?)
 }

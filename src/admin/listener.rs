@@ -33,7 +33,7 @@ use crate::pipeline::Shared;
 use crate::problem::Problem;
 use crate::scenario::Scenarios;
 use crate::stage_metrics::OPENMETRICS;
-use crate::store::{Health, RecordStore};
+use crate::store::{CapacityUse, Health, RecordStore};
 use crate::upstream::UpstreamState;
 
 /// Timeout of a request to any endpoint except the probes. It expires only if the idempotency store does not respond.
@@ -201,10 +201,13 @@ async fn readyz(State(admin): State<Arc<AdminState>>) -> Response {
             Some(format!("ready, degraded: {}: {}\n", part.name(), degraded?))
         })
         .collect();
+    let capacity_use = admin.records.capacity_use();
+    let capacity_use = capacity_use.filter(CapacityUse::is_notable);
+    let capacity_use = capacity_use.map_or(String::new(), |it| format!("idempotency keys: {it}\n"));
     if degraded.is_empty() {
-        "ready\n".into_response()
+        format!("ready\n{capacity_use}").into_response()
     } else {
-        degraded.concat().into_response()
+        (degraded.concat() + &capacity_use).into_response()
     }
 }
 

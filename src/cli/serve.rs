@@ -2,6 +2,8 @@
 //! operators send SIGHUP to reload a configuration, and a lost terminal must not stop the gateway. Neither do SIGUSR1,
 //! SIGUSR2 and SIGALRM, whose default action ends a process: log rotation that is written for nginx sends SIGUSR1.
 
+mod memory;
+
 use std::net::{SocketAddr, TcpListener};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -90,6 +92,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     {
         tracing::warn!(location = %format_args!("{file}:{line}:{column}"), help, "{title}");
     }
+    memory::log_worst_case(&policy);
     let running = RunningGateway::start(policy, OnHangup::Ignore)?;
     running.log_addresses();
     running.run_until_stopped()?;

@@ -38,7 +38,8 @@ pub struct RecordSettings {
     pub ttl: Duration,
     /// Whether an idempotency key whose outcome is unknown can be claimed again.
     pub on_unknown: OnUnknown,
-    /// Maximum number of unexpired idempotency keys in one scope.
+    /// Maximum number of unexpired idempotency keys in one scope. `NonZeroU32::MAX` means no maximum, because stores
+    /// count the keys of a scope in 32 bits.
     pub max_keys_per_scope: NonZeroU32,
 }
 

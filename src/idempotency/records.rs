@@ -113,6 +113,10 @@ pub struct RecordCounts {
     pub bytes: u64,
     /// Number of stored responses that were evicted since the store was opened.
     pub evictions: u64,
+    /// Number of keys that were forgotten before their TTL since the store was opened, because it was full.
+    pub forgotten: u64,
+    /// How long completed keys are presently kept. `None` if the store has none.
+    pub effective_ttl: Option<Duration>,
 }
 
 /// Error of an operation on the idempotency store.

@@ -171,7 +171,7 @@ impl Default for RecordSettings {
         Self {
             ttl: Duration::from_hours(24),
             on_unknown: OnUnknown::Hold,
-            max_keys_per_scope: NonZeroU32::new(100_000).expect("100,000 is not zero"),
+            max_keys_per_scope: NonZeroU32::MAX,
         }
     }
 }

@@ -10,6 +10,7 @@ use crate::idempotency::{RecordState, Records as _};
 use crate::metrics::{
     Count, KeyOutcome, KeyedMetrics, LatencyHistogram, RouteMetrics, StoreBounds,
 };
+use crate::store::Bound;
 
 impl StageMetrics {
     /// Encodes the outcomes of requests with an idempotency key, and the latency of the idempotency store.
@@ -112,9 +113,30 @@ impl StageMetrics {
                 gauge_value(counts.of(*state)),
             )?;
         }
+        self.encode_capacity(encoder)?;
         if self.records.is_shared() {
             return Ok(());
         }
+        if let Some(effective_ttl) = counts.effective_ttl {
+            gauge(
+                encoder.encode_descriptor(
+                    "idempotency_effective_ttl_seconds",
+                    "How long completed keys are kept: the longest ttl, or less while keys are forgotten early",
+                    None,
+                    MetricType::Gauge,
+                )?,
+                gauge_value(effective_ttl.as_secs()),
+            )?;
+        }
+        counter(
+            encoder.encode_descriptor(
+                "idempotency_forgotten",
+                "Completed keys forgotten before their ttl because the store was full",
+                None,
+                MetricType::Counter,
+            )?,
+            counts.forgotten,
+        )?;
         gauge(
             encoder.encode_descriptor(
                 "idempotency_bytes",
@@ -133,6 +155,38 @@ impl StageMetrics {
             )?,
             counts.evictions,
         )
+    }
+
+    fn encode_capacity(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let Some(capacity_use) = self.records.capacity_use() else {
+            return Ok(());
+        };
+        let names = match capacity_use.bound {
+            Bound::MaxKeys => [
+                ("idempotency_keys", "Stored idempotency keys"),
+                (
+                    "idempotency_keys_max",
+                    "Limit of stored idempotency keys (max_keys)",
+                ),
+            ],
+            Bound::MaxMemory => [
+                (
+                    "redis_memory_bytes",
+                    "Memory in use by Redis, of the fullest server of a cluster",
+                ),
+                (
+                    "redis_memory_bytes_max",
+                    "Memory limit of this Redis server (maxmemory)",
+                ),
+            ],
+        };
+        for ((name, help), value) in names.into_iter().zip([capacity_use.used, capacity_use.max]) {
+            gauge(
+                encoder.encode_descriptor(name, help, None, MetricType::Gauge)?,
+                gauge_value(value),
+            )?;
+        }
+        Ok(())
     }
 
     /// Returns the routes that have a rule for idempotency keys, each with its index.

@@ -1,12 +1,17 @@
 //! The maximum number of idempotency keys in a store in memory or on disk, and the share of it for one client.
 //!
-//! The configured maximum per scope does not stop a caller that invents credentials, because each credential has its
-//! own scope. The share is therefore computed per client. A client is an IPv4 address or IPv6 network, which a caller
-//! cannot invent. The share applies only while the store is nearly full, so a single client can use most of the store.
+//! A store that can accept no further key forgets its oldest completed record or tombstone instead, if that record is
+//! older than `min_ttl`. It forgets one record per new key. This also holds for a client that exceeds its share. The
+//! record can belong to another client: an order of age for each client would cost an index of its own.
+//!
+//! A maximum per scope does not stop a caller that invents credentials, because each credential has its own scope. The
+//! share is therefore computed per client. A client is an IPv4 address or IPv6 network, which a caller cannot invent.
+//! The share applies only while the store is nearly full, so a single client can use most of the store.
 //! In Redis, `maxmemory` bounds all records, and `max_keys_per_client` bounds the keys of one client.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::time::Duration;
 
 use super::memory::BuildIdentityHasher;
 use crate::idempotency::ClientHash;
@@ -18,6 +23,8 @@ pub struct StoreCapacity {
     pub max_keys: usize,
     /// Maximum size of all stored responses, in bytes.
     pub max_bytes: u64,
+    /// How long the key of a completed execution is stored at least. At `max_keys`, the store forgets older ones.
+    pub min_ttl: Duration,
 }
 
 /// Why a store rejects a new idempotency key.
@@ -55,6 +62,7 @@ impl Default for StoreCapacity {
         Self {
             max_keys: 1_000_000,
             max_bytes: 256 << 20,
+            min_ttl: Duration::from_hours(1),
         }
     }
 }

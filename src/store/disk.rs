@@ -61,6 +61,7 @@ use self::store_dir::StoreDir;
 use self::totals::StoreStats;
 use self::writer::{ClaimEnd, Op, Writer};
 use super::capacity::StoreCapacity;
+use super::capacity_use::{Bound, CapacityUse, ForgottenKeys, UseSamples};
 use super::health::Health;
 use super::in_flight::InFlightTable;
 use crate::clock::Clock;
@@ -75,6 +76,14 @@ pub(crate) use store_dir::StoreDirError;
 
 /// Maximum size of the cache of recent responses, in bytes.
 const CACHE_BYTES: u64 = 64 << 20;
+
+/// Approximate memory of an idempotency key in bytes: its entry in the queues of ended records (48 bytes, up to 144 while
+/// a queue grows), the key count of its client (up to 34), and the filters and indexes of fjall (about 10).
+pub(crate) const BYTES_PER_KEY: u64 = 200;
+
+/// Memory of the store besides its keys, in bytes: the caches of responses and of fjall, and up to 4 memtables for each
+/// keyspace.
+pub(crate) const FIXED_BYTES: u64 = CACHE_BYTES + (160 << 20);
 
 /// Maximum duration of an operation of the writer thread. After this time the caller receives an error, and the disk is
 /// reported as failed.
@@ -135,6 +144,9 @@ struct DiskStoreState {
     recent: Cache<RecordId, RecentResponse>,
     store_clock: StoreClock,
     stats: StoreStats,
+    max_keys: u64,
+    use_samples: UseSamples,
+    forgotten: ForgottenKeys,
 }
 
 /// A completed idempotency record in the response cache.
@@ -188,6 +200,11 @@ impl DiskRecords {
         self.0.shared.health.health()
     }
 
+    /// Returns the use of `max_keys`.
+    pub(crate) fn capacity_use(&self) -> CapacityUse {
+        self.0.shared.capacity_use()
+    }
+
     /// Closes the store for all clones: stores the operations that were submitted before, and unlocks the directory.
     /// Later operations fail. Blocks until the store is closed.
     pub fn close(&self) {
@@ -225,7 +242,15 @@ impl DiskStoreState {
             recent,
             store_clock: StoreClock::new(clock),
             stats: StoreStats::default(),
+            max_keys: capacity.max_keys as u64,
+            use_samples: UseSamples::new(Bound::MaxKeys),
+            forgotten: ForgottenKeys::default(),
         }
+    }
+
+    fn capacity_use(&self) -> CapacityUse {
+        let now = Duration::from_millis(self.store_clock.now().0);
+        self.use_samples.add(now, self.stats.keys(), self.max_keys)
     }
 
     fn max_response(&self) -> u64 {
@@ -388,7 +413,13 @@ impl Records for DiskRecords {
 
     fn counts(&self) -> RecordCounts {
         let shared = &self.0.shared;
-        shared.stats.counts(shared.in_flight.len())
+        let now = Duration::from_millis(shared.store_clock.now().0);
+        let longest_ttl = shared.stats.longest_ttl();
+        RecordCounts {
+            forgotten: shared.forgotten.count(),
+            effective_ttl: shared.forgotten.effective_ttl(now, longest_ttl),
+            ..shared.stats.counts(shared.in_flight.len())
+        }
     }
 }
 

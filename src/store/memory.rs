@@ -35,6 +35,9 @@ pub(in crate::store) use self::hashers::BuildIdentityHasher;
 /// Number of shared buckets of each rate limit. They are used for clients that have no bucket of their own.
 pub(crate) const OVERFLOW_BUCKETS: usize = 65_536;
 
+/// Maximum memory of a bucket in bytes, as `tests/memory_use.rs` measures it.
+pub(crate) const BYTES_PER_BUCKET: u64 = 110;
+
 /// Target number of buckets per shard. It is small, so that an eviction locks its shard only for a short time.
 const BUCKETS_PER_SHARD: usize = 4_096;
 

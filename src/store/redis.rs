@@ -39,7 +39,7 @@ use self::records::RedisRecords;
 use self::settings::RedisSettings;
 use crate::clock::Clock;
 use crate::hash_keys::HashKeySource;
-use crate::store::{Health, Part};
+use crate::store::{CapacityUse, Health, Part};
 
 pub(crate) use health::UnusableServer;
 
@@ -154,6 +154,10 @@ impl Redis {
     /// Returns the health of the rate limits and of the idempotency records, in this order.
     pub(crate) fn health(&self) -> [Health; 2] {
         [Part::Limits, Part::Records].map(|part| self.0.state.breaker(part).health())
+    }
+
+    pub(crate) fn capacity_use(&self) -> Option<CapacityUse> {
+        *self.0.state.memory_use.lock()
     }
 
     /// Creates the store of rate limit buckets in this Redis. While Redis does not respond, up to `max_clients` buckets

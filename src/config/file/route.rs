@@ -120,9 +120,9 @@ pub(crate) struct IdempotencySection {
     #[schemars(extend("default" = []))]
     pub(crate) exclude_headers: Vec<HeaderText>,
     /// Maximum number of stored idempotency keys of one caller, as identified by `scope`. Above this number, requests
-    /// with new keys get 429.
-    #[schemars(extend("default" = 100_000))]
-    pub(crate) max_keys_per_scope: NonZeroU32,
+    /// with new keys get 429. Default: no maximum.
+    #[schemars(extend("examples" = [100_000]))]
+    pub(crate) max_keys_per_scope: Option<NonZeroU32>,
 }
 
 /// Whether the gateway handles idempotency keys, and whether a request must have a key.

@@ -72,11 +72,16 @@ pub(crate) struct StoreSection {
     /// number, buckets that have all their tokens are evicted, which changes nothing for their clients.
     #[schemars(range(min = 1), extend("default" = 1_000_000))]
     pub(crate) max_clients: usize,
-    /// With `memory` and `disk`: maximum number of stored idempotency keys. At this number, a request with a new key
-    /// gets 503. While more than 80 % are in use, a client
-    /// with more than 10 % of this number gets 429 for requests with new keys.
+    /// With `memory` and `disk`: maximum number of stored idempotency keys. At this number, each new key replaces the
+    /// oldest completed one that is older than `min_ttl`. If there is none, a request with a new key gets 503. While
+    /// more than 80 % are in use, the same applies to a client with more than 10 % of this number, with 429 instead of
+    /// 503.
     #[schemars(range(min = 1), extend("default" = 1_000_000))]
     pub(crate) max_keys: Setting<usize>,
+    /// With `memory` and `disk`: how long the key of a completed request is stored at least, even if the store is full.
+    /// With a value of at least `ttl` of a route, its keys are never forgotten early.
+    #[schemars(extend("default" = "1h"))]
+    pub(crate) min_ttl: Setting<Timeout>,
     /// With `memory` and `disk`: maximum total size of the stored responses. At this size, the oldest responses are
     /// evicted, and duplicate requests get 409 instead of these responses. Default: 256MiB in memory, 4GiB on disk.
     #[schemars(extend("examples" = ["256MiB"], "minimum" = 1))]

@@ -3,6 +3,8 @@
 //! Contradictions are errors, also with `mode = "off"`, because a user can enable the table again. Warnings are
 //! reported only if `mode` is not "off".
 
+use std::num::NonZeroU32;
+
 use http::header::COOKIE;
 use http::{HeaderName, Method, StatusCode};
 
@@ -75,7 +77,7 @@ fn rule(table: &IdempotencySection, findings: &mut Findings) -> Option<KeyRule> 
         settings: RecordSettings {
             ttl: table.ttl.0,
             on_unknown: table.on_unknown,
-            max_keys_per_scope: table.max_keys_per_scope,
+            max_keys_per_scope: table.max_keys_per_scope.unwrap_or(NonZeroU32::MAX),
         },
         in_flight,
         on_server_error: table.on_server_error,

@@ -41,6 +41,7 @@ pub(super) fn resolve(
     StoreSettings {
         capacity: StoreCapacity {
             max_keys: section.max_keys.value,
+            min_ttl: section.min_ttl.value.0,
             max_bytes: section
                 .max_bytes
                 .as_ref()
@@ -140,8 +141,13 @@ fn report_unused_keys(section: &StoreSection, findings: &mut Findings) {
         return;
     }
     let keys = section.max_keys.span.as_ref();
+    let min_ttl = section.min_ttl.span.as_ref();
     let bytes = section.max_bytes.as_ref().map(|bytes| &bytes.span);
-    for (key, span) in [("max_keys", keys), ("max_bytes", bytes)] {
+    for (key, span) in [
+        ("max_keys", keys),
+        ("min_ttl", min_ttl),
+        ("max_bytes", bytes),
+    ] {
         if let Some(span) = span {
             findings.error(
                 span,
@@ -155,6 +161,7 @@ fn report_unused_keys(section: &StoreSection, findings: &mut Findings) {
 #[cfg(test)]
 mod tests {
     use std::path::PathBuf;
+    use std::time::Duration;
 
     use super::*;
     use crate::config::{Environment, Overrides, parse};
@@ -183,15 +190,16 @@ mod tests {
         let path = PathBuf::from("data/gate");
         assert_eq!(disk.backend, Backend::Disk { path });
         let capacity = StoreCapacity {
-            max_keys: 1_000_000,
             max_bytes: 4 << 30,
+            ..StoreCapacity::default()
         };
         assert_eq!(disk.capacity, capacity);
 
-        let configured = settings("max_keys = 7\nmax_bytes = \"1KiB\"");
+        let configured = settings("max_keys = 7\nmin_ttl = \"5s\"\nmax_bytes = \"1KiB\"");
         let capacity = StoreCapacity {
             max_keys: 7,
             max_bytes: 1024,
+            min_ttl: Duration::from_secs(5),
         };
         assert_eq!(configured.capacity, capacity);
     }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use self::replies::{PendingEnd, PendingReplies};
 use super::claim_admission::ClaimAdmission;
-use super::engine::{Changes, Durability, Engine, ExpiryKey};
+use super::engine::{Changes, Durability, EndedRecords, Engine, ExpiryKey};
 use super::record::{DiskRecord, StoredClaim};
 use super::totals::StoreTotals;
 use super::writer::{ClaimEnd, Op, send_reply};
@@ -32,8 +32,6 @@ pub(super) struct Batch<'a> {
     last_claim: &'a mut u64,
     admission: &'a mut ClaimAdmission,
     capacity: StoreCapacity,
-    /// The last expired record that was dropped. The expiry index has no entry before this record.
-    swept: Option<ExpiryKey>,
     now: Timestamp,
     changes: Changes<'a>,
     durability: Durability,
@@ -43,6 +41,10 @@ pub(super) struct Batch<'a> {
     /// Number of idempotency keys of each client, including the changes of this batch. If the batch fails, the writer
     /// thread counts the keys again.
     clients: &'a mut ClientCounts,
+    /// Ended records of earlier batches. If the batch fails, the writer thread reads them again.
+    ended: &'a mut EndedRecords,
+    stored: Vec<(Timestamp, Duration, bool, ExpiryKey)>,
+    forgotten_bytes: u64,
     /// Ids of the records that the batch changes.
     changed: HashSet<RecordId>,
     /// Size of all responses in the batch, in bytes.
@@ -52,6 +54,9 @@ pub(super) struct Batch<'a> {
 
 /// The result of a commit, and the replies that now have to be sent.
 pub(super) struct BatchResult {
+    /// Records of the batch for the queues of ended records: end, TTL, whether they can be forgotten, key.
+    pub(super) stored: Vec<(Timestamp, Duration, bool, ExpiryKey)>,
+    pub(super) forgotten_bytes: u64,
     pub(super) outcome: Result<StoreTotals, StoreError>,
     pub(super) replies: PendingReplies,
 }
@@ -66,9 +71,9 @@ impl<'a> Batch<'a> {
         shared: &'a DiskStoreState,
         totals: StoreTotals,
         capacity: StoreCapacity,
-        swept: Option<ExpiryKey>,
         last_claim: &'a mut u64,
         clients: &'a mut ClientCounts,
+        ended: &'a mut EndedRecords,
         admission: &'a mut ClaimAdmission,
         owner: &'a Weak<WriterHandle>,
     ) -> Self {
@@ -79,13 +84,15 @@ impl<'a> Batch<'a> {
             last_claim,
             admission,
             capacity,
-            swept,
             now: shared.store_clock.now(),
             changes: engine.changes(),
             durability: Durability::Engine,
             totals,
             scopes: HashMap::new(),
             clients,
+            ended,
+            stored: Vec::new(),
+            forgotten_bytes: 0,
             changed: HashSet::new(),
             bytes: 0,
             replies: PendingReplies::default(),
@@ -180,20 +187,28 @@ impl<'a> Batch<'a> {
         }
         let keys = self.keys_of(request.id.scope)?;
         if request.settings.is_scope_full(keys) {
-            return Ok(Claim::ScopeFull {
-                min_wait: self.next_expiry()?,
-            });
+            let next = self.ended.next_expiry();
+            let min_wait = next.map_or(Duration::ZERO, |next| next.since(self.now));
+            return Ok(Claim::ScopeFull { min_wait });
         }
-        match self
-            .capacity
-            .admit(self.totals.keys, self.clients.held(request.client))
+        let held = self.clients.held(request.client);
+        if let Err(full) = self.capacity.admit(self.totals.keys, held)
+            && (self.has_expired() || !self.forget_oldest()?)
         {
-            Ok(()) => {}
-            Err(Full::Store) => return Ok(Claim::StoreFull),
-            Err(Full::Client(limit)) => {
-                let min_wait = self.next_expiry()?;
-                return Ok(Claim::ClientFull { limit, min_wait });
-            }
+            return Ok(match full {
+                Full::Store => Claim::StoreFull,
+                Full::Client(limit) => {
+                    let forgettable = self.ended.next_forgettable(self.capacity.min_ttl);
+                    let next = self
+                        .ended
+                        .next_expiry()
+                        .into_iter()
+                        .chain(forgettable)
+                        .min();
+                    let min_wait = next.map_or(Duration::ZERO, |next| next.since(self.now));
+                    Claim::ClientFull { limit, min_wait }
+                }
+            });
         }
         self.admission.admit(Instant::now())?;
         self.scopes.insert(request.id.scope, keys + 1);
@@ -296,6 +311,13 @@ impl<'a> Batch<'a> {
             };
             let weight = self.changes.put_record(request.id, &record);
             self.totals.add(state, weight);
+            let key = ExpiryKey {
+                expires,
+                id: request.id,
+            };
+            let can_forget = state != RecordState::Unknown;
+            self.stored
+                .push((self.now, request.settings.ttl, can_forget, key));
         } else {
             self.subtract_key(request.id.scope, request.client);
         }
@@ -343,17 +365,31 @@ impl<'a> Batch<'a> {
         }
     }
 
-    fn next_expiry(&self) -> Result<Duration, StoreError> {
-        match self.engine.expiries(self.swept).next() {
-            None => Ok(Duration::ZERO),
-            Some(next) => Ok(next?.0.expires.since(self.now)),
+    /// Removes the oldest completed record or tombstone, if it is older than `min_ttl`. Returns whether it removed one.
+    fn forget_oldest(&mut self) -> Result<bool, StoreError> {
+        while let Some((since, key)) = self.ended.pop_oldest(self.now, self.capacity.min_ttl) {
+            // A record that this batch changes has expired and is already replaced.
+            if self.changed.contains(&key.id) {
+                continue;
+            }
+            if let Some(entry) = self.engine.expiry(key)? {
+                self.remove(key.id, key.expires, entry.state, entry.weight);
+                self.subtract_key(key.id.scope, ClientHash(entry.client));
+                self.forgotten_bytes += entry.weight;
+                self.shared.recent.invalidate(&key.id);
+                let now = Duration::from_millis(self.now.0);
+                self.shared.forgotten.add(now, self.now.since(since));
+                return Ok(true);
+            }
         }
+        Ok(false)
     }
 
     /// Returns whether the disk has a record that has expired but was not dropped yet.
     fn has_expired(&self) -> bool {
-        let next = self.engine.expiries(self.swept).next();
-        matches!(next, Some(Ok((key, _))) if key.expires <= self.now)
+        self.ended
+            .next_expiry()
+            .is_some_and(|next| next <= self.now)
     }
 
     /// Commits all changes with the highest durability that any of them requires. Writes nothing if there are no
@@ -361,6 +397,8 @@ impl<'a> Batch<'a> {
     pub(super) fn commit(mut self) -> BatchResult {
         if self.changed.is_empty() {
             return BatchResult {
+                stored: self.stored,
+                forgotten_bytes: 0,
                 outcome: Ok(self.totals),
                 replies: self.replies,
             };
@@ -378,6 +416,8 @@ impl<'a> Batch<'a> {
         }
         let store_clock = &self.shared.store_clock;
         BatchResult {
+            stored: self.stored,
+            forgotten_bytes: self.forgotten_bytes,
             outcome: self
                 .changes
                 .commit(self.totals, store_clock, self.durability),

@@ -29,6 +29,7 @@ use super::record::{DiskRecord, StoredClaim, state_code};
 use super::totals::StoreTotals;
 use crate::idempotency::{ClientHash, Fingerprint, RecordId, RecordState, ScopeHash, StoreError};
 use crate::store::capacity::ClientCounts;
+use crate::store::ended_queues::EndedQueues;
 
 pub(super) use self::changes::{Changes, Durability};
 pub(super) use self::resync::resync;
@@ -95,6 +96,10 @@ pub(super) struct ExpiryEntry {
 }
 
 pub(super) type EngineResult<T> = Result<T, StoreError>;
+
+/// The records of the expiry index, in memory. The writer thread takes old records from here and never scans the index
+/// for them, because a scan would read the removed entries that fjall has not compacted yet.
+pub(super) type EndedRecords = EndedQueues<Timestamp, ExpiryKey>;
 
 impl Engine {
     /// Opens the database at `path`, and creates it if it does not exist. If `used` is `true`, batches of this database
@@ -278,20 +283,30 @@ impl Engine {
         let from = after.map_or([0; 40], ExpiryKey::to_bytes);
         self.expiries.range(from..).map(|entry| {
             let (name, bytes) = entry.into_inner().map_err(engine_error)?;
-            let entry = postcard::from_bytes(&bytes).map_err(|error| {
-                StoreError::new(format_args!(
-                    "an entry of the expiry index is damaged: {error}"
-                ))
-            })?;
-            Ok((ExpiryKey::from_bytes(&name)?, entry))
+            Ok((ExpiryKey::from_bytes(&name)?, decode_expiry(&bytes)?))
         })
     }
 
-    /// Adds one to the key count of a client for each of its records. Reads only the expiry index, because records
-    /// contain responses and are much larger. After an error, records in the rest of the index are not counted.
-    pub(super) fn count_clients(&self, clients: &mut ClientCounts) -> EngineResult<()> {
+    /// Returns the entry of a record in the expiry index, or `None` if the record was removed.
+    pub(super) fn expiry(&self, key: ExpiryKey) -> EngineResult<Option<ExpiryEntry>> {
+        let bytes = self.expiries.get(key.to_bytes()).map_err(engine_error)?;
+        bytes.map(|bytes| decode_expiry(&bytes)).transpose()
+    }
+
+    /// Adds each record to the key count of its client and to the queues of ended records. Reads only the expiry index,
+    /// because records contain responses and are much larger. After an error, records in the rest of the index are not
+    /// added.
+    pub(super) fn load_index(
+        &self,
+        clients: &mut ClientCounts,
+        ended: &mut EndedRecords,
+    ) -> EngineResult<()> {
         for entry in self.expiries(None) {
-            clients.add(ClientHash(entry?.1.client));
+            let (key, entry) = entry?;
+            clients.add(ClientHash(entry.client));
+            let since = Timestamp(entry.since);
+            let ttl = key.expires.since(since);
+            ended.push(since, ttl, entry.state != RecordState::Unknown, key);
         }
         Ok(())
     }
@@ -393,6 +408,14 @@ impl ExpiryEntry {
     }
 }
 
+fn decode_expiry(bytes: &[u8]) -> EngineResult<ExpiryEntry> {
+    postcard::from_bytes(bytes).map_err(|error| {
+        StoreError::new(format_args!(
+            "an entry of the expiry index is damaged: {error}"
+        ))
+    })
+}
+
 fn id(name: &[u8]) -> EngineResult<RecordId> {
     let name = name.try_into();
     name.map(RecordId::from_bytes).map_err(|_| {
@@ -476,7 +499,9 @@ mod tests {
         for attempt in 1..=3 {
             let mut clients = ClientCounts::default();
             let began = Instant::now();
-            engine.count_clients(&mut clients).unwrap();
+            engine
+                .load_index(&mut clients, &mut EndedRecords::default())
+                .unwrap();
             println!("count {attempt}: {:?}", began.elapsed());
             assert_eq!(clients.held(ClientHash(7)), 1_000);
         }

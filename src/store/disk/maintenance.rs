@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::Timestamp;
-use super::engine::{Durability, Engine, ExpiryKey};
+use super::engine::{Durability, EndedRecords, Engine, ExpiryKey};
 use super::record::DiskRecord;
 use super::totals::StoreTotals;
 use super::writer::{EngineState, Writer};
@@ -31,9 +31,6 @@ const LOG_INTERVAL: Duration = Duration::from_mins(1);
 /// Progress of maintenance in the expiry index, and times of the last runs.
 #[derive(Default)]
 pub(super) struct Maintenance {
-    /// The last expired record that was dropped. The expiry index has no entry before this record. `None` if no record
-    /// was dropped since the engine was opened.
-    swept: Option<ExpiryKey>,
     /// The last record that was checked for eviction. The next check starts at this record. `None` if the next check
     /// starts at the beginning of the expiry index.
     evicted: Option<ExpiryKey>,
@@ -71,9 +68,9 @@ impl Maintenance {
         }
     }
 
-    /// Returns the last expired record that was dropped. The expiry index has no entry before this record.
-    pub(super) fn swept(&self) -> Option<ExpiryKey> {
-        self.swept
+    /// Counts bytes of removed records towards the next compaction.
+    pub(super) fn count_dropped(&mut self, bytes: u64) {
+        self.dropped += bytes;
     }
 
     /// Makes maintenance due, so that it runs after the next batch.
@@ -141,14 +138,15 @@ impl Writer {
         totals.batches += 1;
         let totals = changes.commit(totals, &self.shared.store_clock, Durability::Disk)?;
         // The keys are counted after the commit, so that the expiry index contains the records of resolved claims.
-        let unreadable = engine.count_clients(&mut clients).err();
+        let mut ended = EndedRecords::default();
+        let unreadable = engine.load_index(&mut clients, &mut ended).err();
         self.clients = clients;
+        self.ended = ended;
         if let Some(error) = unreadable {
             self.log_unreadable(&error);
         }
         self.orphaned_claims.clear();
         self.shared.in_flight.clear_lost(&active);
-        self.maintenance.swept = None;
         self.maintenance.evicted = None;
         self.acknowledge(totals);
         self.shared.lookup.set(Some(&engine));
@@ -173,7 +171,8 @@ impl Writer {
     /// and the affected records stay unchanged.
     pub(super) fn maintain(&mut self) {
         self.maintenance.last = Some(Instant::now());
-        let written = self.sweep().and_then(|_| self.evict_responses());
+        self.shared.capacity_use();
+        let written = self.sweep().and_then(|()| self.evict_responses());
         if let Err(reason) = written {
             self.close_failed_engine(reason);
             return;
@@ -201,41 +200,44 @@ impl Writer {
     pub(super) fn sweep_all(&mut self) {
         loop {
             match self.sweep() {
-                Ok(CHUNK) => {}
-                Ok(_) => return,
+                Ok(()) if self.maintenance.has_backlog => {}
+                Ok(()) => return,
                 Err(reason) => return self.close_failed_engine(reason),
             }
         }
     }
 
-    /// Drops up to [`CHUNK`] expired records and returns how many it dropped. Fails only if a write fails. A read error
-    /// is logged.
-    fn sweep(&mut self) -> Result<usize, StoreError> {
+    /// Drops up to [`CHUNK`] expired records. Fails only if a write fails. A read error is logged, and the record stays
+    /// until the engine is opened again.
+    fn sweep(&mut self) -> Result<(), StoreError> {
         self.maintenance.has_backlog = false;
         let EngineState::Open(engine) = &self.state else {
-            return Ok(0);
+            return Ok(());
         };
         let now = self.shared.store_clock.now();
         let mut totals = self.totals;
         let mut changes = engine.changes();
         let mut freed: HashMap<ScopeHash, u32> = HashMap::new();
-        let mut dropped = 0;
+        let mut checked = 0;
+        let mut dropped = HashSet::new();
         let mut unreadable = None;
-        let mut last = self.maintenance.swept;
-        // The scan starts after the last dropped record, so that the engine does not read all removed entries again.
-        for entry in engine.expiries(last) {
-            let (key, entry) = match entry {
-                Ok(entry) => entry,
+        while checked < CHUNK
+            && let Some(key) = self.ended.pop_expired(now)
+        {
+            checked += 1;
+            // The queues can have two entries for a record: one of a freed key, and one of its next execution, if both
+            // ended in the same millisecond.
+            if dropped.contains(&key.id) {
+                continue;
+            }
+            let entry = match engine.expiry(key) {
+                Ok(Some(entry)) => entry,
+                Ok(None) => continue,
                 Err(error) => {
-                    // The scan ends at a damaged block, because the iterator of the engine would skip more than this
-                    // block.
                     unreadable = Some(error);
-                    break;
+                    continue;
                 }
             };
-            if key.expires > now || dropped == CHUNK {
-                break;
-            }
             changes.remove_record(key);
             totals.remove(entry.state, entry.weight);
             totals.keys = totals.keys.saturating_sub(1);
@@ -244,10 +246,10 @@ impl Writer {
             // and the idempotency keys of all clients are counted again.
             self.clients.remove(ClientHash(entry.client));
             self.shared.recent.invalidate(&key.id);
-            dropped += 1;
-            last = Some(key);
+            dropped.insert(key.id);
         }
-        if dropped > 0 {
+        self.maintenance.has_backlog = checked == CHUNK;
+        if !dropped.is_empty() {
             for (&scope, &keys) in &freed {
                 // A read error is ignored. The number of idempotency keys of the scope then stays too high, so the
                 // scope reaches `max_keys_per_scope` early.
@@ -257,14 +259,12 @@ impl Writer {
             }
             let totals = changes.commit(totals, &self.shared.store_clock, Durability::System)?;
             self.maintenance.dropped += self.totals.bytes.saturating_sub(totals.bytes);
-            self.maintenance.swept = last;
-            self.maintenance.has_backlog = dropped == CHUNK;
             self.acknowledge(totals);
         }
         if let Some(error) = unreadable {
             self.log_unreadable(&error);
         }
-        Ok(dropped)
+        Ok(())
     }
 
     /// Evicts responses until the size of all completed records is at most `max_bytes`. The records that expire first

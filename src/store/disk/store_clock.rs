@@ -12,6 +12,7 @@ use std::time::{Duration, SystemTime};
 use serde::{Deserialize, Serialize};
 
 use crate::clock::{BootId, Clock};
+use crate::store::ended_queues::StoreTime;
 
 /// A time of the store clock, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -97,6 +98,12 @@ impl Timestamp {
 
     pub(super) fn since(self, earlier: Self) -> Duration {
         Duration::from_millis(self.0.saturating_sub(earlier.0))
+    }
+}
+
+impl StoreTime for Timestamp {
+    fn after(self, time: Duration) -> Self {
+        Self::after(self, time)
     }
 }
 

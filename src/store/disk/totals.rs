@@ -9,10 +9,11 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::store_clock::ClockReading;
+use super::store_clock::{ClockReading, millis};
 use crate::idempotency::{RecordCounts, RecordState};
 
 /// Totals of the idempotency records on disk. They are stored in the engine.
@@ -44,6 +45,9 @@ pub(super) struct StoreStats {
     tombstones: AtomicU64,
     bytes: AtomicU64,
     evictions: AtomicU64,
+    keys: AtomicU64,
+    /// Longest TTL of a stored record, in milliseconds.
+    longest_ttl: AtomicU64,
 }
 
 /// The file `acknowledged`. It contains the number of acknowledged batches and the resync flag.
@@ -85,7 +89,10 @@ impl StoreTotals {
 
 impl StoreStats {
     /// Copies the totals, so that the metrics can be read without the writer thread.
-    pub(super) fn publish(&self, totals: &StoreTotals) {
+    pub(super) fn publish(&self, totals: &StoreTotals, longest_ttl: Option<Duration>) {
+        self.keys.store(totals.keys, Ordering::Relaxed);
+        let longest_ttl = longest_ttl.map_or(0, millis);
+        self.longest_ttl.store(longest_ttl, Ordering::Relaxed);
         self.completed.store(totals.completed, Ordering::Relaxed);
         self.unknown.store(totals.unknown, Ordering::Relaxed);
         self.tombstones.store(totals.tombstones, Ordering::Relaxed);
@@ -98,6 +105,15 @@ impl StoreStats {
         self.evictions.fetch_add(responses, Ordering::Relaxed) + responses
     }
 
+    pub(super) fn keys(&self) -> u64 {
+        self.keys.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn longest_ttl(&self) -> Option<Duration> {
+        let longest_ttl = Duration::from_millis(self.longest_ttl.load(Ordering::Relaxed));
+        (!longest_ttl.is_zero()).then_some(longest_ttl)
+    }
+
     pub(super) fn counts(&self, in_progress: u64) -> RecordCounts {
         RecordCounts {
             in_progress,
@@ -106,6 +122,7 @@ impl StoreStats {
             tombstones: self.tombstones.load(Ordering::Relaxed),
             bytes: self.bytes.load(Ordering::Relaxed),
             evictions: self.evictions.load(Ordering::Relaxed),
+            ..RecordCounts::default()
         }
     }
 }

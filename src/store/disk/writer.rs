@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use super::batch::Batch;
 use super::claim_admission::ClaimAdmission;
-use super::engine::{Engine, resync};
+use super::engine::{EndedRecords, Engine, resync};
 use super::engine_failure::ReopenBackoff;
 use super::maintenance::Maintenance;
 use super::space_reserve::Reserve;
@@ -60,6 +60,8 @@ pub(super) struct Writer {
     pub(super) totals: StoreTotals,
     /// Number of idempotency keys of each client. The keys are counted again whenever the engine is opened.
     pub(super) clients: ClientCounts,
+    /// Filled again whenever the engine is opened.
+    pub(super) ended: EndedRecords,
     pub(super) acknowledged: AcknowledgedBatches,
     /// Whether the last write to the file `acknowledged` failed.
     acknowledged_fails: bool,
@@ -131,6 +133,7 @@ impl Writer {
             ),
             totals,
             clients: ClientCounts::default(),
+            ended: EndedRecords::default(),
             acknowledged,
             acknowledged_fails: false,
             maintenance: Maintenance::default(),
@@ -244,6 +247,7 @@ impl Writer {
             shared,
             totals,
             clients,
+            ended,
             last_claim,
             postponed,
             waiting_completions,
@@ -254,15 +258,14 @@ impl Writer {
             self.execute_without_engine(first);
             return;
         };
-        let swept = self.maintenance.swept();
         let mut batch = Batch::new(
             engine,
             shared,
             *totals,
             self.capacity,
-            swept,
             last_claim,
             clients,
+            ended,
             admission,
             owner,
         );
@@ -291,6 +294,10 @@ impl Writer {
         let written = batch.commit();
         match written.outcome {
             Ok(totals) => {
+                for (since, ttl, can_forget, key) in written.stored {
+                    self.ended.push(since, ttl, can_forget, key);
+                }
+                self.maintenance.count_dropped(written.forgotten_bytes);
                 self.acknowledge(totals);
                 written.replies.send(&self.shared, &mut self.admission);
             }
@@ -321,7 +328,8 @@ impl Writer {
             self.log_acknowledged(written);
         }
         self.totals = totals;
-        self.shared.stats.publish(&totals);
+        let longest_ttl = self.ended.longest_ttl();
+        self.shared.stats.publish(&totals, longest_ttl);
     }
 
     /// Logs a failed write to the file `acknowledged`, but only the first of consecutive failures. The idempotency

@@ -29,11 +29,17 @@ use super::hashers::{BuildFibonacciHasher, BuildIdentityHasher};
 use crate::clock::{Clock, Moment};
 use crate::idempotency::claim::Availability;
 use crate::idempotency::{
-    Claim, ClaimRequest, ClaimToken, ExecutionOutcome, InFlightExecution, KeyHash, OnAbandon,
-    Permit, RecordCounts, RecordId, RecordInfo, Records, ScopeHash, StoreError, StoredResponse,
+    Claim, ClaimRequest, ClaimToken, ClientHash, ExecutionOutcome, InFlightExecution, KeyHash,
+    OnAbandon, Permit, RecordCounts, RecordId, RecordInfo, Records, ScopeHash, StoreError,
+    StoredResponse,
 };
 use crate::store::capacity::{Full, StoreCapacity};
+use crate::store::capacity_use::{Bound, CapacityUse, ForgottenKeys, UseSamples};
 use crate::store::log_evictions;
+
+/// Maximum memory of an idempotency key in bytes, besides the responses in `max_bytes`. `tests/key_memory_use.rs`
+/// measures 493 bytes with 1,000,000 keys, each of its own client and scope, and responses of 300 bytes.
+pub const BYTES_PER_KEY: u64 = 520;
 
 /// Number of shards of the record table.
 const SHARDS: usize = 64;
@@ -77,6 +83,18 @@ struct RecordTable {
     evictions: AtomicU64,
     /// Time at which evictions were last logged, in nanoseconds plus 1. It is 0 if they were never logged.
     evictions_logged: AtomicU64,
+    forgotten: ForgottenKeys,
+    use_samples: UseSamples,
+}
+
+/// Result of a search for expired and old records in all shards.
+#[derive(Default)]
+struct Swept {
+    /// Whether expired records were dropped.
+    any: bool,
+    /// When the oldest completed record or tombstone can be forgotten, and the index of its shard.
+    oldest: Option<(Moment, usize)>,
+    next_expiry: Option<Moment>,
 }
 
 #[derive(Clone)]
@@ -122,6 +140,8 @@ impl MemoryRecords {
                 next_number: AtomicU64::new(0),
                 evictions: AtomicU64::new(0),
                 evictions_logged: AtomicU64::new(0),
+                forgotten: ForgottenKeys::default(),
+                use_samples: UseSamples::new(Bound::MaxKeys),
             }
         }))
     }
@@ -129,6 +149,55 @@ impl MemoryRecords {
     /// Claims an idempotency key without waiting. See [`Records::claim`].
     pub fn claim_now(&self, request: &ClaimRequest) -> Claim {
         let (table, now) = (&self.0, request.at);
+        // Client of a key that was forgotten for this claim. It counts until the new key takes its place.
+        let mut forgotten = None;
+        let claim = loop {
+            let claim = table.try_claim(request, &mut forgotten);
+            if !matches!(claim, Claim::StoreFull | Claim::ClientFull { .. }) {
+                break claim;
+            }
+            // The counts can include expired records of other shards too.
+            let swept = table.sweep(now);
+            if swept.any {
+                continue;
+            }
+            if let Some((forgettable, shard)) = swept.oldest
+                && forgettable <= now
+            {
+                forgotten = table.forget_oldest(shard, now);
+                continue;
+            }
+            let Claim::ClientFull { limit, .. } = claim else {
+                break claim;
+            };
+            let forgettable = swept.oldest.map(|(forgettable, _)| forgettable);
+            let next = swept.next_expiry.into_iter().chain(forgettable).min();
+            break Claim::ClientFull {
+                limit,
+                min_wait: next.map_or(Duration::ZERO, |next| next.since(now)),
+            };
+        };
+        table.counts.remove(forgotten.as_slice());
+        if matches!(claim, Claim::Won(_)) && table.use_samples.is_due(since_start(now)) {
+            table.capacity_use(now);
+        }
+        claim
+    }
+
+    /// Returns the use of `max_keys`.
+    pub(crate) fn capacity_use(&self) -> CapacityUse {
+        self.0.capacity_use(self.0.clock.now())
+    }
+}
+
+impl RecordTable {
+    /// Claims an idempotency key, if need be in place of the key of the client `forgotten`.
+    fn try_claim(
+        self: &Arc<Self>,
+        request: &ClaimRequest,
+        forgotten: &mut Option<ClientHash>,
+    ) -> Claim {
+        let (table, now) = (self, request.at);
         let mut shard = table.shard(request.id.scope);
         let mut dropped = shard.drop_expired(now, DROPPED_PER_CLAIM);
         table.counts.remove(&dropped.clients);
@@ -143,13 +212,18 @@ impl MemoryRecords {
                         .settings
                         .is_scope_full(shard.keys_of(request.id.scope)) =>
                 {
+                    let next = shard.ended.next_expiry();
                     Claim::ScopeFull {
-                        min_wait: shard.next_expiry(now).unwrap_or_default(),
+                        min_wait: next.map_or(Duration::ZERO, |next| next.since(now)),
                     }
+                }
+                Err(Availability::New) if let Some(client) = forgotten.take() => {
+                    table.counts.transfer(client, request.client);
+                    break table.grant(&mut shard, request, &mut dropped.numbers);
                 }
                 Err(Availability::New) => match table.counts.add(request.client) {
                     Ok(()) => break table.grant(&mut shard, request, &mut dropped.numbers),
-                    // The real `min_wait` is set below, because it needs the other shards, and this shard must be
+                    // The caller sets the real `min_wait`, because it needs the other shards, and this shard must be
                     // unlocked first.
                     Err(Full::Client(limit)) => Claim::ClientFull {
                         limit,
@@ -168,21 +242,9 @@ impl MemoryRecords {
         };
         drop(shard);
         table.remove_responses(dropped.numbers);
-        match claim {
-            // The counts can include expired records of other shards too. If any are dropped, the claim is tried again.
-            Claim::StoreFull | Claim::ClientFull { .. } if table.sweep(now) => {
-                self.claim_now(request)
-            }
-            Claim::ClientFull { limit, .. } => Claim::ClientFull {
-                limit,
-                min_wait: table.next_expiry(now),
-            },
-            claim => claim,
-        }
+        claim
     }
-}
 
-impl RecordTable {
     fn shard(&self, scope: ScopeHash) -> MutexGuard<'_, RecordShard> {
         // The index uses the upper bits of the hash, because the hash maps in the shards use the lower ones.
         let hash = BuildIdentityHasher.hash_one(scope) >> 32;
@@ -264,23 +326,41 @@ impl RecordTable {
         }
     }
 
-    /// Drops up to [`MAX_DROPPED_PER_LOCK`] expired records of every shard. Returns whether any were dropped.
-    fn sweep(&self, now: Moment) -> bool {
-        let mut any = false;
-        for shard in &self.shards {
-            let dropped = shard.lock().drop_expired(now, MAX_DROPPED_PER_LOCK);
+    /// Drops up to [`MAX_DROPPED_PER_LOCK`] expired records of every shard, and finds the oldest record.
+    fn sweep(&self, now: Moment) -> Swept {
+        let min_ttl = self.counts.capacity().min_ttl;
+        let mut swept = Swept::default();
+        for (index, shard) in self.shards.iter().enumerate() {
+            let mut shard = shard.lock();
+            let dropped = shard.drop_expired(now, MAX_DROPPED_PER_LOCK);
+            let oldest = shard.ended.next_forgettable(min_ttl);
+            let oldest = oldest.map(|forgettable| (forgettable, index));
+            swept.oldest = swept.oldest.into_iter().chain(oldest).min();
+            let expiry = shard.ended.next_expiry();
+            swept.next_expiry = swept.next_expiry.into_iter().chain(expiry).min();
+            drop(shard);
             self.counts.remove(&dropped.clients);
-            any |= !dropped.clients.is_empty();
+            swept.any |= !dropped.clients.is_empty();
             self.remove_responses(dropped.numbers);
         }
-        any
+        swept
     }
 
-    /// Returns how long it takes until the first record of any shard expires. Returns zero if there are no records.
-    fn next_expiry(&self, now: Moment) -> Duration {
-        let shards = self.shards.iter();
-        let next = shards.filter_map(|shard| shard.lock().next_expiry(now));
-        next.min().unwrap_or_default()
+    /// Forgets the oldest completed record or tombstone of a shard, if it is older than `min_ttl`. Returns its client,
+    /// whose key count still includes the key.
+    fn forget_oldest(&self, shard: usize, now: Moment) -> Option<ClientHash> {
+        let min_ttl = self.counts.capacity().min_ttl;
+        let forgotten = self.shards[shard].lock().forget_oldest(now, min_ttl)?;
+        self.remove_responses([forgotten.number]);
+        self.forgotten
+            .add(since_start(now), now.since(forgotten.since));
+        Some(forgotten.client)
+    }
+
+    fn capacity_use(&self, now: Moment) -> CapacityUse {
+        let max_keys = self.counts.capacity().max_keys as u64;
+        self.use_samples
+            .add(since_start(now), self.counts.keys(), max_keys)
     }
 
     /// Turns the completed record of claim `number` into a tombstone, because its response was evicted.
@@ -291,6 +371,10 @@ impl RecordTable {
             log_evictions(evictions);
         }
     }
+}
+
+fn since_start(moment: Moment) -> Duration {
+    Duration::from_nanos(moment.as_nanos())
 }
 
 /// Returns whether `interval` has passed since the time in `last`. If it has passed, stores `now` in `last`.
@@ -363,16 +447,22 @@ impl Records for MemoryRecords {
     }
 
     fn counts(&self) -> RecordCounts {
-        while self.0.sweep(self.0.clock.now()) {}
+        let now = self.0.clock.now();
+        while self.0.sweep(now).any {}
         self.0.responses.run_pending_tasks();
         let mut counts = RecordCounts {
             bytes: self.0.responses.weighted_size(),
             evictions: self.0.evictions.load(Ordering::Relaxed),
+            forgotten: self.0.forgotten.count(),
             ..RecordCounts::default()
         };
+        let mut longest_ttl = None;
         for shard in &self.0.shards {
-            shard.lock().count_into(&mut counts);
+            let shard = shard.lock();
+            shard.count_into(&mut counts);
+            longest_ttl = longest_ttl.max(shard.ended.longest_ttl());
         }
+        counts.effective_ttl = (self.0.forgotten).effective_ttl(since_start(now), longest_ttl);
         counts
     }
 }

@@ -33,7 +33,7 @@ use super::script::{CONFIRM, Call};
 use super::settings::RedisSettings;
 use crate::clock::Clock;
 use crate::hash_keys::{HashKeySource, HashKeys, Secret};
-use crate::store::Part;
+use crate::store::{CapacityUse, Part};
 
 /// State that all clients of one Redis share.
 #[derive(Debug)]
@@ -43,6 +43,8 @@ pub(super) struct ClientState {
     pub(super) endpoint: Endpoint,
     limits: StoreBreaker,
     records: StoreBreaker,
+    /// Use of `maxmemory` at the last probe; `None` if Redis has no `maxmemory`.
+    pub(super) memory_use: Mutex<Option<CapacityUse>>,
     /// Keys for hashes. They are derived from the secret of the fleet, or from a random secret until the first probe.
     hash_keys: Arc<RwLock<HashKeys>>,
     /// Number of detected restarts or replacements of Redis. Clients replace the connections of an earlier epoch.
@@ -66,6 +68,7 @@ impl ClientState {
             endpoint,
             limits: StoreBreaker::new(Part::Limits, &settings.nodes),
             records: StoreBreaker::new(Part::Records, &settings.nodes),
+            memory_use: Mutex::default(),
             settings,
             clock,
             hash_keys: Arc::new(RwLock::new(Secret::random().into())),

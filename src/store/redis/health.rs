@@ -18,6 +18,7 @@ use super::client::ClientState;
 use super::connection::RedisConnection;
 use super::error::{CallError, is_lost};
 use crate::store::Part;
+use crate::store::capacity_use::{Bound, UseSamples};
 
 pub(super) use self::breaker::StoreBreaker;
 pub(crate) use self::probe::UnusableServer;
@@ -42,6 +43,7 @@ pub(super) struct Monitor {
     connection: Option<RedisConnection>,
     /// Run IDs of the servers at the last probe; empty before the first probe.
     runs: Vec<Arc<str>>,
+    use_samples: UseSamples,
 }
 
 impl Monitor {
@@ -51,6 +53,7 @@ impl Monitor {
             keyed,
             connection: None,
             runs: Vec::new(),
+            use_samples: UseSamples::new(Bound::MaxMemory),
         }
     }
 
@@ -103,6 +106,14 @@ impl Monitor {
             };
         }
         self.update_epoch(&probe);
+        if self.keyed {
+            let now = Duration::from_nanos(state.clock.now().as_nanos());
+            let fullest = servers.iter().filter_map(ServerInfo::memory_use);
+            let fullest =
+                fullest.max_by_key(|(used, max)| u128::from(*used) * 1_000 / u128::from(*max));
+            *state.memory_use.lock() =
+                fullest.map(|(used, max)| self.use_samples.add(now, used, max));
+        }
 
         let limits_work = match &probe.write {
             Ok(took) if *took <= state.timeout(Part::Limits) => limits.close(),

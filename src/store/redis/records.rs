@@ -35,7 +35,7 @@ use crate::idempotency::{
     Claim, ClaimRequest, ClaimToken, ExecutionOutcome, KeyHash, Permit, RecordCounts, RecordId,
     RecordInfo, Records, ScopeHash, StoreError, StoredResponse,
 };
-use crate::store::{Health, Part};
+use crate::store::{CapacityUse, Health, Part};
 
 /// All idempotency records of a fleet. Each clone has its own connections.
 pub struct RedisRecords {
@@ -66,6 +66,11 @@ impl RedisRecords {
     /// Returns the health of the rate limits and of the idempotency records in Redis, in this order.
     pub fn health(&self) -> [Health; 2] {
         self.redis.health()
+    }
+
+    /// Returns the use of `maxmemory`, of the fullest server of a cluster.
+    pub(crate) fn capacity_use(&self) -> Option<CapacityUse> {
+        self.redis.capacity_use()
     }
 
     /// Waits until the outcomes of all dropped permits are stored in Redis, or cannot be stored.

@@ -402,6 +402,101 @@ pub(crate) async fn a_full_store_rejects_new_keys_until_some_expire(kind: StoreK
     drop(in_flight);
 }
 
+pub(crate) async fn a_full_store_forgets_the_oldest_completed_keys_older_than_min_ttl(
+    kind: StoreKind,
+) {
+    const MIN_TTL: Duration = Duration::from_mins(10);
+    let capacity = StoreCapacity {
+        max_keys: 7,
+        min_ttl: MIN_TTL,
+        ..StoreCapacity::default()
+    };
+    let fixture = RecordFixture::with_capacity(kind, capacity);
+    let of_client = |key: u16| ClaimRequest {
+        client: ClientHash(key.into()),
+        ..in_scope(claim_request(key), key, u8::try_from(key).unwrap())
+    };
+    let with_ttl = |key, ttl| {
+        let mut claim_request = of_client(key);
+        claim_request.settings.ttl = ttl;
+        claim_request
+    };
+    let minute = Duration::from_mins(1);
+    let in_flight = fixture.win(of_client(1)).await;
+    fixture.lose(of_client(2)).await;
+    // This record expires first, but it is not the oldest.
+    let short = with_ttl(3, TTL / 2);
+    fixture.run(of_client(4), &numbered_response(4)).await;
+    fixture.advance(minute);
+    fixture.run(short, &numbered_response(3)).await;
+    fixture.advance(minute);
+    let tombstone = fixture.win(of_client(5)).await;
+    let ended = fixture.records.end(tombstone, ExecutionOutcome::Tombstone);
+    ended.await.unwrap();
+    fixture.advance(minute);
+    for key in [6, 7] {
+        fixture.run(of_client(key), &numbered_response(key)).await;
+    }
+
+    fixture.advance(MIN_TTL.saturating_sub(minute * 3 + Duration::from_millis(1)));
+    assert!(matches!(
+        fixture.claim(of_client(8)).await,
+        Claim::StoreFull
+    ));
+    assert_eq!(fixture.counts().await.forgotten, 0);
+    assert_eq!(fixture.counts().await.effective_ttl, Some(TTL));
+    fixture.advance(minute * 3 + Duration::from_millis(1));
+    for key in [8, 9, 10] {
+        fixture.run(of_client(key), &numbered_response(key)).await;
+    }
+    let counts = fixture.counts().await;
+    assert_eq!(counts.forgotten, 3);
+    assert_eq!(counts.effective_ttl, Some(MIN_TTL + minute));
+    for key in [1, 6, 7, 8, 9, 10] {
+        let claim = fixture.claim(of_client(key)).await;
+        let expected = matches!(&claim, Claim::InFlight(_)) == (key == 1)
+            && matches!(&claim, Claim::Replay(_)) == (key != 1);
+        assert!(expected, "{key}: {claim:?}");
+    }
+    assert!(matches!(fixture.claim(of_client(2)).await, Claim::Unknown));
+    // The keys 4, 3 and 5 were forgotten, in this order. They can be claimed again in place of the keys 6 and 7.
+    for key in [4, 5] {
+        fixture.run(of_client(key), &numbered_response(key)).await;
+    }
+    assert!(matches!(fixture.claim(short).await, Claim::StoreFull));
+    assert_eq!(fixture.counts().await.forgotten, 5);
+    drop(in_flight);
+}
+
+pub(crate) async fn concurrent_claims_in_a_full_store_replace_one_key_each(kind: StoreKind) {
+    let capacity = StoreCapacity {
+        max_keys: 200,
+        min_ttl: Duration::from_mins(1),
+        ..StoreCapacity::default()
+    };
+    let fixture = Arc::new(RecordFixture::with_capacity(kind, capacity));
+    let of_client = |key: u16| ClaimRequest {
+        client: ClientHash(key.into()),
+        ..in_scope(claim_request(key), key, u8::try_from(key % 250).unwrap())
+    };
+    for round in 0..4 {
+        let mut running = tokio::task::JoinSet::new();
+        for key in round * 200..(round + 1) * 200 {
+            let fixture = Arc::clone(&fixture);
+            let request = of_client(key);
+            running.spawn(async move { fixture.run(request, &numbered_response(key)).await });
+        }
+        running.join_all().await;
+        assert!(matches!(
+            fixture.claim(of_client(1_000)).await,
+            Claim::StoreFull
+        ));
+        fixture.advance(Duration::from_mins(1));
+    }
+    let counts = fixture.counts().await;
+    assert_eq!((counts.completed, counts.forgotten), (200, 600));
+}
+
 pub(crate) async fn responses_beyond_max_bytes_become_tombstones(kind: StoreKind) {
     const RESPONSES: u16 = 64;
     let capacity = StoreCapacity {

@@ -47,6 +47,7 @@ fn capacity() -> StoreCapacity {
     StoreCapacity {
         max_keys: 100_000,
         max_bytes: 1 << 30,
+        ..StoreCapacity::default()
     }
 }
 

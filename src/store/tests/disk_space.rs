@@ -40,6 +40,7 @@ async fn expired_records_free_at_least_half_of_200_mib() {
     let capacity = StoreCapacity {
         max_keys: 100_000,
         max_bytes: 1 << 30,
+        ..StoreCapacity::default()
     };
     let fixture = RecordFixture::with_capacity(StoreKind::Disk, capacity);
     let RecordStore::Disk(store) = &fixture.records else {

@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::idempotency::{
-    Claim, ClaimRequest, ExecutionOutcome, Fingerprint, OnUnknown, Permit, RecordCounts, RecordId,
-    RecordState, Records, Waiter,
+    Claim, ClaimRequest, ClientHash, ExecutionOutcome, Fingerprint, OnUnknown, Permit,
+    RecordCounts, RecordId, RecordState, Records, Waiter,
 };
+use crate::store::StoreCapacity;
 use proptest::prelude::*;
 use proptest::test_runner::{FileFailurePersistence, TestRunner};
 
@@ -75,12 +76,19 @@ fn any_event() -> impl Strategy<Value = HistoryEvent> {
 enum KnownRecord {
     InProgress(u8),
     /// The execution has ended. The further values are the state, the number of the response if completed, and the
-    /// expiry.
+    /// expiry. The execution ended [`TTL`] before the expiry.
     Ended(u8, RecordState, Option<u16>, Moment),
 }
 
 #[derive(Default)]
 struct RecordModel(HashMap<RecordId, KnownRecord>);
+
+/// Capacity of the store in the histories of a full store.
+const FULL: StoreCapacity = StoreCapacity {
+    max_keys: 3,
+    max_bytes: 1 << 20,
+    min_ttl: Duration::from_mins(20),
+};
 
 /// The result of a claim according to the model.
 #[derive(Debug, PartialEq, Eq)]
@@ -91,9 +99,27 @@ enum ExpectedClaim {
     Replay(u16),
     Unknown,
     Tombstone,
+    StoreFull,
 }
 
 impl RecordModel {
+    /// Makes room for a new key in a full store. Returns whether there is room.
+    fn make_room(&mut self, now: Moment) -> bool {
+        if self.0.len() < FULL.max_keys {
+            return true;
+        }
+        let forgettable = self.0.iter().filter_map(|(id, known)| match known {
+            KnownRecord::Ended(_, RecordState::Completed | RecordState::Tombstone, _, until)
+                if now.after(TTL) >= until.after(FULL.min_ttl) =>
+            {
+                Some((*until, *id))
+            }
+            _ => None,
+        });
+        let oldest = forgettable.min();
+        oldest.is_some_and(|(_, id)| self.0.remove(&id).is_some())
+    }
+
     fn expire(&mut self, now: Moment) {
         self.0.retain(|_, known| match known {
             KnownRecord::InProgress(_) => true,
@@ -101,10 +127,13 @@ impl RecordModel {
         });
     }
 
-    fn claim(&mut self, claim_request: &ClaimRequest) -> ExpectedClaim {
+    fn claim(&mut self, claim_request: &ClaimRequest, full_at: Option<Moment>) -> ExpectedClaim {
         let request = claim_request.fingerprint.request[0];
         let expected = match self.0.get(&claim_request.id) {
-            None => ExpectedClaim::Won,
+            None => match full_at {
+                Some(now) if !self.make_room(now) => ExpectedClaim::StoreFull,
+                _ => ExpectedClaim::Won,
+            },
             Some(KnownRecord::InProgress(known) | KnownRecord::Ended(known, ..))
                 if *known != request =>
             {
@@ -178,10 +207,16 @@ struct HistoryRun {
     waiting: Vec<(RecordId, Waiter)>,
     /// Number of responses so far. It makes each response different.
     responses: u16,
+    /// Whether the store has the capacity [`FULL`].
+    is_bounded: bool,
 }
 
 impl HistoryRun {
     async fn step(&mut self, event: &HistoryEvent) {
+        if self.is_bounded {
+            // No two executions end at the same time, so that the oldest is known.
+            self.fixture.advance(Duration::from_millis(1));
+        }
         let now = self.fixture.clock.now();
         self.model.expire(now);
         match *event {
@@ -240,7 +275,12 @@ impl HistoryRun {
             credentials: [request; 16],
         };
         claim_request.settings.on_unknown = on_unknown;
-        let expected = self.model.claim(&claim_request);
+        // Each key belongs to a different client, so no client exceeds its share of the store.
+        claim_request.client = ClientHash(u64::from(key) * 256 + u64::from(scope));
+        let now = self.fixture.clock.now();
+        let expected = self
+            .model
+            .claim(&claim_request, self.is_bounded.then_some(now));
         let got = match self.fixture.claim(claim_request).await {
             Claim::Won(permit) => {
                 self.in_flight.push(permit);
@@ -262,9 +302,8 @@ impl HistoryRun {
             Claim::Mismatch(_) => ExpectedClaim::Mismatch,
             Claim::Unknown => ExpectedClaim::Unknown,
             Claim::Tombstone => ExpectedClaim::Tombstone,
-            full @ (Claim::ScopeFull { .. } | Claim::ClientFull { .. } | Claim::StoreFull) => {
-                panic!("{full:?}")
-            }
+            Claim::StoreFull => ExpectedClaim::StoreFull,
+            full @ (Claim::ScopeFull { .. } | Claim::ClientFull { .. }) => panic!("{full:?}"),
         };
         assert_eq!(got, expected);
     }
@@ -359,11 +398,16 @@ impl HistoryRun {
 
 /// Runs a history on a new store, and compares it with the model after each event.
 fn check(kind: StoreKind, events: &[HistoryEvent]) {
-    check_on(RecordFixture::new(kind), events);
+    check_on(RecordFixture::new(kind), events, false);
+}
+
+/// Runs a history on a new store with the capacity [`FULL`], and compares it with the model after each event.
+fn check_full(kind: StoreKind, events: &[HistoryEvent]) {
+    check_on(RecordFixture::with_capacity(kind, FULL), events, true);
 }
 
 /// Runs a history on the store in `fixture`, and compares it with the model after each event.
-fn check_on(fixture: RecordFixture, events: &[HistoryEvent]) {
+fn check_on(fixture: RecordFixture, events: &[HistoryEvent], is_bounded: bool) {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
@@ -375,6 +419,7 @@ fn check_on(fixture: RecordFixture, events: &[HistoryEvent]) {
             in_flight: Vec::new(),
             waiting: Vec::new(),
             responses: 0,
+            is_bounded,
         };
         for event in events {
             run.step(event).await;
@@ -399,6 +444,13 @@ proptest! {
     ) {
         check(StoreKind::Memory, &events);
     }
+
+    #[test]
+    fn histories_of_a_full_store_in_memory_match_the_model(
+        events in proptest::collection::vec(any_event(), 1..80)
+    ) {
+        check_full(StoreKind::Memory, &events);
+    }
 }
 
 proptest! {
@@ -411,6 +463,16 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(cases(40))]
+    #[test]
+    fn histories_of_a_full_store_on_disk_match_the_model(
+        events in proptest::collection::vec(any_event(), 1..80)
+    ) {
+        check_full(StoreKind::Disk, &events);
+    }
+}
+
 mod needs_redis {
     use super::*;
 
@@ -420,7 +482,7 @@ mod needs_redis {
         let mut runner = TestRunner::new(cases(40));
         let histories = proptest::collection::vec(any_event(), 1..80);
         let outcome = runner.run(&histories, |events| {
-            check_on(RecordFixture::on(Arc::clone(&server)), &events);
+            check_on(RecordFixture::on(Arc::clone(&server)), &events, false);
             Ok(())
         });
         if let Err(error) = outcome {
@@ -449,7 +511,7 @@ mod needs_redis {
             HistoryEvent::Pass(TTL),
         ];
         for _ in 0..100 {
-            check_on(RecordFixture::on(Arc::clone(&server)), &events);
+            check_on(RecordFixture::on(Arc::clone(&server)), &events, false);
         }
     }
 

@@ -30,6 +30,7 @@ async fn a_store_on_a_disk_too_full_for_maintenance_recovers_when_space_is_free(
     let capacity = StoreCapacity {
         max_keys: 100_000,
         max_bytes: 1 << 30,
+        ..StoreCapacity::default()
     };
     let store = DiskRecords::open(&disk.path().join("store"), capacity, clock.clone()).unwrap();
     for key in 0..700 {

@@ -102,6 +102,7 @@ impl RecordFixture {
         }
         let capacity = StoreCapacity {
             max_keys: 40,
+            min_ttl: TTL * 100,
             ..StoreCapacity::default()
         };
         let fixture = Self::with_capacity(kind, capacity);

@@ -12,6 +12,7 @@ mod concurrent_duplicates;
 mod credentials;
 mod disk;
 mod execution_results;
+mod full_store;
 mod pipelining;
 mod rejection_formats;
 mod rejections;

@@ -1,7 +1,7 @@
 //! Tests of a gateway with a Redis store, with and without a Redis outage.
 
 use crate::support::redis::RedisServer;
-use crate::support::{Gateway, Upstream, eventually};
+use crate::support::{Gateway, Process, Upstream, eventually};
 
 fn gateway(server: &RedisServer, upstream: &Upstream, limit: &str) -> Gateway {
     let url = server.url();
@@ -78,4 +78,29 @@ async fn a_closed_limit_rejects_requests_while_redis_is_down() {
         response.json()["type"],
         "urn:tidegate:problem:store-unavailable"
     );
+}
+
+#[tokio::test]
+async fn a_redis_that_fills_up_is_reported() {
+    let server = RedisServer::start();
+    server.command(&["CONFIG", "SET", "maxmemory", "40mb"]);
+    let gateway = Process::serving(&format!(
+        "[server]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:0\"\n\
+         [store]\nbackend = \"redis\"\nurl = \"{}\"\n\
+         [upstream.api]\nservers = [\"http://127.0.0.1:9\"]\n\
+         [[route]]\nname = \"all\"\npath = \"/\"\nidempotency = {{}}\n",
+        server.url()
+    ))
+    .start();
+    assert_eq!(gateway.readyz().await, "ready\n");
+    server.command(&["SETRANGE", "filler", "24000000", "x"]);
+    let line = gateway.wait_for_line("Redis reached 50 % of its `maxmemory`");
+    assert!(line.contains("full_in="), "{line}");
+    eventually("/readyz states the use", async || {
+        let text = gateway.readyz().await;
+        text.contains("% of maxmemory of Redis in use, full in: ")
+    })
+    .await;
+    assert_eq!(gateway.metric("redis_memory_bytes_max").await, 40 << 20);
+    assert!(gateway.metric("redis_memory_bytes").await > 24_000_000);
 }

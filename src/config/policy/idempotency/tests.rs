@@ -55,8 +55,7 @@ fn omitted_keys_have_the_defaults_of_the_rule() {
     let explicit = "[route.idempotency]\nmode = \"optional\"\nmethods = [\"POST\", \"PATCH\"]\n\
                  header = \"Idempotency-Key\"\nttl = \"24h\"\nin_flight = \"wait\"\n\
                  wait_timeout = \"10s\"\non_server_error = \"replay\"\non_unknown = \"hold\"\n\
-                 max_request = \"1MiB\"\nmax_response = \"1MiB\"\nexclude_headers = []\n\
-                 max_keys_per_scope = 100000";
+                 max_request = \"1MiB\"\nmax_response = \"1MiB\"\nexclude_headers = []";
     assert_eq!(rule(explicit), KeyRule::default());
 }
 

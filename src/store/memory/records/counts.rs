@@ -31,6 +31,14 @@ impl KeyCounts {
         }
     }
 
+    pub(super) fn capacity(&self) -> &StoreCapacity {
+        &self.capacity
+    }
+
+    pub(super) fn keys(&self) -> u64 {
+        self.keys.load(Ordering::Relaxed) as u64
+    }
+
     fn of(&self, client: ClientHash) -> MutexGuard<'_, ClientCounts> {
         // The index uses the upper bits of the hash, because the hash maps in the shards use the lower ones.
         let hash = BuildIdentityHasher.hash_one(client) >> 32;

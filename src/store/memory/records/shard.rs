@@ -1,8 +1,7 @@
 //! A shard of the table of idempotency records. All records of a scope are in the same shard.
 
-use std::cmp::Reverse;
+use std::collections::HashMap;
 use std::collections::hash_map::Entry;
-use std::collections::{BinaryHeap, HashMap};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -15,6 +14,7 @@ use crate::idempotency::{
     Claim, ClaimRequest, ClaimToken, ClientHash, Fingerprint, InFlightExecution, KeyHash,
     RecordCounts, RecordId, RecordInfo, RecordState, ScopeHash, StoredResponse,
 };
+use crate::store::ended_queues::EndedQueues;
 
 /// A shard of the table of idempotency records.
 #[derive(Default)]
@@ -22,9 +22,9 @@ pub(super) struct RecordShard {
     records: HashMap<RecordId, MemoryRecord, BuildIdentityHasher>,
     /// Number of idempotency keys of each scope.
     scopes: HashMap<ScopeHash, u32, BuildIdentityHasher>,
-    /// Times at which records expire, with the number of their claim. The earliest time is on top. If a record was
-    /// replaced, the claim number in its old entry does not match, and the entry is skipped.
-    expiries: BinaryHeap<Reverse<(Moment, RecordId, u64)>>,
+    /// Ended records with the number of their claim. If a record was replaced, the claim number in its old entry does
+    /// not match, and the entry is skipped.
+    pub(super) ended: EndedQueues<Moment, (RecordId, u64)>,
     counts: StateCounts,
 }
 
@@ -143,12 +143,6 @@ impl RecordShard {
         self.scopes.get(&scope).copied().unwrap_or(0)
     }
 
-    /// Returns how long it takes until the next record of this shard expires. Returns `None` if no record can expire.
-    pub(super) fn next_expiry(&self, now: Moment) -> Option<Duration> {
-        let Reverse((expires, ..)) = self.expiries.peek()?;
-        Some(expires.since(now))
-    }
-
     /// Adds an execution in flight. Returns the ended record that the execution replaces, if there was one.
     pub(super) fn begin(&mut self, execution: InFlightExecution) -> Option<EndedRecord> {
         let id = execution.token.request.id;
@@ -181,8 +175,10 @@ impl RecordShard {
         if execution.token.number != token.number {
             return None;
         }
-        self.expiries
-            .push(Reverse((ended.expires, id, ended.number)));
+        let can_forget = ended.state != RecordState::Unknown;
+        let ttl = token.request.settings.ttl;
+        self.ended
+            .push(ended.since, ttl, can_forget, (id, ended.number));
         *self.counts.of(RecordState::InProgress) -= 1;
         *self.counts.of(ended.state) += 1;
         let record = std::mem::replace(record, MemoryRecord::Ended(ended));
@@ -232,20 +228,37 @@ impl RecordShard {
     pub(super) fn drop_expired(&mut self, now: Moment, most: usize) -> DroppedRecords {
         let mut dropped = DroppedRecords::default();
         while dropped.numbers.len() < most
-            && let Some(&Reverse((expires, id, number))) = self.expiries.peek()
-            && expires <= now
+            && let Some((id, number)) = self.ended.pop_expired(now)
         {
-            self.expiries.pop();
-            let is_same_claim = |record: &MemoryRecord| match record {
-                MemoryRecord::InFlight(_) => false,
-                MemoryRecord::Ended(ended) => ended.number == number,
-            };
-            if let Some(MemoryRecord::Ended(ended)) = self.remove_if(id, is_same_claim) {
+            if let Some(ended) = self.remove_ended(id, number) {
                 dropped.clients.push(ended.client);
                 dropped.numbers.push(number);
             }
         }
         dropped
+    }
+
+    /// Removes and returns the oldest completed record or tombstone, if it is at least `min_ttl` old.
+    pub(super) fn forget_oldest(&mut self, now: Moment, min_ttl: Duration) -> Option<EndedRecord> {
+        while let Some((_, (id, number))) = self.ended.pop_oldest(now, min_ttl) {
+            let forgotten = self.remove_ended(id, number);
+            if forgotten.is_some() {
+                return forgotten;
+            }
+        }
+        None
+    }
+
+    /// Removes the record of the ended claim `number`, unless another claim has replaced it.
+    fn remove_ended(&mut self, id: RecordId, number: u64) -> Option<EndedRecord> {
+        let is_same_claim = |record: &MemoryRecord| match record {
+            MemoryRecord::InFlight(_) => false,
+            MemoryRecord::Ended(ended) => ended.number == number,
+        };
+        match self.remove_if(id, is_same_claim)? {
+            MemoryRecord::Ended(ended) => Some(ended),
+            MemoryRecord::InFlight(_) => None,
+        }
     }
 
     fn remove_if(

@@ -61,6 +61,9 @@ pub(super) struct ServerInfo {
     append_only: bool,
     /// Whether the server syncs the append-only file to disk before it acknowledges a write.
     syncs_always: bool,
+    used_memory: u64,
+    /// 0 if the memory of the server is not limited.
+    max_memory: u64,
 }
 
 /// Why the gateway cannot use a Redis server. Every message includes a remedy.
@@ -186,7 +189,14 @@ impl ServerInfo {
             is_replica: field("role") == "slave",
             append_only: field("aof_enabled") == "1",
             syncs_always: false,
+            used_memory: field("used_memory").parse().unwrap_or(0),
+            max_memory: field("maxmemory").parse().unwrap_or(0),
         }
+    }
+
+    /// Returns `used_memory` and `maxmemory` in bytes, if the memory of the server is limited.
+    pub(super) fn memory_use(&self) -> Option<(u64, u64)> {
+        (self.max_memory > 0).then_some((self.used_memory, self.max_memory))
     }
 
     /// Fails if the gateway can use the server neither for rate limits nor for idempotency records.
@@ -270,6 +280,13 @@ mod tests {
         };
         assert!(synced.is_durable());
         assert_eq!(info.to_string(), "version 7.2.4");
+    }
+
+    #[test]
+    fn the_memory_use_of_a_server_is_known_if_its_memory_is_limited() {
+        assert_eq!(ServerInfo::parse(INFO).memory_use(), None);
+        let limited = INFO.replace("maxmemory:0", "used_memory:70\r\nmaxmemory:100");
+        assert_eq!(ServerInfo::parse(&limited).memory_use(), Some((70, 100)));
     }
 
     #[test]

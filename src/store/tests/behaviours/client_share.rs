@@ -247,10 +247,43 @@ pub(crate) async fn a_single_client_can_use_most_of_the_store(kind: StoreKind) {
         .await;
 }
 
+pub(crate) async fn a_client_above_its_share_replaces_keys_older_than_min_ttl(kind: StoreKind) {
+    let capacity = StoreCapacity {
+        max_keys: 100,
+        min_ttl: TTL / 6,
+        ..StoreCapacity::default()
+    };
+    let fixture = RecordFixture::with_capacity(kind, capacity);
+    for key in 1..=81 {
+        fixture
+            .run(request_of(CLIENT, key), &numbered_response(key))
+            .await;
+    }
+    match fixture.claim(request_of(CLIENT, 100)).await {
+        Claim::ClientFull { min_wait, .. } => assert_eq!(min_wait, TTL / 6),
+        other => panic!("{other:?}"),
+    }
+    fixture.advance(TTL / 6);
+    for key in 101..=181 {
+        fixture
+            .run(request_of(CLIENT, key), &numbered_response(key))
+            .await;
+    }
+    let counts = fixture.counts().await;
+    assert_eq!((counts.completed, counts.forgotten), (81, 81));
+    let claim = fixture.claim(request_of(CLIENT, 182)).await;
+    assert!(matches!(claim, Claim::ClientFull { .. }), "{claim:?}");
+    // The other 19 % of the store are left for other clients.
+    fixture
+        .run(request_of(OTHER_CLIENT, 1), &numbered_response(1))
+        .await;
+}
+
 pub(crate) async fn a_tombstone_counts_towards_the_share(kind: StoreKind) {
     let capacity = StoreCapacity {
         max_keys: 40,
         max_bytes: 16 << 10,
+        ..StoreCapacity::default()
     };
     let fixture = RecordFixture::with_capacity(kind, capacity);
     for key in 1..=33 {

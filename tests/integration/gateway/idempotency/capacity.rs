@@ -6,7 +6,7 @@ use tidegate::idempotency::RecordCounts;
 use super::{
     assert_execution, assert_problem, assert_replay_of, numbered_executions, numbered_on_permit,
 };
-use crate::support::{Client, Gateway, Upstream, eventually, full};
+use crate::support::{Client, Gateway, Process, Upstream, eventually, full};
 
 async fn send(client: &Client, key: usize) -> crate::support::ClientResponse {
     client.post("/").key(&format!("key-{key}")).send().await
@@ -113,6 +113,54 @@ async fn a_full_store_rejects_new_keys_and_replays_the_others() {
         assert_replay_of(&send(&client, key).await, key);
     }
     assert_execution(&client.post("/").send().await, 4);
+}
+
+#[tokio::test]
+async fn a_full_store_forgets_old_keys_and_readyz_and_metrics_mention_it() {
+    let upstream = numbered_executions();
+    let gateway = Gateway::keyed("")
+        .with_section("[store]\nmax_keys = 10\nmin_ttl = \"1ms\"")
+        .upstream(&upstream)
+        .admin()
+        .start();
+    let client = gateway.client();
+    let readyz = async || gateway.admin().get("/readyz").send().await.text();
+    assert_eq!(readyz().await, "ready\n");
+    for key in 1..=100 {
+        assert_execution(&send(&client, key).await, key);
+    }
+    let text = readyz().await;
+    assert!(
+        text.starts_with("ready\nidempotency keys: 90 % of max_keys in use, full in: "),
+        "{text}"
+    );
+    for (metric, value) in [("keys", 9), ("keys_max", 10), ("forgotten_total", 91)] {
+        let found: u64 = gateway
+            .admin()
+            .metric(&format!("idempotency_{metric}"))
+            .await;
+        assert_eq!(found, value, "{metric}");
+    }
+}
+
+#[test]
+fn serve_warns_if_the_worst_case_exceeds_the_memory_limit() {
+    for (max_keys, message) in [
+        (1_000, "worst-case memory of this configuration"),
+        (
+            1_000_000_000_000_u64,
+            "worst-case memory exceeds the memory limit",
+        ),
+    ] {
+        let gateway = Process::serving(&format!(
+            "[server]\nlisten = \"127.0.0.1:0\"\nmax_buffered = \"64MiB\"\n[store]\nmax_keys = {max_keys}\n\
+             [upstream.api]\nservers = [\"http://127.0.0.1:9\"]\n\
+             [[route]]\nname = \"all\"\npath = \"/\"\nidempotency = {{}}\n"
+        ))
+        .start();
+        gateway.wait_for_line(message);
+        gateway.address();
+    }
 }
 
 #[tokio::test]
