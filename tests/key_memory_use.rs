@@ -1,6 +1,6 @@
 //! Test of the memory use of idempotency keys: 1.5 million keys with `max_keys` of one million.
 //!
-//! Every key has its own client and scope, and a response of 300 bytes. The resident memory of the process must grow by
+//! Every key has its own client and scope, and a response of 50 bytes. The resident memory of the process must grow by
 //! at most `max_keys` times [`BYTES_PER_KEY`] plus `max_bytes`. The memory is measured for the whole process, so this
 //! file contains a single test and uses the allocator of the gateway.
 
@@ -40,7 +40,7 @@ fn keys_beyond_max_keys_take_no_memory_and_none_is_rejected() {
             other => panic!("key {key}: {other:?}"),
         };
         permit.mark_sent();
-        let response = StoredResponse::new(StatusCode::CREATED, &HeaderMap::new(), &[7; 300]);
+        let response = StoredResponse::new(StatusCode::CREATED, &HeaderMap::new(), &[7; 50]);
         let outcome = ExecutionOutcome::Completed(response.into());
         drop(records.end(permit, outcome));
         if key % 250_000 == 249_999 {

@@ -38,8 +38,9 @@ use crate::store::capacity_use::{Bound, CapacityUse, ForgottenKeys, UseSamples};
 use crate::store::log_evictions;
 
 /// Maximum memory of an idempotency key in bytes, besides the responses in `max_bytes`. `tests/key_memory_use.rs`
-/// measures 493 bytes with 1,000,000 keys, each of its own client and scope, and responses of 300 bytes.
-pub const BYTES_PER_KEY: u64 = 520;
+/// measures up to 573 bytes with 1,000,000 keys, each of its own client and scope, and responses of 50 bytes. Of responses
+/// with 0 to 2,000 bytes, these take the most memory.
+pub const BYTES_PER_KEY: u64 = 600;
 
 /// Number of shards of the record table.
 const SHARDS: usize = 64;
