@@ -1,8 +1,8 @@
 //! Open connections of a listener, and the bounds on them.
 //!
 //! At a bound, a new connection replaces the one that has been idle longest: on which no request has been in flight for
-//! the longest time, be it silent, in its TLS handshake or in the middle of a request head. So a client that only holds
-//! connections cannot keep others out. A connection with a request in flight is never replaced.
+//! the longest time, at least [`MIN_IDLE`], be it silent, in its TLS handshake or in the middle of a request head. So a
+//! client that only holds connections cannot keep others out. A connection with a request in flight is never replaced.
 //!
 //! A request changes one atomic of its connection, and nothing that connections share. The sorted lists of idle
 //! connections can therefore be outdated: an entry is never later than the time since which its connection is idle. The
@@ -16,10 +16,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::client::{ClientId, Trust};
 use crate::metrics::Count;
@@ -35,6 +36,10 @@ const REQUESTS: u64 = UNLISTED - 1;
 
 /// Activity of a connection that another one has replaced. It never changes.
 const REPLACED: u64 = u64::MAX;
+
+/// A connection that was idle for less than this time is not replaced, because its first or next request can be on its
+/// way. Otherwise the connections that wait for a place would replace each other before they are served.
+const MIN_IDLE: Duration = Duration::from_millis(500);
 
 /// Open connections of one listener, or of all listeners of a gateway.
 #[derive(Debug)]
@@ -91,12 +96,11 @@ pub(crate) struct ConnectionPermit {
 #[derive(Debug)]
 pub(crate) struct ActiveRequest(Arc<ConnectionPermit>);
 
-/// Why a connection is not admitted.
-enum Refused {
-    /// The maximum is reached, and no connection is idle.
-    Full,
-    /// The client has reached its maximum, and none of its connections is idle.
-    ClientFull,
+/// A bound at which no connection can be replaced.
+enum AtBound {
+    /// The time after which a connection can be replaced, unless it gets a request. `None` if no connection is idle.
+    All(Option<Duration>),
+    Client,
 }
 
 impl Connections {
@@ -114,8 +118,8 @@ impl Connections {
     }
 
     /// Admits a connection from `peer`, and replaces an idle one if a bound is reached. Waits while the maximum is
-    /// reached and no connection is idle. Returns `None` if the client has as many connections as it may have, and none
-    /// of them is idle.
+    /// reached and no connection can be replaced. Returns `None` if the client has as many connections as it may have,
+    /// and none of them can be replaced.
     pub(crate) async fn admit(self: &Arc<Self>, peer: IpAddr) -> Option<Arc<ConnectionPermit>> {
         let client = self.trust.client_of_peer(peer);
         loop {
@@ -124,8 +128,11 @@ impl Connections {
             changed.as_mut().enable();
             match self.try_admit(client) {
                 Ok(permit) => return Some(permit),
-                Err(Refused::Full) => changed.await,
-                Err(Refused::ClientFull) => {
+                Err(AtBound::All(None)) => changed.await,
+                Err(AtBound::All(Some(wait))) => {
+                    let _ = timeout(wait, changed).await;
+                }
+                Err(AtBound::Client) => {
                     self.rejected.inc();
                     return None;
                 }
@@ -138,7 +145,6 @@ impl Connections {
         self.insert(self.trust.client_of_peer(peer), &mut self.open.lock())
     }
 
-    /// Returns the number of open connections.
     pub(crate) fn count(&self) -> usize {
         self.open.lock().all.open
     }
@@ -146,17 +152,17 @@ impl Connections {
     fn try_admit(
         self: &Arc<Self>,
         client: Option<ClientId>,
-    ) -> Result<Arc<ConnectionPermit>, Refused> {
+    ) -> Result<Arc<ConnectionPermit>, AtBound> {
         let mut open = self.open.lock();
         if let Some(id) = client
             && let Some(group) = open.clients.get(&id)
             && group.open >= self.max_per_client
         {
             self.replace_idle(client, &mut open)
-                .ok_or(Refused::ClientFull)?;
+                .map_err(|_| AtBound::Client)?;
         }
         if open.all.open >= self.max {
-            self.replace_idle(None, &mut open).ok_or(Refused::Full)?;
+            self.replace_idle(None, &mut open).map_err(AtBound::All)?;
         }
         Ok(self.insert(client, &mut open))
     }
@@ -185,14 +191,29 @@ impl Connections {
         })
     }
 
-    /// Closes the connection of `client`, or of all clients, that has been idle longest. Returns `None` if none is idle.
-    fn replace_idle(&self, client: Option<ClientId>, open: &mut OpenConnections) -> Option<()> {
+    /// Closes the connection that has been idle longest, because the process has no free file descriptor.
+    pub(crate) fn close_idle(&self) {
+        let _ = self.replace_idle(None, &mut self.open.lock());
+    }
+
+    /// Closes the connection of `client`, or of all clients, that has been idle longest. The error is the time until it
+    /// can be closed, or `None` if none is idle.
+    fn replace_idle(
+        &self,
+        client: Option<ClientId>,
+        open: &mut OpenConnections,
+    ) -> Result<(), Option<Duration>> {
+        let now = self.now();
         loop {
             let group = match client {
-                Some(client) => open.clients.get(&client)?,
+                Some(client) => open.clients.get(&client).ok_or(None)?,
                 None => &open.all,
             };
-            let (&(listed, _), state) = group.idle.first_key_value()?;
+            let (&(listed, _), state) = group.idle.first_key_value().ok_or(None)?;
+            let idle = Duration::from_micros(now.saturating_sub(listed));
+            if let Some(wait) = MIN_IDLE.checked_sub(idle).filter(|wait| !wait.is_zero()) {
+                return Err(Some(wait));
+            }
             let state = Arc::clone(state);
             let exchanged = |from, to| {
                 let exchanged =
@@ -209,7 +230,7 @@ impl Connections {
                     if let Some(waker) = waker {
                         waker.wake();
                     }
-                    return Some(());
+                    return Ok(());
                 }
                 Some(busy) if busy & BUSY != 0 => {
                     // If a request has begun or ended meanwhile, the next round reads the state again.
@@ -335,8 +356,6 @@ impl ConnectionPermit {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use futures_util::FutureExt as _;
 
     use super::*;
@@ -354,6 +373,11 @@ mod tests {
         tokio::time::sleep(Duration::from_millis(1)).await;
         let admitted = connections.admit(peer.parse().unwrap()).now_or_never();
         admitted.expect("the connection does not wait")
+    }
+
+    /// Waits until all idle connections can be replaced.
+    async fn min_idle() {
+        tokio::time::sleep(MIN_IDLE).await;
     }
 
     fn is_replaced(permit: &ConnectionPermit) -> bool {
@@ -377,6 +401,7 @@ mod tests {
         let replaced = |permits: &[Arc<ConnectionPermit>]| -> Vec<bool> {
             permits.iter().map(|permit| is_replaced(permit)).collect()
         };
+        min_idle().await;
         let _new = open(&connections, B).await.unwrap();
         assert_eq!(replaced(&permits), [false, false, false, true]);
         assert!(permits[3].begin().is_none());
@@ -411,6 +436,28 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn connections_that_wait_do_not_replace_each_other_before_they_are_served() {
+        let connections = connections(1, 4);
+        let busy = open(&connections, A).await.unwrap();
+        let request = busy.begin().unwrap();
+        let waiting: Vec<_> = (0..100)
+            .map(|_| {
+                let connections = Arc::clone(&connections);
+                tokio::spawn(async move {
+                    let permit = connections.admit(B.parse().unwrap()).await.unwrap();
+                    tokio::time::sleep(MIN_IDLE / 2).await;
+                    permit.begin().is_some()
+                })
+            })
+            .collect();
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        drop((request, busy));
+        for waiting in waiting {
+            assert!(waiting.await.unwrap());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_client_at_its_maximum_loses_its_own_idle_connection_or_the_new_one() {
         let connections = connections(8, 2);
         for (peer, same_client) in [
@@ -421,6 +468,7 @@ mod tests {
             let other = open(&connections, B).await.unwrap();
             let first = open(&connections, peer).await.unwrap();
             let second = open(&connections, same_client).await.unwrap();
+            min_idle().await;
             let third = open(&connections, same_client).await.unwrap();
             let replaced = [&other, &first, &second, &third].map(|permit| is_replaced(permit));
             assert_eq!(replaced, [false, true, false, false], "{peer}");

@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use rustix::io::Errno;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_util::task::TaskTracker;
@@ -172,6 +173,10 @@ async fn accept(
                         %error,
                         "cannot accept client connection, retrying; if too many files are open, raise RLIMIT_NOFILE"
                     );
+                }
+                let errno = error.raw_os_error().map(Errno::from_raw_os_error);
+                if let Some(Errno::MFILE | Errno::NFILE) = errno {
+                    connections.close_idle();
                 }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }

@@ -84,8 +84,8 @@ fn describe(route: Option<&str>) -> String {
     route.map_or("no route".into(), |route| format!("the route '{route}'"))
 }
 
-const AVOID: &str = "Send a path without dot segments, `//`, `\\`, `;`, `%2F`, `%3F`, `%23`, a final `%0A` and \
-                     nested escapes";
+const AVOID: &str = "Send a path without dot segments, `//`, `\\`, `;`, `%2F`, `%3F`, `%23`, a final `%0A`, \
+                     nested escapes and escapes that are not UTF-8";
 
 /// Returns how a client or an operator can avoid the rejection of an ambiguous path. `literal` is the route of its
 /// literal reading.

@@ -101,8 +101,8 @@ impl SampleState {
     fn add(&mut self, at: Duration, used: u64, max: u64) -> Option<u64> {
         // Two samples are kept in any case, because a rate needs two.
         while self.samples.len() > 1
-            && let Some((second, _)) = self.samples.get(1)
-            && at.saturating_sub(*second) >= WINDOW
+            && let Some((first, _)) = self.samples.front()
+            && at.saturating_sub(*first) >= WINDOW
         {
             self.samples.pop_front();
         }
@@ -148,7 +148,7 @@ impl CapacityUse {
                 used,
                 max,
                 %full_in,
-                "idempotency store reached {level} % of `store.max_keys`: at 100 % it forgets completed keys older than \
+                "idempotency store reached {level} % of `store.max_keys`: when full it forgets completed keys older than \
                  `store.min_ttl`, and without such keys new ones get 503; raise `store.max_keys`, or shorten `ttl`"
             ),
             Bound::MaxMemory => tracing::warn!(

@@ -60,7 +60,10 @@ pub(super) async fn attempt(
         client,
     } = *sending;
     let connection = match connection {
-        _ if guard.probes_connection() => ConnectionChoice::Fresh,
+        _ if guard.probes_connection() => match guard.probe_bound() {
+            Some(bound) => ConnectionChoice::FreshWithin(bound),
+            None => ConnectionChoice::Fresh,
+        },
         connection => connection,
     };
     let mut lease = match connect(timeouts, guard.server().pool.lease(connection)).await {

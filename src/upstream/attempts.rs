@@ -194,9 +194,16 @@ impl<'a> Attempts<'a> {
     fn begin_owned(&self) -> Option<(AttemptGuard, ConnectionChoice<'a>)> {
         let client = self.client?;
         let (server, connection) = connection_auth::take(client, self.target.pools())?;
-        let guard = self.target.begin_attempt_at(server).ok()?;
-        let connection = ConnectionChoice::Owned(Box::new(connection), client);
-        Some((guard, connection))
+        match self.target.begin_attempt_at(server) {
+            Ok(guard) => {
+                let connection = ConnectionChoice::Owned(Box::new(connection), client);
+                Some((guard, connection))
+            }
+            Err(_) => {
+                connection_auth::give(client, Arc::clone(self.target.pool(server)), connection);
+                None
+            }
+        }
     }
 
     fn choose_connection(&self, is_resent: bool) -> ConnectionChoice<'a> {

@@ -35,7 +35,8 @@ pub(crate) use self::report::{
 };
 
 use self::packed_state::{AtomicState, PackedState, Phase};
-use self::rule::{BreakerRule, CONNECT_OPEN, ResultCounts};
+pub(super) use self::rule::CONNECT_OPEN;
+use self::rule::{BreakerRule, ResultCounts};
 use super::settings::BreakerSettings;
 use super::sliding_window::SlidingWindow;
 use crate::clock::Moment;

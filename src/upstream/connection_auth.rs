@@ -98,20 +98,17 @@ fn is_parameter(element: &[u8]) -> bool {
 /// Takes the connection that `client` owns to the server of one of `pools`, with the index of this pool.
 pub(super) fn take<'a>(
     client: &ClientConnection,
-    pools: impl Iterator<Item = &'a Arc<Pool>>,
+    pools: impl Iterator<Item = &'a Arc<Pool>> + Clone,
 ) -> Option<(usize, ServerConnection)> {
     let mut owned = client.server_connections.lock();
     let owned = owned.downcast_mut::<Vec<OwnedConnection>>()?;
-    for (server, pool) in pools.enumerate() {
-        let found = (owned.iter()).position(|owned| Arc::ptr_eq(&owned.pool, pool));
-        if let Some(found) = found {
-            let mut connection = owned.swap_remove(found).connection;
-            return pool
-                .is_open(&mut connection)
-                .then_some((server, connection));
-        }
-    }
-    None
+    owned.retain_mut(|owned| owned.pool.is_open(&mut owned.connection));
+    // The most recently used one is last. A login continues there.
+    let server_of =
+        |it: &OwnedConnection| pools.clone().position(|pool| Arc::ptr_eq(pool, &it.pool));
+    let found = owned.iter().rposition(|it| server_of(it).is_some())?;
+    let taken = owned.remove(found);
+    Some((server_of(&taken)?, taken.connection))
 }
 
 /// Gives `connection` to `client`. It replaces the one that `client` owns to the same server, if any.

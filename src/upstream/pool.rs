@@ -22,7 +22,7 @@ use http::{HeaderValue, Version};
 use hyper::client::conn::http1::SendRequest;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::body::{UploadProgress, UploadStage, UpstreamBody};
 use super::connect::{ConnectError, Connector, ServerConnection};
@@ -75,6 +75,8 @@ struct IdleConnection {
 #[derive(Debug)]
 pub(super) enum ConnectionChoice<'a> {
     Fresh,
+    /// A new one, unless connecting takes longer than this time.
+    FreshWithin(Duration),
     /// One that was idle for less than this time.
     Pooled(Duration),
     /// The one that the client connection owns.
@@ -119,6 +121,10 @@ impl Pool {
     ) -> Result<Lease, ConnectError> {
         match choice {
             ConnectionChoice::Fresh => {}
+            ConnectionChoice::FreshWithin(bound) => {
+                let connected = Box::pin(timeout(bound, self.lease_fresh())).await;
+                return connected.unwrap_or(Err(ConnectError::TimedOut(bound)));
+            }
             ConnectionChoice::Pooled(max_idle) => {
                 while let Some(mut connection) = self.take_idle(max_idle) {
                     if is_ready(connection.sender()).await {
@@ -232,7 +238,7 @@ async fn is_ready(sender: &mut SendRequest<UpstreamBody>) -> bool {
     if sender.is_ready() {
         return true;
     }
-    let ready = tokio::time::timeout(READY_TIMEOUT, sender.ready()).await;
+    let ready = timeout(READY_TIMEOUT, sender.ready()).await;
     matches!(ready, Ok(Ok(())))
 }
 
@@ -293,14 +299,18 @@ fn idle_time(version: Version, headers: &HeaderMap, keep_alive: Duration) -> Opt
     if version != Version::HTTP_11 {
         return None;
     }
-    let announced = headers.get_all(KEEP_ALIVE).iter().filter_map(timeout).min();
+    let announced = headers
+        .get_all(KEEP_ALIVE)
+        .iter()
+        .filter_map(announced_timeout)
+        .min();
     let announced = announced.map(|announced| announced.saturating_sub(KEEP_ALIVE_MARGIN));
     Some(announced.map_or(keep_alive, |announced| announced.min(keep_alive)))
 }
 
 /// Parses the `timeout` of a `Keep-Alive` header line such as `timeout=5, max=100` (RFC 2068, section 19.7.1). `None`
 /// if it is absent or invalid.
-fn timeout(line: &HeaderValue) -> Option<Duration> {
+fn announced_timeout(line: &HeaderValue) -> Option<Duration> {
     let mut parameters = line.to_str().ok()?.split(',');
     let seconds = parameters.find_map(|parameter| {
         let (name, value) = parameter.split_once('=')?;

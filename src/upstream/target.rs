@@ -2,12 +2,13 @@
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{HeaderValue, StatusCode};
 
 use super::Timeouts;
 use super::balance::{Candidates, ChosenServer, NoServer, ServerIndexes};
-use super::breaker::{BreakerPermit, PhaseChange, ServerFailure};
+use super::breaker::{BreakerPermit, CONNECT_OPEN, PhaseChange, ServerFailure};
 use super::concurrency::{ConcurrencySlot, LoadSample};
 use super::connect::{self, Connector, ConnectorError};
 use super::error::ForwardError;
@@ -158,8 +159,12 @@ impl Target {
     }
 
     /// The pools of all servers, by index.
-    pub(super) fn pools(&self) -> impl Iterator<Item = &Arc<Pool>> {
+    pub(super) fn pools(&self) -> impl Iterator<Item = &Arc<Pool>> + Clone {
         self.servers.iter().map(|server| &server.pool)
+    }
+
+    pub(super) fn pool(&self, server: usize) -> &Arc<Pool> {
+        &self.servers[server].pool
     }
 }
 
@@ -223,6 +228,12 @@ impl AttemptGuard {
         self.permit
             .as_ref()
             .is_some_and(BreakerPermit::probes_connection)
+    }
+
+    /// Bound on the time of a probe of the connection if another server can serve the request. Without the bound, the
+    /// client would wait for `connect_timeout`.
+    pub(super) fn probe_bound(&self) -> Option<Duration> {
+        (self.server.state.servers.len() > 1).then_some(CONNECT_OPEN)
     }
 
     /// Reports that a connection was established. A probe that tests only the connection succeeds with this report.

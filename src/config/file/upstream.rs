@@ -54,7 +54,7 @@ pub(crate) struct UpstreamSection {
     #[schemars(extend("default" = "10s"))]
     pub(crate) slow_start: HumanDuration,
     /// Retries of failed requests. Without this table, a request is sent again only if no server received any byte of
-    /// it.
+    /// it, or if its method is idempotent and a reused connection closed before the response.
     pub(crate) retry: Option<RetrySection>,
     /// Circuit breaker of each server. If this table is missing, connect failures of a server open its circuit for less
     /// than 1 second, and those of a sole server only if they are timeouts. Other failures then open it only if there

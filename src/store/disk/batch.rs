@@ -192,29 +192,37 @@ impl<'a> Batch<'a> {
             return Ok(Claim::ScopeFull { min_wait });
         }
         let held = self.clients.held(request.client);
-        if let Err(full) = self.capacity.admit(self.totals.keys, held)
-            && (self.has_expired() || !self.forget_oldest()?)
+        let full = self.capacity.admit(self.totals.keys, held).err();
+        if let Some(full) = full
+            && (self.has_expired() || !self.can_forget())
         {
-            return Ok(match full {
-                Full::Store => Claim::StoreFull,
-                Full::Client(limit) => {
-                    let forgettable = self.ended.next_forgettable(self.capacity.min_ttl);
-                    let next = self
-                        .ended
-                        .next_expiry()
-                        .into_iter()
-                        .chain(forgettable)
-                        .min();
-                    let min_wait = next.map_or(Duration::ZERO, |next| next.since(self.now));
-                    Claim::ClientFull { limit, min_wait }
-                }
-            });
+            return Ok(self.rejection(full));
         }
+        // A claim that is not admitted forgets no key.
         self.admission.admit(Instant::now())?;
+        if let Some(full) = full
+            && !self.forget_oldest()?
+        {
+            return Ok(self.rejection(full));
+        }
+        // The forgotten key can be one of this scope.
+        let keys = self.keys_of(request.id.scope)?;
         self.scopes.insert(request.id.scope, keys + 1);
         self.totals.keys += 1;
         self.clients.add(request.client);
         Ok(self.grant(request, owner))
+    }
+
+    fn rejection(&self, full: Full) -> Claim {
+        let Full::Client(limit) = full else {
+            return Claim::StoreFull;
+        };
+        let forgettable = self.ended.next_forgettable(self.capacity.min_ttl);
+        let next = (self.ended.next_expiry().into_iter())
+            .chain(forgettable)
+            .min();
+        let min_wait = next.map_or(Duration::ZERO, |next| next.since(self.now));
+        Claim::ClientFull { limit, min_wait }
     }
 
     fn grant(&mut self, request: &ClaimRequest, owner: Arc<WriterHandle>) -> Claim {
@@ -383,6 +391,11 @@ impl<'a> Batch<'a> {
             }
         }
         Ok(false)
+    }
+
+    fn can_forget(&self) -> bool {
+        let oldest = self.ended.next_forgettable(self.capacity.min_ttl);
+        oldest.is_some_and(|forgettable| forgettable <= self.now)
     }
 
     /// Returns whether the disk has a record that has expired but was not dropped yet.

@@ -39,7 +39,7 @@ const LONGEST_OPEN: Duration = Duration::from_hours(24 * 365 * 100);
 
 /// Without a `[breaker]` section, how long a circuit is open after a connect failure, and how long a probe of the
 /// connection blocks other requests. With [`JITTER`], both are less than 1 s.
-pub(super) const CONNECT_OPEN: Duration = Duration::from_millis(900);
+pub(in crate::upstream) const CONNECT_OPEN: Duration = Duration::from_millis(900);
 
 /// Conditions that open a circuit, and how long it stays open.
 #[derive(Debug)]
