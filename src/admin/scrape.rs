@@ -56,11 +56,8 @@ struct Scrape {
     admin: Arc<Connections>,
 }
 
-impl Collector for Scrape {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        self.stages.encode_all(&mut encoder)?;
-        self.encode_upstreams(&mut encoder)?;
-        self.encode_servers(&mut encoder)?;
+impl Scrape {
+    fn encode_totals(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         for (name, help, count) in [
             (
                 "ambiguous_paths",
@@ -124,6 +121,16 @@ impl Collector for Scrape {
                 count,
             )?;
         }
+        Ok(())
+    }
+}
+
+impl Collector for Scrape {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        self.stages.encode_all(&mut encoder)?;
+        self.encode_upstreams(&mut encoder)?;
+        self.encode_servers(&mut encoder)?;
+        self.encode_totals(&mut encoder)?;
         self.encode_http2(&mut encoder)?;
         self.encode_scenarios(&mut encoder)?;
         let workers = || self.stages.workers.iter();

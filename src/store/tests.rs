@@ -98,6 +98,7 @@ on_each_store! {
         a_full_store_rejects_new_keys_until_some_expire,
         a_full_store_forgets_the_oldest_completed_keys_older_than_min_ttl,
         concurrent_claims_in_a_full_store_replace_one_key_each,
+        a_scope_that_replaces_its_own_keys_keeps_its_count,
         responses_beyond_max_bytes_become_tombstones,
         a_single_client_can_use_most_of_the_store,
         a_client_above_its_share_replaces_keys_older_than_min_ttl,

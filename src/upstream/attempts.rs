@@ -193,16 +193,13 @@ impl<'a> Attempts<'a> {
     /// Begins an attempt on the connection that the client connection owns to a server of this upstream.
     fn begin_owned(&self) -> Option<(AttemptGuard, ConnectionChoice<'a>)> {
         let client = self.client?;
-        let (server, connection) = connection_auth::take(client, self.target.pools())?;
-        match self.target.begin_attempt_at(server) {
-            Ok(guard) => {
-                let connection = ConnectionChoice::Owned(Box::new(connection), client);
-                Some((guard, connection))
-            }
-            Err(_) => {
-                connection_auth::give(client, Arc::clone(self.target.pool(server)), connection);
-                None
-            }
+        let (server, connection) = connection_auth::take(client, &self.target.pools())?;
+        if let Ok(guard) = self.target.begin_attempt_at(server) {
+            let connection = ConnectionChoice::Owned(Box::new(connection), client);
+            Some((guard, connection))
+        } else {
+            connection_auth::give(client, Arc::clone(self.target.pool(server)), connection);
+            None
         }
     }
 

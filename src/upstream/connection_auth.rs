@@ -98,7 +98,7 @@ fn is_parameter(element: &[u8]) -> bool {
 /// Takes the connection that `client` owns to the server of one of `pools`, with the index of this pool.
 pub(super) fn take<'a>(
     client: &ClientConnection,
-    pools: impl Iterator<Item = &'a Arc<Pool>> + Clone,
+    pools: &(impl Iterator<Item = &'a Arc<Pool>> + Clone),
 ) -> Option<(usize, ServerConnection)> {
     let mut owned = client.server_connections.lock();
     let owned = owned.downcast_mut::<Vec<OwnedConnection>>()?;

@@ -497,6 +497,28 @@ pub(crate) async fn concurrent_claims_in_a_full_store_replace_one_key_each(kind:
     assert_eq!((counts.completed, counts.forgotten), (200, 600));
 }
 
+pub(crate) async fn a_scope_that_replaces_its_own_keys_keeps_its_count(kind: StoreKind) {
+    let capacity = StoreCapacity {
+        max_keys: 10,
+        min_ttl: Duration::from_mins(1),
+        ..StoreCapacity::default()
+    };
+    let fixture = RecordFixture::with_capacity(kind, capacity);
+    let of_client = |key: u16| {
+        let mut request = ClaimRequest {
+            client: ClientHash(key.into()),
+            ..claim_request(key)
+        };
+        request.settings.max_keys_per_scope = NonZeroU32::new(11).unwrap();
+        request
+    };
+    for key in 0..40 {
+        fixture.run(of_client(key), &numbered_response(key)).await;
+        fixture.advance(Duration::from_mins(1));
+    }
+    assert_eq!(fixture.counts().await.forgotten, 30);
+}
+
 pub(crate) async fn responses_beyond_max_bytes_become_tombstones(kind: StoreKind) {
     const RESPONSES: u16 = 64;
     let capacity = StoreCapacity {

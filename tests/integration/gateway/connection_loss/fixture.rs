@@ -59,8 +59,7 @@ impl Fixture {
                 .is_some_and(|used| used.elapsed() < Duration::from_millis(500))
         };
         while servers.connection_kind == ConnectionKind::Reused
-            && !(servers.last_used.iter().all(is_recent)
-                && !servers.waiting.iter().any(has_no_idle))
+            && (servers.waiting.iter().any(has_no_idle) || !servers.last_used.iter().all(is_recent))
         {
             let result = self.send("GET", "/warm-up");
             assert_eq!(result, ClientResult::Complete(200, "done".into()));
