@@ -374,12 +374,12 @@ impl Pipeline {
                 Box::pin(forwarding.map_err(Problem::from))
             }
             Ok(None) => Box::pin(self.buffer_and_forward(routed, request)),
-            Ok(Some((keys, mut keyed))) => {
-                keyed.request_id = Some(routed.arrival.request_id.clone());
+            Ok(Some((keys, keyed))) => {
+                let id = Some(&routed.arrival.request_id);
                 let owned = Arc::clone(routed);
                 let execute =
                     move |request, resend| async move { forward(&owned, request, resend).await };
-                Box::pin(self.idempotency.run(ctx, keys, keyed, request, execute))
+                Box::pin(self.idempotency.run(ctx, keys, keyed, id, request, execute))
             }
             Err(error) => Box::pin(future::ready(Err(error.into()))),
         }

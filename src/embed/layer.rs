@@ -215,7 +215,7 @@ impl RuleState {
         }
         let (mut parts, body) = request.into_parts();
         keys.name_caller(&mut keyed, &parts);
-        keyed.request_id = RequestId::sent(&parts.headers);
+        let request_id = RequestId::sent(&parts.headers);
         // A nested router of axum removes the prefix of the path. The fingerprint contains the complete path.
         let routed = parts.uri.clone();
         if let Some(OriginalUri(original)) = parts.extensions.get() {
@@ -249,7 +249,8 @@ impl RuleState {
             })
         };
         let request = Request::from_parts(parts, RequestBody::application(body));
-        let running = self.idempotency.run(ctx, keys, keyed, request, execute);
+        let running =
+            (self.idempotency).run(ctx, keys, keyed, request_id.as_ref(), request, execute);
         let response = running.await;
         match (response, failure.lock().take()) {
             (_, Some(error)) => Err(error),

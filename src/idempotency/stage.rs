@@ -33,6 +33,7 @@ use crate::failpoint::failpoint;
 use crate::hash_keys::HashKeySource;
 use crate::metrics::{KeyedMetrics, RouteMetrics};
 use crate::problem::Problem;
+use crate::request_id::RequestId;
 use crate::respond::Hints;
 
 pub(crate) use self::find_key::KeyedRequest;
@@ -126,6 +127,8 @@ impl<S: Records> Idempotency<S> {
     /// Responds to a request that has an idempotency key, or whose body can contain one. Returns a stored response, or
     /// calls `execute`, at most once per key.
     ///
+    /// Replays of the response name `request_id`; `None` if an embedding application has no id for the request.
+    ///
     /// `execute` receives the request with its complete body, and whether it is allowed to send the request more than
     /// once. `execute` is completed even if the returned future is dropped.
     #[expect(
@@ -137,6 +140,7 @@ impl<S: Records> Idempotency<S> {
         ctx: &'a RequestContext,
         keys: &'a Arc<RouteKeys>,
         mut keyed: KeyedRequest,
+        request_id: Option<&'a RequestId>,
         mut request: Request<RequestBody>,
         execute: F,
     ) -> impl Future<Output = Result<Response<ResponseBody>, Problem>> + Send + use<'a, S, F, Fut>
@@ -146,7 +150,6 @@ impl<S: Records> Idempotency<S> {
     {
         async move {
             let stage = &self.0;
-            let metrics = keys.metrics();
             let prepared = stage.prepare(ctx, keys, &mut keyed, &mut request).await?;
             let Some(claim) = prepared else {
                 return Ok(execute(request, Resend::ByMethod).await?);
@@ -155,7 +158,7 @@ impl<S: Records> Idempotency<S> {
                 stage: Arc::clone(stage),
                 client: ctx.caller.id(),
                 keys: Arc::clone(keys),
-                request_id: keyed.request_id,
+                request_id: request_id.cloned(),
                 notes: ctx.notes.clone(),
                 _slot: slot,
             };
@@ -165,7 +168,7 @@ impl<S: Records> Idempotency<S> {
             } else {
                 stage.slot()
             };
-            let claimed = if let Some(slot) = slot {
+            let waiter = if let Some(slot) = slot {
                 let execution = execution(slot);
                 let running = async move {
                     match execution.stage.claim(&claim, &execution.keys).await? {
@@ -178,13 +181,16 @@ impl<S: Records> Idempotency<S> {
                 };
                 match Detached::new(running, &stage.tasks).await? {
                     ControlFlow::Break(response) => return Ok(response),
-                    ControlFlow::Continue(claimed) => claimed,
+                    ControlFlow::Continue(Claim::InFlight(waiter)) => waiter,
+                    ControlFlow::Continue(ended) => {
+                        return stage.replay_or_reject(&ended, keys, ctx);
+                    }
                 }
             } else {
                 match stage.claim(&claim, keys).await? {
                     Claim::Won(permit) => {
                         let Some(slot) = stage.slot() else {
-                            metrics.exhausted.inc();
+                            keys.metrics().exhausted.inc();
                             // Dropping the permit here releases the idempotency key, because the request was not sent.
                             return Err(IdempotencyError::TooManyExecutions.into());
                         };
@@ -193,39 +199,16 @@ impl<S: Records> Idempotency<S> {
                         let running = execution(slot).run(permit, request, execute);
                         return Detached::new(running, &stage.tasks).await;
                     }
-                    claimed => {
+                    Claim::InFlight(waiter) => {
                         // `execute` can own resources that other requests need, such as a service of a bounded pool.
                         drop((request, execute));
-                        claimed
+                        waiter
                     }
+                    ended => return stage.replay_or_reject(&ended, keys, ctx),
                 }
             };
-            match claimed {
-                Claim::Replay(stored) => {
-                    let mut response = replay(&stored, &stage.hints);
-                    if stage.records.copies_replays() {
-                        let body = stored.body();
-                        let mut charge = stage.buffers.charge(ctx.caller.id(), Buffered::Replay);
-                        if charge.grow(body.len()).is_err() {
-                            metrics.exhausted.inc();
-                            return Err(IdempotencyError::BuffersFull.into());
-                        }
-                        *response.body_mut() = charge.hold(body).into();
-                    }
-                    metrics.replays.inc();
-                    ctx.note(|fields| fields.idempotency = Some(KeyUse::Replayed));
-                    Ok(response)
-                }
-                Claim::InFlight(waiter) => {
-                    // The wait is boxed, because its timer would enlarge the future of every request with an
-                    // idempotency key.
-                    Box::pin(wait(waiter, keys, &stage.hints, ctx)).await
-                }
-                rejected => {
-                    let error = claim_error(&rejected, keys);
-                    Err(to_problem(error, ctx))
-                }
-            }
+            // The wait is boxed, because its timer would enlarge the future of every request with an idempotency key.
+            Box::pin(wait(waiter, keys, &stage.hints, ctx)).await
         }
     }
 }
@@ -234,6 +217,32 @@ impl<S: Records> StageState<S> {
     /// Reserves the resources of an execution; `None` if too many run.
     fn slot(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.executions).try_acquire_owned().ok()
+    }
+
+    /// Responds to a request whose key has neither been claimed nor is in progress.
+    fn replay_or_reject(
+        &self,
+        claimed: &Claim,
+        keys: &RouteKeys,
+        ctx: &RequestContext,
+    ) -> Result<Response<ResponseBody>, Problem> {
+        let metrics = keys.metrics();
+        let Claim::Replay(stored) = claimed else {
+            return Err(to_problem(claim_error(claimed, keys), ctx));
+        };
+        let mut response = replay(stored, &self.hints);
+        if self.records.copies_replays() {
+            let body = stored.body();
+            let mut charge = self.buffers.charge(ctx.caller.id(), Buffered::Replay);
+            if charge.grow(body.len()).is_err() {
+                metrics.exhausted.inc();
+                return Err(IdempotencyError::BuffersFull.into());
+            }
+            *response.body_mut() = charge.hold(body).into();
+        }
+        metrics.replays.inc();
+        ctx.note(|fields| fields.idempotency = Some(KeyUse::Replayed));
+        Ok(response)
     }
 
     /// Reads the body of a request and returns the claim of its idempotency key. The body counts against `max_buffered`

@@ -28,7 +28,6 @@ pub(super) struct Execution<S> {
     pub(super) stage: Arc<StageState<S>>,
     pub(super) client: ClientId,
     pub(super) keys: Arc<RouteKeys>,
-    /// `None` if an embedding application has no id for the request.
     pub(super) request_id: Option<RequestId>,
     /// Notes for the access log; `None` if the request is not logged.
     pub(super) notes: Option<Arc<AccessLogNotes>>,

@@ -9,7 +9,6 @@ use super::super::body_key::{self, BodyKeyError};
 use super::super::{IdempotencyError, IdempotencyKey, Requirement, Scope};
 use super::RouteKeys;
 use crate::intake::headers::asks_for_upgrade;
-use crate::request_id::RequestId;
 
 /// Request that has an idempotency key in its header, or whose body can contain one.
 #[derive(Debug)]
@@ -19,8 +18,6 @@ pub(crate) struct KeyedRequest {
     /// Name of the caller, which replaces the scope of the rule; `None` if the scope has no function or the function
     /// returned no name. The gateway never sets it.
     pub(super) caller: Option<String>,
-    /// Id of the request, which replays of its response name; `None` if an embedding application has none.
-    pub(crate) request_id: Option<RequestId>,
     /// Whether the body can contain an idempotency key: the body is JSON, and the route has a `body_field`.
     is_searched: bool,
 }
@@ -54,7 +51,6 @@ impl RouteKeys {
         Ok(Some(KeyedRequest {
             key,
             caller: None,
-            request_id: None,
             is_searched,
         }))
     }
