@@ -128,9 +128,9 @@ impl Connections {
             changed.as_mut().enable();
             match self.try_admit(client) {
                 Ok(permit) => return Some(permit),
-                Err(AtBound::All(None)) => changed.await,
-                Err(AtBound::All(Some(wait))) => {
-                    let _ = timeout(wait, changed).await;
+                Err(AtBound::All(wait)) => {
+                    // A change wakes only one of several that wait, so none waits longer.
+                    let _ = timeout(wait.unwrap_or(MIN_IDLE), changed).await;
                 }
                 Err(AtBound::Client) => {
                     self.rejected.inc();
