@@ -457,6 +457,25 @@ mod tests {
         }
     }
 
+    /// The connection that a first waiting one replaces stays open, and so does the first one.
+    #[tokio::test(start_paused = true)]
+    async fn a_second_waiting_connection_replaces_the_first_one_when_that_is_idle() {
+        let connections = connections(1, 4);
+        let busy = open(&connections, A).await.unwrap();
+        let request = busy.begin().unwrap();
+        min_idle().await;
+        let waiting = [(); 2].map(|()| {
+            let connections = Arc::clone(&connections);
+            tokio::spawn(async move { connections.admit(B.parse().unwrap()).await })
+        });
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        drop(request);
+        let both = futures_util::future::join_all(waiting);
+        let both = timeout(5 * MIN_IDLE, both).await;
+        assert_eq!(both.expect("both are admitted").len(), 2);
+        assert_eq!(connections.replaced.get(), 2);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_client_at_its_maximum_loses_its_own_idle_connection_or_the_new_one() {
         let connections = connections(8, 2);

@@ -86,7 +86,7 @@ async fn a_silent_tls_handshake_is_replaced() {
 }
 
 #[tokio::test]
-async fn a_request_in_flight_keeps_its_connection_and_a_new_one_waits() {
+async fn requests_in_flight_keep_their_connections_and_new_ones_wait() {
     let (upstream, permits) = Upstream::responding_on_permit();
     let gateway = gateway("max_connections_per_client = 8", &upstream);
     let client = gateway.client();
@@ -97,9 +97,12 @@ async fn a_request_in_flight_keeps_its_connection_and_a_new_one_waits() {
         })
         .collect();
     eventually("upstream has all requests", async || upstream.count() == 8).await;
-    let waiting = tokio::spawn(client.from("127.0.0.2").get("/").send());
-    permits.add_permits(9);
-    for response in in_flight.into_iter().chain([waiting]) {
+    let other = client.from("127.0.0.2");
+    let waiting: Vec<_> = (0..8)
+        .map(|_| tokio::spawn(other.get("/").send()))
+        .collect();
+    permits.add_permits(16);
+    for response in in_flight.into_iter().chain(waiting) {
         assert_eq!(response.await.unwrap().text(), "late, but whole");
     }
 }
