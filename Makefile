@@ -13,6 +13,7 @@
 #                        of src/config/tests/mistakes.txt
 #   make crash           kills the gateway under load 200 times, and checks all idempotency keys after each kill
 #   make idle            sends 2,000 requests to uvicorn and gunicorn as they close their idle connections
+#   make keys            sends 3,000,000 keyed requests to a store for 100,000 keys, in four cases
 #   make drain           drains the gateway under load 100 times, and checks that every request gets a response
 #   make bench           measures the time of each decision on a request, and its growth with routes and clients
 #   make disk            measures the disk store with a million records, and its requests per second with a sync each
