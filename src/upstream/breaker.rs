@@ -62,7 +62,8 @@ pub(crate) struct Breaker {
 struct History {
     since: Moment,
     openings: u64,
-    /// Number of failed probes since the circuit was last closed. The open time doubles with each.
+    /// Number of failed probes since the circuit was last closed, without those after which it opens briefly. The open
+    /// time doubles with each.
     failed_probes: u32,
     why: Option<OpenCause>,
 }
@@ -365,6 +366,9 @@ impl Breaker {
             return None;
         }
         history.opened(why, now);
+        if why == OpenCause::FailedProbe && !self.rule.opens_briefly(failure) {
+            history.failed_probes += 1;
+        }
         if why == OpenCause::Outlier {
             self.state.set_outlier(true);
         }
@@ -407,9 +411,6 @@ impl History {
         self.since = now;
         self.openings += 1;
         self.why = Some(why);
-        if why == OpenCause::FailedProbe {
-            self.failed_probes += 1;
-        }
     }
 }
 

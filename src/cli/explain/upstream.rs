@@ -31,7 +31,12 @@ pub(super) fn retry(
         .map(|settings| settings.policy)
         .filter(|policy| policy.attempts.get() > 1)
     else {
-        return "never, unless the request was provably not sent".into();
+        let resend = if method.is_idempotent() && keyed.is_none() {
+            ", or a reused connection closed before the response"
+        } else {
+            ""
+        };
+        return format!("never, unless the request was provably not sent{resend}");
     };
     let bound = policy.deadline.map(format_duration);
     let bound = bound.map_or_else(String::new, |deadline| format!(" within {deadline}"));
@@ -137,11 +142,21 @@ mod tests {
     }
 
     #[test]
+    fn without_retries_a_lost_request_is_sent_again_only_if_idempotent_and_without_a_key() {
+        let unsent = "never, unless the request was provably not sent";
+        let reused = format!("{unsent}, or a reused connection closed before the response");
+        for keys in ["", "retry = { attempts = 1 }"] {
+            let [retry, _] = explained(keys, "{}", "GET");
+            assert_eq!(retry, reused);
+            let [retry, _] = explained(keys, "{}", "POST");
+            assert_eq!(retry, unsent);
+            let [retry, _] = explained(keys, "{ methods = \"PUT\" }", "PUT");
+            assert_eq!(retry, unsent);
+        }
+    }
+
+    #[test]
     fn retry_shows_attempts_deadline_and_backoff() {
-        let [retry, _] = explained("", "{}", "GET");
-        assert_eq!(retry, "never, unless the request was provably not sent");
-        let [retry, _] = explained("retry = { attempts = 1 }", "{}", "GET");
-        assert_eq!(retry, "never, unless the request was provably not sent");
         let keys = "retry = { attempts = 3, base = \"500ms\", cap = \"1m\", deadline = \"90s\" }";
         let [retry, _] = explained(keys, "{}", "PUT");
         assert_eq!(retry, "up to 3 attempts within 90s, backoff 500ms to 1m");

@@ -19,6 +19,8 @@ pub(super) struct BreakerModel {
     changes: Vec<usize>,
     /// Why the circuit opened, for each opening since it was last closed.
     causes: Vec<OpenCause>,
+    /// Failures of probes since the circuit was last closed.
+    failed_probes: Vec<ServerFailure>,
     openings: u64,
     why: Option<OpenCause>,
     pub(super) recovered: Option<Moment>,
@@ -52,6 +54,7 @@ impl BreakerModel {
             results: Vec::new(),
             changes: Vec::new(),
             causes: Vec::new(),
+            failed_probes: Vec::new(),
             openings: 0,
             why: None,
             recovered: None,
@@ -138,6 +141,7 @@ impl BreakerModel {
             return None;
         }
         if permit.probe {
+            self.failed_probes.push(failure);
             return Some(OpenCause::FailedProbe);
         }
         self.results.push((now, Some(failure)));
@@ -206,6 +210,7 @@ impl BreakerModel {
         self.changes.push(step);
         self.results.clear();
         self.causes.clear();
+        self.failed_probes.clear();
     }
 
     fn is_default(&self) -> bool {
@@ -214,13 +219,11 @@ impl BreakerModel {
 
     /// Returns how long the circuit stays open after this failure, without jitter.
     pub(super) fn open_time(&self, failure: ServerFailure) -> Duration {
-        if self.is_default() && failure != ServerFailure::Response {
+        let is_brief = |failure| self.is_default() && failure != ServerFailure::Response;
+        if is_brief(failure) {
             return CONNECT_OPEN;
         }
-        let failed = self
-            .causes
-            .iter()
-            .filter(|why| **why == OpenCause::FailedProbe);
+        let failed = self.failed_probes.iter().filter(|it| !is_brief(**it));
         let doubled = failed.fold(self.settings.open, |time, _| time * 2);
         doubled.min(self.settings.open_max)
     }

@@ -370,3 +370,23 @@ fn close_outlier_closes_only_the_circuit_of_an_outlier() {
     assert_eq!(other.close_outlier(NOW), None);
     assert!(!other.is_closed());
 }
+
+#[test]
+fn refused_probes_of_an_outlier_do_not_lengthen_its_open_time() {
+    let servers = ThreeServers::new();
+    servers.respond(1, 20, 0);
+    assert_eq!(servers.respond(0, 0, 20), Some(OpenCause::Outlier));
+    let mut now = later();
+    for _ in 0..10 {
+        servers.report(0, Err(ServerFailure::Connect), now);
+        now = now.after(Duration::from_secs(1));
+    }
+    let Some(PhaseChange::Opened { open_time, .. }) =
+        servers.report(0, Err(ServerFailure::Response), now)
+    else {
+        panic!("a failed probe opens the circuit again");
+    };
+    // One failed probe doubles the open time, which varies by 10 %.
+    let default = BreakerSettings::default().open;
+    assert!(open_time <= default.mul_f64(2.2), "{open_time:?}");
+}

@@ -139,6 +139,11 @@ impl BreakerRule {
         (fails || self.has_enough_results(counts)).then_some(!fails)
     }
 
+    /// Whether a circuit opens for less than 1 s after this failure, however many probes fail.
+    pub(super) fn opens_briefly(&self, failure: ServerFailure) -> bool {
+        self.is_default() && failure != ServerFailure::Response
+    }
+
     /// Returns how long the circuit stays open after `failure` and this many failed probes. The time doubles with each
     /// failed probe, up to `open_max`, and then varies by ±10 %.
     pub(super) fn open_time(
@@ -147,7 +152,7 @@ impl BreakerRule {
         failed_probes: u32,
         random: &mut fastrand::Rng,
     ) -> Duration {
-        let open_time = if self.is_default() && failure != ServerFailure::Response {
+        let open_time = if self.opens_briefly(failure) {
             CONNECT_OPEN
         } else {
             let doubled = self.open.saturating_mul(1 << failed_probes.min(31));

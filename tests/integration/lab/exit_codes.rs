@@ -3,8 +3,9 @@
 use super::{assert_ends, lab, run};
 use crate::support::Process;
 
-/// Sends two identical requests. In a scenario that rejects with 400, the second is a wrong retry.
-const RETRY_OF_400: &str = "curl -s {url}/; curl -s {url}/";
+/// Sends two identical requests: an early retry where the first is rejected with a time, and a wrong retry where it is
+/// rejected with 400. Requests within 5 ms on different connections could be concurrent, so the second one waits.
+const RETRY_AFTER_100_MS: &str = "curl -s {url}/; sleep 0.1; curl -s {url}/";
 
 #[test]
 fn a_client_that_waits_for_the_stated_time_passes() {
@@ -17,9 +18,9 @@ fn a_client_that_waits_for_the_stated_time_passes() {
 
 #[test]
 fn a_client_that_retries_early_or_retries_400_fails() {
-    let output = run("limited", &[], "curl -s {url}/; curl -s {url}/");
+    let output = run("limited", &[], RETRY_AFTER_100_MS);
     assert_ends(&output, 1, &[]);
-    let output = run("bad-request", &[], RETRY_OF_400);
+    let output = run("bad-request", &[], RETRY_AFTER_100_MS);
     assert_ends(&output, 1, &[]);
 }
 
@@ -40,7 +41,7 @@ fn a_command_that_does_not_end_is_judged_by_what_it_sent() {
     let output = run(
         "bad-request",
         &limit,
-        &format!("{RETRY_OF_400}; exec sleep 1000"),
+        &format!("{RETRY_AFTER_100_MS}; exec sleep 1000"),
     );
     assert_ends(&output, 1, &["did not end within 1s 500ms", "--timeout"]);
     let output = run("limited", &limit, "curl -s {url}/; exec sleep 1000");
@@ -73,7 +74,7 @@ fn the_worst_scenario_decides() {
     let (output, table) = run(
         "bad-request",
         "limited",
-        "curl -s --retry 1 {url}/; curl -s {url}/",
+        "curl -s --retry 1 {url}/; sleep 0.1; curl -s {url}/",
     );
     assert_ends(&output, 1, &[]);
     assert!(

@@ -134,7 +134,7 @@ fn scenarios_of_a_file_are_listed_with_the_shipped_ones() {
 #[test]
 fn passed_requests_reach_the_upstream() {
     let upstream = crate::support::Upstream::replying(201);
-    let script = "curl -s --retry 1 {url}/orders; curl -s {url}/orders";
+    let script = "curl -s --retry 1 {url}/orders; sleep 0.1; curl -s {url}/orders";
     let output = run("limited", &["--upstream", &upstream.url()], script);
     assert_ends(&output, 0, &[]);
     // The second request is the last step of the scenario, and the third passes.
