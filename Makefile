@@ -9,6 +9,7 @@
 #   make lint            checks formatting, clippy with and without the gateway, and (if cargo-deny is installed)
 #                        licences and advisories
 #   make fmt             formats the sources
+#   make lines           counts production lines, test lines and comment words of each room in src; LINES_AT is a commit
 #   make docs            generates config/reference.toml, the tables of docs/configuration.md, and the reviewed messages
 #                        of src/config/tests/mistakes.txt
 #   make crash           kills the gateway under load 200 times, and checks all idempotency keys after each kill
@@ -68,7 +69,7 @@ define install
 endef
 
 .PHONY: test quick clients lab-clients registry paths lint lint-format lint-clippy lint-features lint-dependencies fmt docs
-.PHONY: crash drain idle keys bench disk peers peers-clients peers-fleet peers-keyed peers-upstream instructions
+.PHONY: lines crash drain idle keys bench disk peers peers-clients peers-fleet peers-keyed peers-upstream instructions
 
 test: clients
 	$(call install,$(TEST_NEEDS))
@@ -177,6 +178,9 @@ fmt:
 
 docs:
 	UPDATE_DOCS=1 $(CARGO) test --locked $(TEST_FEATURES) --lib -- generated_documentation common_mistakes
+
+lines:
+	@.ci/lines $(LINES_AT)
 
 # `crash`, `drain`, `keys`, `disk`, `peers` and `instructions` run the production build. Their own code has another profile,
 # because their build also builds the gateway, with the features of the tests.
