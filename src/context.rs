@@ -18,9 +18,8 @@ use tokio_util::task::TaskTracker;
 use crate::access_notes::{AccessLogFields, AccessLogNotes};
 use crate::client::Caller;
 use crate::connections::ConnectionPermit;
-use crate::problem::Problem;
 use crate::request_id::RequestId;
-use crate::respond::Preferences;
+use crate::respond::{Preferences, Problem};
 
 pub use key_function::KeyFunction;
 

@@ -16,7 +16,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version};
 
 use self::headers::{HeaderNames, PADDED_VALUE, has_padded_value};
 use self::methods::KnownMethods;
-use crate::problem::Problem;
+use crate::respond::Problem;
 
 /// Why the gateway rejects a request because of its head.
 #[derive(Clone, Debug, PartialEq, Eq)]

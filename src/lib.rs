@@ -57,8 +57,6 @@ mod metrics;
 #[cfg(feature = "gateway")]
 mod net;
 #[cfg(feature = "embed")]
-mod problem;
-#[cfg(feature = "embed")]
 mod request_id;
 
 // The next layers contain client identity, paths, retries, the rendering of problems, and bounds on memory.

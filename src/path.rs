@@ -22,7 +22,7 @@ use std::borrow::Cow;
 
 use thiserror::Error;
 
-use crate::problem::Problem;
+use crate::respond::Problem;
 
 pub(crate) use lenient::TooManyReadings;
 

@@ -6,6 +6,7 @@
 
 pub(crate) mod cors;
 mod hints;
+mod problem;
 mod render;
 pub(crate) mod retry_after;
 mod settings;
@@ -16,6 +17,8 @@ use smallvec::SmallVec;
 
 pub use cors::Cors;
 pub use hints::{Hint, Hints};
+pub(crate) use problem::{Fallback, HEADER_CAPACITY, RETRY_SOON, Retry, TimeoutPhase};
+pub use problem::{Problem, RetryAfterForm};
 pub(crate) use render::error_type;
 pub(crate) use render::render;
 pub use settings::{Dialect, RespondSettings};

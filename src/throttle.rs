@@ -17,7 +17,7 @@ mod rate_limit;
 mod stage;
 
 pub use crate::context::KeyFunction;
-pub use crate::problem::RetryAfterForm;
+pub use crate::respond::RetryAfterForm;
 pub use bucket::BucketKey;
 pub use decision::{Buckets, Charge, ChargeOutcome, ChargeResult, Decision, decide};
 pub use limit::{Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError};

@@ -30,7 +30,7 @@ use crate::gateway::Stop;
 use crate::hash_keys::HashKeySource;
 use crate::intake::requested_host;
 use crate::pipeline::Shared;
-use crate::problem::Problem;
+use crate::respond::Problem;
 use crate::scenario::Scenarios;
 use crate::stage_metrics::OPENMETRICS;
 use crate::store::{CapacityUse, Health, RecordStore};

@@ -15,9 +15,8 @@ use super::listener::AdminState;
 use super::problem::AdminProblem;
 use super::seconds;
 use crate::clock::Moment;
-use crate::upstream::UpstreamState;
-use crate::upstream::breaker;
 use crate::upstream::shared_state::ServerState;
+use crate::upstream::{UpstreamState, breaker};
 
 pub(super) fn routes() -> Router<Arc<AdminState>> {
     Router::new()

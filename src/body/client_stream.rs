@@ -12,7 +12,7 @@ use thiserror::Error;
 use crate::http1::{Http1Body, Http1BodyError, Violation};
 use crate::http2::{Http2Body, Http2BodyError};
 use crate::metrics::Metrics;
-use crate::problem::Problem;
+use crate::respond::Problem;
 
 /// Body on a client connection, which enforces `body_timeout` and `min_rate`.
 pub(super) struct ClientStream {

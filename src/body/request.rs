@@ -15,7 +15,7 @@ use super::held::HeldParts;
 use super::read::{ReadBody, read_start};
 use crate::access_notes::AccessLogNotes;
 use crate::buffers::BufferCharge;
-use crate::problem::Problem;
+use crate::respond::Problem;
 #[cfg(feature = "gateway")]
 use {
     super::client_stream::{ClientStream, ClientStreamError},

@@ -13,7 +13,7 @@ use super::BoxError;
 use super::held::HeldParts;
 #[cfg(feature = "gateway")]
 use crate::http1::Abort;
-use crate::problem::TimeoutPhase;
+use crate::respond::TimeoutPhase;
 // Only the gateway aborts responses.
 #[cfg(not(feature = "gateway"))]
 use std::convert::Infallible as Abort;

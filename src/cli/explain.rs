@@ -21,7 +21,7 @@ use crate::http1::target;
 use crate::intake;
 use crate::intake::headers::HeaderNames;
 use crate::path::{self, RequestPath};
-use crate::problem::Problem;
+use crate::respond::Problem;
 use crate::respond::cors::preflight_method;
 use crate::route::{MatchBy, Matcher};
 use crate::scenario::{AtEnd, CountBy, Scenario, split_test_prefix};

@@ -27,10 +27,9 @@ use crate::context::{Delivery, FailedRequest, RequestContext, Resend};
 use crate::idempotency::{Idempotency, IdempotencyError, RouteKeys};
 use crate::intake::headers::{PADDED_VALUE, has_padded_value};
 use crate::metrics::RouteMetrics;
-use crate::problem::Problem;
 use crate::request_id::RequestId;
 use crate::respond::cors::preflight_method;
-use crate::respond::{Preferences, RespondSettings, render};
+use crate::respond::{Preferences, Problem, RespondSettings, render};
 use crate::store::{BucketStore, OpenStore, RecordStore};
 use crate::throttle::{KeySource, RouteLimits, Throttle};
 

@@ -7,7 +7,7 @@
 use http::StatusCode;
 use thiserror::Error;
 
-use crate::problem::Problem;
+use crate::respond::Problem;
 
 /// The rule that a request violates: a rule of the HTTP/1 syntax, or a configured size limit or timeout.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq, Hash)]

@@ -7,7 +7,7 @@ use std::time::Duration;
 use http::{HeaderName, StatusCode};
 
 use super::{BodyKeyError, KeyError, Mismatch};
-use crate::problem::{Problem, RETRY_SOON};
+use crate::respond::{Problem, RETRY_SOON};
 
 /// Reason for which the idempotency stage rejects a request.
 #[derive(Clone, Debug)]
@@ -215,7 +215,7 @@ fn not_retained() -> Problem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::problem::Retry;
+    use crate::respond::Retry;
 
     #[test]
     fn retry_after_is_set_only_if_the_condition_is_temporary() {

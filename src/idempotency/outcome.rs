@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use super::StoredResponse;
-use crate::problem::Problem;
+use crate::respond::Problem;
 
 /// Outcome of the execution of a request with an idempotency key.
 #[derive(Clone, Debug)]

@@ -32,9 +32,8 @@ use crate::context::{FailedRequest, RequestContext, Resend};
 use crate::failpoint::failpoint;
 use crate::hash_keys::HashKeySource;
 use crate::metrics::{KeyedMetrics, RouteMetrics};
-use crate::problem::Problem;
 use crate::request_id::RequestId;
-use crate::respond::Hints;
+use crate::respond::{Hints, Problem};
 
 pub(crate) use self::find_key::KeyedRequest;
 

@@ -13,7 +13,7 @@ use crate::buffers::Buffered;
 use crate::idempotency::IdempotencyKey;
 use crate::idempotency::key::IDEMPOTENCY_KEY;
 use crate::path;
-use crate::problem::Problem;
+use crate::respond::Problem;
 use crate::route::MatchBy;
 use crate::scenario::observation::{Attempt, ObservedBody};
 use crate::scenario::step::StepAction;

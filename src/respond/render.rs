@@ -9,7 +9,7 @@ use http::{HeaderValue, Response, StatusCode};
 use super::retry_after::{self, whole_seconds};
 use super::{Preferences, RespondSettings};
 use crate::clock::Clock;
-use crate::problem::{HEADER_CAPACITY, Problem, Retry, RetryAfterForm};
+use crate::respond::{HEADER_CAPACITY, Problem, Retry, RetryAfterForm};
 
 /// Format of a problem response. JSON is the default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -255,7 +255,7 @@ mod tests {
 
     use super::super::Hint;
     use super::*;
-    use crate::problem::TimeoutPhase;
+    use crate::respond::TimeoutPhase;
 
     fn preferred(accept: &'static str) -> ProblemFormat {
         ProblemFormat::preferred(&[HeaderValue::from_static(accept)])

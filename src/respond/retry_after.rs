@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use http::HeaderValue;
 
-use crate::problem::RetryAfterForm;
+use crate::respond::RetryAfterForm;
 
 /// Maximum number of seconds in a header value. A larger value would overflow in clients that store it in a signed
 /// 32-bit integer.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::{HeaderValue, Method, StatusCode};
 
 use crate::path::TooManyReadings;
-use crate::problem::Problem;
+use crate::respond::Problem;
 
 /// Why a request has no route.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -211,10 +211,9 @@ mod tests {
     use crate::buffers::{BufferBounds, Buffers};
     use crate::clock::Clock;
     use crate::metrics::Metrics;
-    use crate::store::StoreCapacity;
     use crate::store::memory::MemoryBuckets;
     use crate::store::memory::records::MemoryRecords;
-    use crate::store::{BucketStore, RecordStore};
+    use crate::store::{BucketStore, RecordStore, StoreCapacity};
 
     /// Creates the counters of two workers. The gateway has two routes, and the first route has a rule for idempotency
     /// keys.

@@ -20,7 +20,6 @@ const LAYERS: &[&[&str]] = &[
         "log",
         "metrics",
         "net",
-        "problem",
         "request_id",
     ],
     &["client", "path", "respond", "retry"],

@@ -8,7 +8,7 @@ use http::request::Parts;
 
 use super::{Quota, QuotaError};
 use crate::context::KeyFunction;
-use crate::problem::RetryAfterForm;
+use crate::respond::RetryAfterForm;
 
 /// Index of a rate limit in the list of all limits of the configuration. It is not part of bucket keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

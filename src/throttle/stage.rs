@@ -22,9 +22,8 @@ use crate::clock::Clock;
 use crate::context::RequestContext;
 use crate::hash_keys::HashKeySource;
 use crate::metrics::{LimitMetrics, Metrics, RouteMetrics};
-use crate::problem::{HEADER_CAPACITY, Problem, Retry};
-use crate::respond::Dialect;
 use crate::respond::retry_after::whole_seconds;
+use crate::respond::{Dialect, HEADER_CAPACITY, Problem, Retry};
 
 /// Throttle stage, which charges requests to rate limit buckets in the store `S`.
 #[derive(Debug)]

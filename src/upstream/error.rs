@@ -17,7 +17,7 @@ use super::timeouts::TimeoutError;
 use crate::context::Delivery;
 use crate::http1::Violation;
 use crate::metrics::UpstreamFailure;
-use crate::problem::{Problem, RETRY_SOON, TimeoutPhase};
+use crate::respond::{Problem, RETRY_SOON, TimeoutPhase};
 use crate::retry::Failure;
 
 /// Why the gateway has no response to forward to the client.

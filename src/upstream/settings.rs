@@ -6,7 +6,7 @@ use std::time::Duration;
 use http::StatusCode;
 use http::uri::PathAndQuery;
 
-use crate::problem::Fallback;
+use crate::respond::Fallback;
 use crate::retry;
 
 /// Settings of retries, from the configuration section `[upstream.NAME.retry]`.

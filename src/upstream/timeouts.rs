@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::Timeouts;
 use super::body::{UploadProgress, UploadStage};
-use crate::problem::TimeoutPhase;
+use crate::respond::TimeoutPhase;
 
 /// If the client neither reads nor sends for this long, the server possibly closes the connection for this reason. The
 /// circuit breaker then does not count the closed connection as a failure of the server.

@@ -30,7 +30,7 @@ use crate::context::ClientConnection;
 use crate::http1::upgrade::Upgrade;
 use crate::intake::headers::tokens;
 use crate::metrics::{Count, Gauge, InFlight};
-use crate::problem::{Problem, RETRY_SOON};
+use crate::respond::{Problem, RETRY_SOON};
 use crate::server_settings::TunnelSettings;
 
 /// Number of tunnels of each client, over all workers, and the bounds on tunnels.

@@ -7,15 +7,14 @@ use http::header::{AUTHORIZATION, CONTENT_LENGTH, UPGRADE};
 use http::{HeaderMap, HeaderName, Method};
 
 use super::{format_duration, has_value};
-use crate::idempotency::body_key;
 use crate::idempotency::credentials::{cookie_values, is_signed};
 use crate::idempotency::key::IDEMPOTENCY_KEY;
 use crate::idempotency::rule::ScopePart;
 use crate::idempotency::{
     IdempotencyError, IdempotencyKey, InFlightPolicy, KeyRule, OnServerError, OnUnknown,
-    Requirement, Scope,
+    Requirement, Scope, body_key,
 };
-use crate::problem::Problem;
+use crate::respond::Problem;
 
 /// What the gateway does with a request because of its idempotency key and the idempotency rule of its route.
 pub(super) enum KeyEffect {

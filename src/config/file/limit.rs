@@ -5,7 +5,7 @@ use serde::Deserialize;
 
 use super::super::located::{Located, Many, Setting};
 use super::super::scalar::{KeyText, RateText, Timeout};
-use crate::problem::RetryAfterForm;
+use crate::respond::RetryAfterForm;
 use crate::throttle::{Mode, OnStoreError};
 
 /// Rate limit, which the `limits` of a route refer to by its name.

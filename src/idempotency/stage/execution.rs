@@ -19,9 +19,8 @@ use crate::buffers::Buffered;
 use crate::client::ClientId;
 use crate::context::{Delivery, FailedRequest, Resend};
 use crate::failpoint::failpoint;
-use crate::problem::Problem;
 use crate::request_id::RequestId;
-use crate::respond::is_rate_limit_field;
+use crate::respond::{Problem, is_rate_limit_field};
 
 /// Execution of a request that has claimed its idempotency key.
 pub(super) struct Execution<S> {

@@ -8,8 +8,7 @@ use crate::access_notes::KeyUse;
 use crate::body::ResponseBody;
 use crate::context::RequestContext;
 use crate::idempotency::{ExecutionOutcome, IdempotencyError, InFlightPolicy, Waiter};
-use crate::problem::Problem;
-use crate::respond::Hints;
+use crate::respond::{Hints, Problem};
 
 /// Responds to a duplicate request while the first request with the same idempotency key is in flight. The setting
 /// `in_flight` of the route decides whether the duplicate waits or gets 409.

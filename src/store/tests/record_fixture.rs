@@ -10,11 +10,10 @@ use crate::idempotency::{
     Claim, ClaimRequest, ClientHash, ExecutionOutcome, Fingerprint, KeyHash, OnUnknown, Permit,
     RecordCounts, RecordId, RecordSettings, Records, ScopeHash, StoredResponse, Waiter,
 };
-use crate::store::RecordStore;
 use crate::store::disk::DiskRecords;
 use crate::store::redis::Redis;
 use crate::store::redis::settings::RedisSettings;
-use crate::store::{StoreCapacity, memory::records::MemoryRecords};
+use crate::store::{RecordStore, StoreCapacity, memory::records::MemoryRecords};
 use http::header::{CONTENT_TYPE, SET_COOKIE};
 use http::{HeaderMap, HeaderValue, StatusCode};
 use tempfile::TempDir;

@@ -8,7 +8,7 @@ use super::super::super::file::{BreakerSection, FailuresEntry, FallbackTable};
 use super::super::super::located::Setting;
 use super::super::super::problem::Findings;
 use super::super::super::scalar::display_duration;
-use crate::problem::Fallback;
+use crate::respond::Fallback;
 use crate::upstream::{BreakerSettings, FailureStatuses, OpensOn};
 
 /// Converts a section of an upstream with this many servers to settings. A section with `enabled = false` is also

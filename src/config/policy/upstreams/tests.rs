@@ -5,7 +5,7 @@ use http::HeaderValue;
 
 use super::*;
 use crate::config::{ConfigErrors, ConfigProblem, Environment, Loaded, Overrides, parse};
-use crate::problem::Fallback;
+use crate::respond::Fallback;
 use crate::retry::{Backoff, Jitter, Preset, Strategy};
 use crate::upstream::{
     BreakerSettings, BudgetSettings, FailureStatuses, HealthSettings, OpensOn, RetrySettings,

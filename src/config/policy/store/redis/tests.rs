@@ -2,8 +2,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::*;
-use crate::config::Backend;
-use crate::config::{ConfigErrors, Environment, Loaded, Overrides, parse};
+use crate::config::{Backend, ConfigErrors, Environment, Loaded, Overrides, parse};
 
 const ROUTES: &str = "[upstream.api]\nservers = [\"http://127.0.0.1:9000\"]\n\
                       [upstream.slow]\nservers = [\"http://127.0.0.1:9001\"]\ntimeout = \"80s\"\n\
