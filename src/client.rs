@@ -70,10 +70,11 @@ impl Trust {
         ClientId::of(address, self.ipv6_prefix)
     }
 
-    /// Returns the client that is the TCP peer of a connection. `None` if the peer is a trusted proxy.
-    pub(crate) fn client_of_peer(&self, peer: IpAddr) -> Option<ClientId> {
+    /// Returns the address by which `max_connections_per_client` counts the connections of a peer. `None` if the peer is
+    /// a trusted proxy, whose connections belong to many clients.
+    pub(crate) fn connections_of(&self, peer: IpAddr) -> Option<IpAddr> {
         let is_proxy = self.trusted.contains(peer.to_canonical());
-        (!is_proxy).then(|| self.client_id(peer))
+        (!is_proxy).then(|| self.client_id(peer).ip())
     }
 
     /// Determines the client of a request that arrived from `peer`, and the proxies that the request passed.

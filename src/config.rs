@@ -55,7 +55,6 @@ use crate::log::LogSettings;
 use crate::respond::RespondSettings;
 use crate::route::Matcher;
 use crate::scenario::Scenario;
-use crate::server_settings::ServerSettings;
 use crate::store::StoreCapacity;
 use crate::store::redis::settings::{Password, RedisSettings};
 use crate::throttle::Limit;
@@ -67,6 +66,7 @@ pub use schema::schema;
 pub use variables::Environment;
 
 use file::File;
+pub(crate) use policy::server::{ServerSettings, TlsFiles};
 use problem::Findings;
 use schema::SCHEMA;
 

@@ -17,7 +17,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::access_notes::{AccessLogFields, AccessLogNotes};
 use crate::client::Caller;
-use crate::connections::ConnectionPermit;
+use crate::http::connections::ConnectionPermit;
 use crate::request_id::RequestId;
 use crate::respond::{Preferences, Problem};
 

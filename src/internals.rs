@@ -15,7 +15,7 @@ use crate::pipeline::Shared;
 pub use crate::admin::listener::Admin;
 pub use crate::client::ClientId;
 pub use crate::hash_keys::Seed;
-pub use crate::http1::head::{HeadLimits, parse as parse_head};
+pub use crate::http::http1::head::{HeadLimits, parse as parse_head};
 pub use crate::path::read as read_path;
 pub use crate::route::{AmbiguousPaths, Matcher, PathMode, RouteMatch};
 pub use crate::store::disk::DiskRecords;

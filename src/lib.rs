@@ -44,8 +44,6 @@
 // The bottom layer imports nothing from the crate.
 #[cfg(feature = "embed")]
 mod access_notes;
-#[cfg(feature = "gateway")]
-mod certificates;
 #[cfg(feature = "embed")]
 pub mod clock;
 #[cfg(feature = "embed")]
@@ -54,8 +52,6 @@ mod failpoint;
 mod log;
 #[cfg(feature = "embed")]
 mod metrics;
-#[cfg(feature = "gateway")]
-mod net;
 #[cfg(feature = "embed")]
 mod request_id;
 
@@ -65,8 +61,6 @@ pub mod buffers;
 #[cfg(feature = "embed")]
 pub mod client;
 #[cfg(feature = "embed")]
-mod connections;
-#[cfg(feature = "embed")]
 mod hash_keys;
 #[cfg(feature = "embed")]
 mod intake;
@@ -75,14 +69,10 @@ mod path;
 #[cfg(feature = "embed")]
 pub mod respond;
 pub mod retry;
-#[cfg(feature = "gateway")]
-mod server_settings;
 
 // These modules parse and write HTTP on client connections.
-#[cfg(feature = "gateway")]
-mod http1;
-#[cfg(feature = "gateway")]
-mod http2;
+#[cfg(feature = "embed")]
+mod http;
 
 // These modules define types that the stages share.
 #[cfg(feature = "embed")]

@@ -22,6 +22,7 @@ use std::borrow::Cow;
 
 use thiserror::Error;
 
+use crate::http::http1::target::{is_encoded, push_escape};
 use crate::respond::Problem;
 
 pub(crate) use lenient::TooManyReadings;
@@ -135,22 +136,6 @@ pub fn read<'a>(path: &'a str, query: Option<&'a str>) -> Result<RequestPath<'a>
     })
 }
 
-/// Percent-encodes the characters of a request target that URIs do not allow but clients send. Returns `None` if there
-/// are none.
-pub(crate) fn encode_invalid(target: &str) -> Option<String> {
-    if !target.bytes().any(is_encoded) {
-        return None;
-    }
-    let mut encoded = String::with_capacity(target.len() + 16);
-    for character in target.chars() {
-        match u8::try_from(character) {
-            Ok(octet) if is_encoded(octet) => push_escape(&mut encoded, octet),
-            _ => encoded.push(character),
-        }
-    }
-    Some(encoded)
-}
-
 /// Whether the path is forwarded unchanged and has no lenient readings. False means that the path must be parsed to
 /// find out.
 ///
@@ -187,12 +172,6 @@ static CLASSES: [u8; 256] = {
     }
     table
 };
-
-/// Whether the octet is a character that URIs do not allow but clients send, so that the gateway percent-encodes it. A
-/// backslash is not encoded, because some servers read it as a slash only if it is not encoded.
-const fn is_encoded(octet: u8) -> bool {
-    matches!(octet, b'"' | b'<' | b'>' | b'{' | b'}' | b'|' | b'^' | b'`')
-}
 
 /// Rewrites a path or a query into the form in which it is forwarded.
 fn unify(text: &str) -> Cow<'_, str> {
@@ -292,14 +271,6 @@ fn escaped_octet(path: &[u8], at: usize) -> Option<u8> {
     };
     let digit = |byte| char::from(byte).to_digit(16);
     u8::try_from(digit(high)? * 16 + digit(low)?).ok()
-}
-
-/// Appends the percent escape of an octet, with upper-case digits.
-fn push_escape(text: &mut String, octet: u8) {
-    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
-    text.push('%');
-    text.push(char::from(DIGITS[usize::from(octet >> 4)]));
-    text.push(char::from(DIGITS[usize::from(octet & 0xF)]));
 }
 
 /// Whether the octet is an unreserved character (RFC 3986, section 2.3).

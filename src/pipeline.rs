@@ -30,12 +30,13 @@ use self::rule::{RouteRule, compile};
 use crate::access_notes::AccessLogNotes;
 use crate::body::{RequestBody, ResponseBody};
 use crate::buffers::{Buffered, Buffers};
+use crate::client::Trust;
 use crate::clock::Clock;
-use crate::config::Policy;
-use crate::connections::Connections;
+use crate::config::{Policy, ServerSettings};
 use crate::context::{Arrival, ClientConnection, FailedRequest, RequestContext, Resend};
 use crate::hash_keys::HashKeySource;
-use crate::http1::Violation;
+use crate::http::connections::Connections;
+use crate::http::http1::Violation;
 use crate::idempotency::Idempotency;
 use crate::intake;
 use crate::metrics::Metrics;
@@ -44,7 +45,6 @@ use crate::respond::cors::preflight_method;
 use crate::respond::{Preferences, Problem, RespondSettings, render};
 use crate::route::{MatchBy, Matcher, RouteError};
 use crate::scenario::{CountBy, Scenarios, respond};
-use crate::server_settings::ServerSettings;
 use crate::store::disk::bucket_snapshots::BucketSnapshots;
 use crate::store::redis::Redis;
 use crate::store::{BucketStore, OpenStore, RecordStore};
@@ -148,7 +148,6 @@ impl Shared {
             connections: Connections::new(
                 policy.server.limits.connections,
                 policy.server.limits.connections_per_client,
-                policy.trust.clone(),
             ),
             tunnels: Arc::new(Tunnels::new(policy.server.tunnels)),
             scenarios: Scenarios::new(&policy.scenarios, &clock),
@@ -214,6 +213,10 @@ impl Pipeline {
     /// Returns the settings in `[server]` of the configuration.
     pub(crate) fn settings(&self) -> &ServerSettings {
         &self.policy.server
+    }
+
+    pub(crate) fn trust(&self) -> &Trust {
+        &self.policy.trust
     }
 
     /// Returns the metrics of the worker.

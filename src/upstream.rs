@@ -53,7 +53,7 @@ pub(crate) use forward::Forwarder;
 use relay::RelayedBody;
 pub(crate) use settings::{
     BreakerSettings, BudgetSettings, ConcurrencySettings, FailureStatuses, HealthSettings, OpensOn,
-    RetrySettings,
+    RetrySettings, TunnelSettings,
 };
 pub(crate) use shared_state::UpstreamState;
 pub(crate) use target::{RouteTarget, Target};

@@ -25,9 +25,9 @@ use super::{index, keys, lab, scrape as metrics, serve, upstreams};
 use crate::client::Trust;
 use crate::clock::Clock;
 use crate::config::AdminSettings;
-use crate::connections::Connections;
 use crate::gateway::Stop;
 use crate::hash_keys::HashKeySource;
+use crate::http::connections::Connections;
 use crate::intake::requested_host;
 use crate::pipeline::Shared;
 use crate::respond::Problem;
@@ -82,7 +82,7 @@ impl AdminSources {
     pub(crate) fn of(shared: &Shared, gateway: Stop) -> Self {
         let trust = &shared.policy.trust;
         let (max, per_client) = (serve::MAX_CONNECTIONS, serve::MAX_CONNECTIONS_PER_CLIENT);
-        let connections = Connections::new(max, per_client, trust.clone());
+        let connections = Connections::new(max, per_client);
         Self {
             registry: metrics::registry(shared, Arc::clone(&connections)),
             connections,
@@ -107,7 +107,7 @@ impl Admin {
     ) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         let address = socket.local_addr()?;
-        let connections = Arc::clone(&sources.connections);
+        let (connections, trust) = (Arc::clone(&sources.connections), sources.trust.clone());
         let admin = Arc::new(AdminState::new(settings, sources));
         let done = CancellationToken::new();
         let stopped = done.clone();
@@ -120,7 +120,7 @@ impl Admin {
                 runtime.block_on(async move {
                     match tokio::net::TcpListener::from_std(socket) {
                         Ok(listener) => {
-                            serve::serve(listener, router(admin), connections, stopped).await;
+                            serve::serve(listener, router(admin), connections, &trust, stopped).await;
                         }
                         Err(error) => tracing::error!(
                             %address,

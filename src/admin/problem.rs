@@ -11,7 +11,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 
-use crate::http1::Violation;
+use crate::http::http1::Violation;
 use crate::idempotency::{KeyError, RecordState, ScopeHash, StoreError};
 use crate::respond::error_type;
 

@@ -14,7 +14,7 @@ use prometheus_client::registry::Registry;
 
 use super::serve::MAX_CONNECTIONS;
 use crate::clock::Clock;
-use crate::connections::Connections;
+use crate::http::connections::Connections;
 use crate::log;
 use crate::metrics::EarlyReset;
 use crate::pipeline::Shared;

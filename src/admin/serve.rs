@@ -20,9 +20,10 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 use super::problem::AdminProblem;
-use crate::connections::{ConnectionPermit, Connections};
-use crate::http1::{self, FlushBatch, Http1Body, Violation};
-use crate::server_settings::{ClientTimeouts, ServerLimits};
+use crate::client::Trust;
+use crate::http::connections::{ConnectionPermit, Connections};
+use crate::http::http1::{self, FlushBatch, Http1Body, Violation};
+use crate::http::settings::{ClientTimeouts, ServerLimits};
 
 /// Maximum number of open connections, so that probes and scrapes always find one.
 pub(super) const MAX_CONNECTIONS: usize = 256;
@@ -65,6 +66,7 @@ pub(super) async fn serve(
     listener: TcpListener,
     router: Router,
     connections: Arc<Connections>,
+    trust: &Trust,
     done: CancellationToken,
 ) {
     let tasks = TaskTracker::new();
@@ -73,7 +75,8 @@ pub(super) async fn serve(
         loop {
             match listener.accept().await {
                 Ok((stream, peer)) => {
-                    let Some(permit) = connections.admit(peer.ip()).await else {
+                    let client = trust.connections_of(peer.ip());
+                    let Some(permit) = connections.admit(client).await else {
                         continue;
                     };
                     let (router, batch) = (router.clone(), Arc::clone(&batch));
@@ -165,7 +168,6 @@ mod tests {
     use tokio::sync::Semaphore;
 
     use super::*;
-    use crate::client::Trust;
 
     /// A running admin server. `/` responds immediately, and `/slow` responds when `permits` has a permit.
     struct Fixture {
@@ -180,7 +182,7 @@ mod tests {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let fixture = Self {
                 address: listener.local_addr().unwrap(),
-                connections: Connections::new(MAX_CONNECTIONS, usize::MAX, Trust::default()),
+                connections: Connections::new(MAX_CONNECTIONS, usize::MAX),
                 permits: Arc::new(Semaphore::new(0)),
                 done: CancellationToken::new(),
             };
@@ -193,7 +195,10 @@ mod tests {
                 .route("/", get(|| async { "here" }))
                 .route("/slow", get(slow));
             let connections = Arc::clone(&fixture.connections);
-            tokio::spawn(serve(listener, router, connections, fixture.done.clone()));
+            let done = fixture.done.clone();
+            tokio::spawn(async move {
+                serve(listener, router, connections, &Trust::default(), done).await;
+            });
             fixture
         }
 

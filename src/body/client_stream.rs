@@ -9,8 +9,8 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use thiserror::Error;
 
-use crate::http1::{Http1Body, Http1BodyError, Violation};
-use crate::http2::{Http2Body, Http2BodyError};
+use crate::http::http1::{Http1Body, Http1BodyError, Violation};
+use crate::http::http2::{Http2Body, Http2BodyError};
 use crate::metrics::Metrics;
 use crate::respond::Problem;
 

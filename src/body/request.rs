@@ -19,8 +19,8 @@ use crate::respond::Problem;
 #[cfg(feature = "gateway")]
 use {
     super::client_stream::{ClientStream, ClientStreamError},
-    crate::http1::Http1Body,
-    crate::http2::Http2Body,
+    crate::http::http1::Http1Body,
+    crate::http::http2::Http2Body,
     crate::metrics::Metrics,
 };
 
@@ -285,7 +285,7 @@ impl Body for RequestBody {
 impl RequestBodyError {
     /// Returns the violation of HTTP, `body_timeout` or `min_rate` that the gateway reports to the client. Returns
     /// `None` if the client has disconnected or the error has another cause.
-    pub fn violation(&self) -> Option<crate::http1::Violation> {
+    pub fn violation(&self) -> Option<crate::http::http1::Violation> {
         match self {
             Self::Client(error) => error.violation(),
             Self::Application(_) | Self::TooLarge(_) => None,

@@ -12,7 +12,7 @@ use thiserror::Error;
 use super::BoxError;
 use super::held::HeldParts;
 #[cfg(feature = "gateway")]
-use crate::http1::Abort;
+use crate::http::http1::Abort;
 use crate::respond::TimeoutPhase;
 // Only the gateway aborts responses.
 #[cfg(not(feature = "gateway"))]

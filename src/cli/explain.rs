@@ -17,7 +17,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request};
 use self::idempotency::KeyEffect;
 use super::config_file::ConfigFile;
 use crate::config::{self, Environment, Overrides, Policy, RoutePolicy};
-use crate::http1::target;
+use crate::http::http1::target;
 use crate::intake;
 use crate::intake::headers::HeaderNames;
 use crate::path::{self, RequestPath};

@@ -311,3 +311,21 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn connections_are_counted_by_the_client_and_not_for_trusted_proxies() {
+    let trust = Trust::new(vec!["198.51.100.0/24".parse().unwrap()], Vec::new(), 64);
+    let counted = |peer: &str| trust.connections_of(peer.parse().unwrap());
+    for (peer, client) in [
+        ("192.0.2.1", Some("192.0.2.1")),
+        ("::ffff:192.0.2.1", Some("192.0.2.1")),
+        ("2001:db8:0:1::2", Some("2001:db8:0:1::")),
+        ("198.51.100.1", None),
+    ] {
+        assert_eq!(
+            counted(peer),
+            client.map(|client| client.parse().unwrap()),
+            "{peer}"
+        );
+    }
+}

@@ -12,21 +12,16 @@ mod paths;
 mod respond;
 mod routes;
 pub(super) mod scenarios;
+pub(super) mod server;
 mod store;
 mod upstreams;
 
-use std::thread::available_parallelism;
-
-use super::file::{AdminSection, ClientSection, File, ServerSection, TlsTable};
+use super::file::{AdminSection, ClientSection, File};
 use super::located::Located;
 use super::problem::Findings;
 use super::scalar::{Cidr, Listen, Size, TokenText};
 use super::{AdminSettings, Policy, Purpose};
-use crate::buffers::BufferBounds;
 use crate::client::{Trust, families_covered};
-use crate::server_settings::{
-    ClientTimeouts, ServerLimits, ServerSettings, TlsFiles, TunnelSettings,
-};
 
 /// Converts a decoded configuration file to a policy. Returns `None` if any error was reported.
 pub(super) fn resolve(file: &File, purpose: Purpose, findings: &mut Findings) -> Option<Policy> {
@@ -60,7 +55,7 @@ pub(super) fn resolve(file: &File, purpose: Purpose, findings: &mut Findings) ->
     let headers = routes::resolve_headers(file, &mut routes);
     let methods = routes::known_methods(&routes);
     Some(Policy {
-        server: server(&file.server, buffers.value),
+        server: server::server(&file.server, buffers.value),
         admin,
         trust: trust(&file.client),
         max_clients: file.store.max_clients,
@@ -73,52 +68,6 @@ pub(super) fn resolve(file: &File, purpose: Purpose, findings: &mut Findings) ->
         routes: routes::compile(file, routes, findings)?,
         headers,
         methods,
-    })
-}
-
-fn server(section: &ServerSection, buffers: BufferBounds) -> ServerSettings {
-    ServerSettings {
-        listen: section.listen.0.iter().map(|l| l.value.0).collect(),
-        workers: match section.workers {
-            0 => available_parallelism().map_or(1, usize::from),
-            workers => workers,
-        },
-        tls: section.tls.as_ref().and_then(tls),
-        drain_delay: section.drain_delay.0,
-        shutdown_grace: section.shutdown_grace.0,
-        timeouts: ClientTimeouts {
-            handshake: section.handshake_timeout.0,
-            head: section.header_timeout.0,
-            body: section.body_timeout.0,
-            min_rate: section.min_rate.0,
-            idle: section.idle_timeout.0,
-            write: section.write_timeout.0,
-            drain: ClientTimeouts::drain_wait(section.shutdown_grace.0),
-        },
-        limits: ServerLimits {
-            connections: section.max_connections,
-            connections_per_client: match section.max_connections_per_client {
-                0 => (section.max_connections / 4).max(1),
-                max => max,
-            },
-            head_bytes: bytes(&section.max_header_bytes),
-            header_lines: section.max_headers,
-            body_bytes: section.max_body.0,
-            h2_streams: section.h2_max_streams,
-            h2_resets: section.h2_max_resets,
-        },
-        buffers,
-        tunnels: TunnelSettings {
-            idle: section.tunnel_timeout.0,
-            per_client: section.max_tunnels_per_client,
-        },
-    }
-}
-
-fn tls(table: &TlsTable) -> Option<TlsFiles> {
-    Some(TlsFiles {
-        cert: table.cert.as_ref()?.value.0.clone(),
-        key: table.key.as_ref()?.value.0.clone(),
     })
 }
 

@@ -49,11 +49,11 @@ fn a_minimal_configuration_has_all_defaults() {
     assert_eq!(policy.server.shutdown_grace, Duration::from_secs(30));
     assert_eq!(
         policy.server.timeouts,
-        crate::server_settings::ClientTimeouts::default()
+        crate::http::settings::ClientTimeouts::default()
     );
     assert_eq!(
         policy.server.limits,
-        crate::server_settings::ServerLimits::default()
+        crate::http::settings::ServerLimits::default()
     );
     assert!(policy.admin.is_none() && policy.server.tls.is_none());
     assert_eq!(policy.max_clients, 1_000_000);

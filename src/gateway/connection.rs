@@ -1,7 +1,7 @@
 //! Serves one client connection: TLS handshake, ALPN or protocol detection, then HTTP/1 or HTTP/2.
 
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ use tokio_util::task::TaskTracker;
 use super::drain::DrainSignal;
 use super::tls;
 use crate::body::{BoxError, RequestBody};
-use crate::connections::ConnectionPermit;
 use crate::context::ClientConnection;
-use crate::http1::{self, FlushBatch, Protocol, Rewind, detect};
-use crate::http2;
-use crate::net::{ClientSocket, keep_alive};
+use crate::http::connections::ConnectionPermit;
+use crate::http::http1::{self, FlushBatch, Protocol, Rewind, detect};
+use crate::http::http2;
+use crate::http::settings::{ClientTimeouts, ServerLimits};
+use crate::http::socket::{ClientSocket, keep_alive};
 use crate::pipeline::Pipeline;
-use crate::server_settings::{ClientTimeouts, ServerLimits};
 
 /// State that all connections of a worker share.
 pub(super) struct WorkerContext {
@@ -33,6 +33,13 @@ pub(super) struct WorkerContext {
     pub(super) drain: DrainSignal,
     pub(super) flush_batch: FlushBatch,
     pub(super) tasks: TaskTracker,
+}
+
+impl WorkerContext {
+    /// Returns the client that `max_connections_per_client` counts for a connection from this peer.
+    pub(super) fn counted_client(&self, peer: SocketAddr) -> Option<IpAddr> {
+        self.pipeline.trust().connections_of(peer.ip())
+    }
 }
 
 /// Serves a client connection and returns when the connection is closed. Errors are logged.

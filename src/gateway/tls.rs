@@ -6,8 +6,8 @@ use std::sync::Arc;
 use thiserror::Error;
 use tokio_rustls::TlsAcceptor;
 
-use crate::certificates::{PemFileError, read_chain, read_private_key, server_config};
-use crate::server_settings::TlsFiles;
+use crate::config::TlsFiles;
+use crate::http::certificates::{PemFileError, read_chain, read_private_key, server_config};
 
 /// ALPN name of HTTP/2 (RFC 9113, section 3.1).
 pub(super) const HTTP2: &[u8] = b"h2";

@@ -16,8 +16,8 @@ use super::Stop;
 use super::connection::{self, WorkerContext};
 use super::drain::DrainSignal;
 use super::refusal::{RefusalWatch, stop_listening};
-use crate::connections::{ConnectionPermit, Connections};
-use crate::http1::FlushBatch;
+use crate::http::connections::{ConnectionPermit, Connections};
+use crate::http::http1::FlushBatch;
 use crate::pipeline::Pipeline;
 use crate::upstream::addresses::Addresses;
 use crate::upstream::health::HealthChecks;
@@ -151,7 +151,7 @@ async fn accept(
                 Some(waiting) => waiting,
                 none => none.insert(listener.accept().await?),
             };
-            io::Result::Ok(connections.admit(peer.ip()).await)
+            io::Result::Ok(connections.admit(context.counted_client(*peer)).await)
         };
         let admitted = tokio::select! {
             biased;
@@ -191,7 +191,12 @@ async fn accept(
         }
     }
     if let Some((stream, peer)) = accepted {
-        spawn(stream, peer, connections.add(peer.ip()), &context);
+        spawn(
+            stream,
+            peer,
+            connections.add(context.counted_client(peer)),
+            &context,
+        );
     }
     serve_queued(listener, &connections, &context);
 }
@@ -211,7 +216,12 @@ fn serve_queued(
             .set_nonblocking(true)
             .and_then(|()| TcpStream::from_std(stream));
         if let Ok(stream) = stream {
-            spawn(stream, peer, connections.add(peer.ip()), context);
+            spawn(
+                stream,
+                peer,
+                connections.add(context.counted_client(peer)),
+                context,
+            );
         }
     }
     // A `Refusal` has another handle of the socket, so closing this handle is not enough. An error is ignored, because

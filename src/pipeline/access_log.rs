@@ -22,7 +22,7 @@ use crate::body::{BodyError, ResponseBody};
 use crate::client::ClientId;
 use crate::clock::{Clock, Moment};
 use crate::config::Policy;
-use crate::http1;
+use crate::http::http1;
 use crate::log::ACCESS_TARGET;
 use crate::metrics::Metrics;
 use crate::request_id::{RequestId, X_REQUEST_ID};

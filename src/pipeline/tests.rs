@@ -26,7 +26,7 @@ use tokio_util::task::TaskTracker;
 
 use super::*;
 use crate::config::{self, Environment, Overrides};
-use crate::http1::TrackDelivery as _;
+use crate::http::http1::TrackDelivery as _;
 use crate::idempotency::RecordCounts;
 use crate::upstream::tests::in_memory;
 
@@ -144,7 +144,7 @@ impl Chain {
         request: Request<RequestBody>,
         violation: Option<Violation>,
     ) -> Received {
-        let permit = self.shared.connections.add(peer.parse().unwrap());
+        let permit = self.shared.connections.add(None);
         let connection = Arc::new(ClientConnection::new(
             peer.parse().unwrap(),
             "http",

@@ -12,7 +12,7 @@ use tokio::time::{Sleep, sleep};
 
 use super::step::{Step, StepAction};
 use crate::body::{BodyError, ResponseBody};
-use crate::http1::Abort;
+use crate::http::http1::Abort;
 
 /// Size of the body of a response whose step sets none, in bytes.
 pub(crate) const DEFAULT_BODY: u64 = 64 * 1024;

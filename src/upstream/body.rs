@@ -16,7 +16,7 @@ use tokio::time::Instant;
 
 use super::replay_body::ReplayBody;
 use crate::body::{RequestBody, RequestBodyError};
-use crate::http1::Violation;
+use crate::http::http1::Violation;
 
 /// Request body that is sent to a server. `None` stands for an empty body.
 #[derive(Debug)]

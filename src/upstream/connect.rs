@@ -23,8 +23,8 @@ use super::addresses::Addresses;
 use super::body::UpstreamBody;
 use super::happy_eyeballs::dial;
 use super::socket::Socket;
-use crate::certificates::{PemFileError, read_roots};
-use crate::net::{FlattenWrites, keep_alive};
+use crate::http::certificates::{PemFileError, read_roots};
+use crate::http::socket::{FlattenWrites, keep_alive};
 
 /// Maximum size of a response head, in bytes. A response with a larger head counts as invalid.
 const MAX_HEAD_BYTES: usize = 64 * 1024;

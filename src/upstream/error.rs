@@ -15,7 +15,7 @@ use super::connect::ConnectError;
 use super::target::Unavailable;
 use super::timeouts::TimeoutError;
 use crate::context::Delivery;
-use crate::http1::Violation;
+use crate::http::http1::Violation;
 use crate::metrics::UpstreamFailure;
 use crate::respond::{Problem, RETRY_SOON, TimeoutPhase};
 use crate::retry::Failure;

@@ -20,7 +20,7 @@ use crate::body::{RequestBody, ResponseBody};
 use crate::buffers::Buffers;
 use crate::context::{Arrival, Delivery, FailedRequest, RequestContext, Resend};
 use crate::failpoint::failpoint;
-use crate::http1::upgrade;
+use crate::http::http1::upgrade;
 use crate::intake::headers::{HeaderNames, asks_for_upgrade};
 
 /// The upstream stage of one worker: sends requests to upstreams.

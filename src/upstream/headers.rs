@@ -14,7 +14,7 @@ use http::header::{
 use smallvec::SmallVec;
 
 use crate::client::{Caller, X_FORWARDED_FOR};
-use crate::http1::FORBIDDEN_TRAILERS;
+use crate::http::http1::FORBIDDEN_TRAILERS;
 pub(super) use crate::intake::headers::KEEP_ALIVE;
 use crate::intake::headers::{
     FROM_TRUSTED_PEERS, HOP_BY_HOP, HeaderNames, X_FORWARDED_HOST, X_FORWARDED_PROTO,

@@ -22,7 +22,7 @@ use super::tunnel::{self, RequestedTunnel};
 use super::{RelayedBody, headers};
 use crate::body::ResponseBody;
 use crate::context::Arrival;
-use crate::http1::Abort;
+use crate::http::http1::Abort;
 use crate::metrics::InFlight;
 
 /// Values that the body of a response keeps until it is complete: the connection, the timeouts and the guards of the

@@ -179,6 +179,15 @@ impl Default for ConcurrencySettings {
     }
 }
 
+/// Bounds on upgraded connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TunnelSettings {
+    /// How long an upgraded connection can transfer no byte before the gateway closes it (`tunnel_timeout`).
+    pub idle: Duration,
+    /// Maximum number of upgraded connections of one client, at least one (`max_tunnels_per_client`).
+    pub per_client: usize,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

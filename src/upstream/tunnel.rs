@@ -24,14 +24,14 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::io::{InspectReader, InspectWriter};
 
 use super::pool::Lease;
+use super::settings::TunnelSettings;
 use super::target::AttemptGuard;
 use crate::client::ClientId;
 use crate::context::ClientConnection;
-use crate::http1::upgrade::Upgrade;
+use crate::http::http1::upgrade::Upgrade;
 use crate::intake::headers::tokens;
 use crate::metrics::{Count, Gauge, InFlight};
 use crate::respond::{Problem, RETRY_SOON};
-use crate::server_settings::TunnelSettings;
 
 /// Number of tunnels of each client, over all workers, and the bounds on tunnels.
 #[derive(Debug)]

@@ -12,7 +12,9 @@ use super::super::located::Located;
 use super::super::problem::Findings;
 use super::super::scalar::{FilePath, ValueError};
 use super::super::{Backend, Purpose};
-use crate::certificates::{PemFileError, read_chain, read_private_key, read_roots, server_config};
+use crate::http::certificates::{
+    PemFileError, read_chain, read_private_key, read_roots, server_config,
+};
 use crate::upstream::Upstream;
 
 /// Reads all files with certificates and private keys that the gateway would read, and reports those that it cannot use.

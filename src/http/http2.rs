@@ -45,11 +45,11 @@ use self::flow::FlowControl;
 use self::linger::LingeringStreams;
 use self::paused_bodies::PausedBodies;
 use self::write_tracking::{QueueSender, QueuedResponses, TrackedPart};
-use crate::connections::{ActiveRequest, ConnectionPermit};
-use crate::http1::{Abort, Rewind, TrackDelivery, Violation};
+use crate::http::connections::{ActiveRequest, ConnectionPermit};
+use crate::http::http1::{Abort, Rewind, TrackDelivery, Violation};
+use crate::http::settings::{ClientTimeouts, ServerLimits};
+use crate::http::socket::ClientSocket;
 use crate::metrics::Http2Metrics;
-use crate::net::ClientSocket;
-use crate::server_settings::{ClientTimeouts, ServerLimits};
 
 pub(crate) use self::body::{Http2Body, Http2BodyError};
 

@@ -27,8 +27,8 @@ use super::reader::{Expectation, Message, PendingBody, Reader};
 use super::timers::{Timer, WriteTimeout};
 use super::violation::Violation;
 use super::write::WriteBuffer;
-use crate::net::ClientSocket;
-use crate::server_settings::{ClientTimeouts, ServerLimits};
+use crate::http::settings::{ClientTimeouts, ServerLimits};
+use crate::http::socket::ClientSocket;
 
 /// Maximum number of bytes of an unread request body that the connection discards to stay usable for the next request.
 /// If more bytes follow, the connection is closed.

@@ -13,7 +13,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use crate::http1::SocketState;
+use crate::http::http1::SocketState;
 
 /// Number of capacity grants and of waiting streams of one connection. Only the worker's thread uses these counts.
 #[derive(Debug)]

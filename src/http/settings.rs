@@ -1,54 +1,6 @@
-//! Settings of `[server]`: listeners, workers, timeouts and limits.
-//!
-//! `config` creates these settings. They are not defined in `config`, because `http1`, `http2` and the request pipeline
-//! read them and must not depend on `config` or `gateway`.
+//! Timeouts and limits of client connections, from `[server]` of the configuration.
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::Duration;
-
-use crate::buffers::BufferBounds;
-
-/// Section `[server]` of the configuration.
-#[derive(Clone, Debug)]
-pub(crate) struct ServerSettings {
-    /// Addresses to listen on, at least one.
-    pub listen: Vec<SocketAddr>,
-    /// Number of worker threads, at least one.
-    pub workers: usize,
-    /// Certificate and private key. `None` if the listeners do not use TLS.
-    pub tls: Option<TlsFiles>,
-    /// Delay between the start of a shutdown and the drain. Meanwhile the gateway accepts connections and serves them.
-    pub drain_delay: Duration,
-    /// How long a drain waits for requests in flight before it aborts them.
-    pub shutdown_grace: Duration,
-    /// Timeouts for slow or idle clients.
-    pub timeouts: ClientTimeouts,
-    /// Size limits of requests, and maximum numbers of connections and streams.
-    pub limits: ServerLimits,
-    /// Maximum number of bytes of request and response bodies that are buffered in memory.
-    pub buffers: BufferBounds,
-    /// Bounds on upgraded connections.
-    pub tunnels: TunnelSettings,
-}
-
-/// Bounds on upgraded connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TunnelSettings {
-    /// How long an upgraded connection can transfer no byte before the gateway closes it (`tunnel_timeout`).
-    pub idle: Duration,
-    /// Maximum number of upgraded connections of one client, at least one (`max_tunnels_per_client`).
-    pub per_client: usize,
-}
-
-/// PEM files for TLS on the listeners.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TlsFiles {
-    /// Path of the file with the certificate chain, which starts with the certificate of the gateway.
-    pub cert: PathBuf,
-    /// Path of the file with the private key.
-    pub key: PathBuf,
-}
 
 /// Timeouts for clients. Each timeout applies to one thing that the gateway waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

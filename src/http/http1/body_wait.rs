@@ -10,7 +10,7 @@
 use std::time::Duration;
 
 use super::violation::Violation;
-use crate::server_settings::ClientTimeouts;
+use crate::http::settings::ClientTimeouts;
 
 /// Credit at the start of a body. A short body can arrive at any rate.
 const START: Duration = Duration::from_secs(5);

@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use http::HeaderValue;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::net::ClientSocket;
+use crate::http::socket::ClientSocket;
 
 /// Timer of a connection. Memory for it is allocated when the first deadline is set.
 #[derive(Debug, Default)]

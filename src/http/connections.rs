@@ -22,7 +22,6 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 
-use crate::client::{ClientId, Trust};
 use crate::metrics::Count;
 
 /// Flag of [`ConnectionEntry::activity`]: requests are in flight, and the lowest bits are their number. Without this flag
@@ -46,7 +45,6 @@ const MIN_IDLE: Duration = Duration::from_millis(500);
 pub(crate) struct Connections {
     max: usize,
     max_per_client: usize,
-    trust: Trust,
     created: Instant,
     open: Mutex<OpenConnections>,
     /// Notified when a connection ends or can be replaced.
@@ -60,8 +58,7 @@ pub(crate) struct Connections {
 #[derive(Debug, Default)]
 struct OpenConnections {
     all: ConnectionGroup,
-    /// Connections of the clients that are TCP peers. Connections from trusted proxies belong to many clients.
-    clients: HashMap<ClientId, ConnectionGroup>,
+    clients: HashMap<IpAddr, ConnectionGroup>,
     /// Number of the next connection.
     next: u64,
 }
@@ -76,7 +73,7 @@ struct ConnectionGroup {
 #[derive(Debug)]
 struct ConnectionEntry {
     number: u64,
-    client: Option<ClientId>,
+    client: Option<IpAddr>,
     activity: AtomicU64,
     /// Time under which the lists of idle connections contain this one. It changes only under the lock of the lists.
     listed: AtomicU64,
@@ -104,11 +101,10 @@ enum AtBound {
 }
 
 impl Connections {
-    pub(crate) fn new(max: usize, max_per_client: usize, trust: Trust) -> Arc<Self> {
+    pub(crate) fn new(max: usize, max_per_client: usize) -> Arc<Self> {
         Arc::new(Self {
             max,
             max_per_client,
-            trust,
             created: Instant::now(),
             open: Mutex::default(),
             changed: Notify::new(),
@@ -117,11 +113,15 @@ impl Connections {
         })
     }
 
-    /// Admits a connection from `peer`, and replaces an idle one if a bound is reached. Waits while the maximum is
-    /// reached and no connection can be replaced. Returns `None` if the client has as many connections as it may have,
-    /// and none of them can be replaced.
-    pub(crate) async fn admit(self: &Arc<Self>, peer: IpAddr) -> Option<Arc<ConnectionPermit>> {
-        let client = self.trust.client_of_peer(peer);
+    /// Admits a connection, and replaces an idle one if a bound is reached. `client` identifies the client by its address
+    /// or the first address of its network. It is `None` for a trusted proxy, whose connections belong to many clients.
+    ///
+    /// Waits while the maximum is reached and no connection can be replaced. Returns `None` if the client has as many
+    /// connections as it may have, and none of them can be replaced.
+    pub(crate) async fn admit(
+        self: &Arc<Self>,
+        client: Option<IpAddr>,
+    ) -> Option<Arc<ConnectionPermit>> {
         loop {
             let mut changed = pin!(self.changed.notified());
             // A change between the attempt and the wait is not lost.
@@ -140,9 +140,9 @@ impl Connections {
         }
     }
 
-    /// Adds a connection from `peer` whatever the bounds are.
-    pub(crate) fn add(self: &Arc<Self>, peer: IpAddr) -> Arc<ConnectionPermit> {
-        self.insert(self.trust.client_of_peer(peer), &mut self.open.lock())
+    /// Adds a connection whatever the bounds are.
+    pub(crate) fn add(self: &Arc<Self>, client: Option<IpAddr>) -> Arc<ConnectionPermit> {
+        self.insert(client, &mut self.open.lock())
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -151,7 +151,7 @@ impl Connections {
 
     fn try_admit(
         self: &Arc<Self>,
-        client: Option<ClientId>,
+        client: Option<IpAddr>,
     ) -> Result<Arc<ConnectionPermit>, AtBound> {
         let mut open = self.open.lock();
         if let Some(id) = client
@@ -169,7 +169,7 @@ impl Connections {
 
     fn insert(
         self: &Arc<Self>,
-        client: Option<ClientId>,
+        client: Option<IpAddr>,
         open: &mut OpenConnections,
     ) -> Arc<ConnectionPermit> {
         let now = self.now();
@@ -200,7 +200,7 @@ impl Connections {
     /// can be closed, or `None` if none is idle.
     fn replace_idle(
         &self,
-        client: Option<ClientId>,
+        client: Option<IpAddr>,
         open: &mut OpenConnections,
     ) -> Result<(), Option<Duration>> {
         let now = self.now();
@@ -252,7 +252,7 @@ impl Connections {
 }
 
 impl OpenConnections {
-    fn groups(&mut self, client: Option<ClientId>) -> impl Iterator<Item = &mut ConnectionGroup> {
+    fn groups(&mut self, client: Option<IpAddr>) -> impl Iterator<Item = &mut ConnectionGroup> {
         let client = client.map(|client| self.clients.entry(client).or_default());
         client.into_iter().chain([&mut self.all])
     }
@@ -349,29 +349,28 @@ impl Drop for ActiveRequest {
 impl ConnectionPermit {
     /// Returns the permit of a connection that no other can replace.
     pub(crate) fn alone() -> Arc<Self> {
-        let peer = IpAddr::from([192, 0, 2, 1]);
-        Connections::new(1, 1, Trust::default()).add(peer)
+        Connections::new(1, 1).add(None)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use futures_util::FutureExt as _;
 
     use super::*;
 
-    const A: &str = "192.0.2.1";
-    const B: &str = "192.0.2.2";
-
-    fn connections(max: usize, max_per_client: usize) -> Arc<Connections> {
-        let proxies = vec!["198.51.100.0/24".parse().unwrap()];
-        Connections::new(max, max_per_client, Trust::new(proxies, Vec::new(), 64))
-    }
+    const A: Option<IpAddr> = Some(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)));
+    const B: Option<IpAddr> = Some(IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2)));
 
     /// Opens a connection 1 ms after the previous one. Fails if it has to wait.
-    async fn open(connections: &Arc<Connections>, peer: &str) -> Option<Arc<ConnectionPermit>> {
+    async fn open(
+        connections: &Arc<Connections>,
+        client: Option<IpAddr>,
+    ) -> Option<Arc<ConnectionPermit>> {
         tokio::time::sleep(Duration::from_millis(1)).await;
-        let admitted = connections.admit(peer.parse().unwrap()).now_or_never();
+        let admitted = connections.admit(client).now_or_never();
         admitted.expect("the connection does not wait")
     }
 
@@ -386,7 +385,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn at_the_maximum_the_connection_that_is_idle_longest_is_replaced() {
-        let connections = connections(4, 4);
+        let connections = Connections::new(4, 4);
         let mut permits = Vec::new();
         for _ in 0..4 {
             permits.push(open(&connections, A).await.unwrap());
@@ -416,13 +415,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_waits_until_one_is_idle_or_ends() {
-        let connections = connections(1, 4);
+        let connections = Connections::new(1, 4);
         let mut permit = open(&connections, A).await.unwrap();
         for ends in [false, true] {
             let request = permit.begin().unwrap();
             let waiting = tokio::spawn({
                 let connections = Arc::clone(&connections);
-                async move { connections.admit(B.parse().unwrap()).await }
+                async move { connections.admit(B).await }
             });
             tokio::time::sleep(Duration::from_millis(1)).await;
             assert!(!waiting.is_finished());
@@ -437,14 +436,14 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn connections_that_wait_do_not_replace_each_other_before_they_are_served() {
-        let connections = connections(1, 4);
+        let connections = Connections::new(1, 4);
         let busy = open(&connections, A).await.unwrap();
         let request = busy.begin().unwrap();
         let waiting: Vec<_> = (0..100)
             .map(|_| {
                 let connections = Arc::clone(&connections);
                 tokio::spawn(async move {
-                    let permit = connections.admit(B.parse().unwrap()).await.unwrap();
+                    let permit = connections.admit(B).await.unwrap();
                     tokio::time::sleep(MIN_IDLE / 2).await;
                     permit.begin().is_some()
                 })
@@ -460,13 +459,13 @@ mod tests {
     /// The connection that a first waiting one replaces stays open, and so does the first one.
     #[tokio::test(start_paused = true)]
     async fn a_second_waiting_connection_replaces_the_first_one_when_that_is_idle() {
-        let connections = connections(1, 4);
+        let connections = Connections::new(1, 4);
         let busy = open(&connections, A).await.unwrap();
         let request = busy.begin().unwrap();
         min_idle().await;
         let waiting = [(); 2].map(|()| {
             let connections = Arc::clone(&connections);
-            tokio::spawn(async move { connections.admit(B.parse().unwrap()).await })
+            tokio::spawn(async move { connections.admit(B).await })
         });
         tokio::time::sleep(Duration::from_millis(1)).await;
         drop(request);
@@ -478,27 +477,21 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_client_at_its_maximum_loses_its_own_idle_connection_or_the_new_one() {
-        let connections = connections(8, 2);
-        for (peer, same_client) in [
-            (A, A),
-            ("2001:db8:0:1::1", "2001:db8:0:1::2"),
-            ("::ffff:192.0.2.9", "192.0.2.9"),
-        ] {
-            let other = open(&connections, B).await.unwrap();
-            let first = open(&connections, peer).await.unwrap();
-            let second = open(&connections, same_client).await.unwrap();
-            min_idle().await;
-            let third = open(&connections, same_client).await.unwrap();
-            let replaced = [&other, &first, &second, &third].map(|permit| is_replaced(permit));
-            assert_eq!(replaced, [false, true, false, false], "{peer}");
-            let _requests = [second.begin().unwrap(), third.begin().unwrap()];
-            let rejected = connections.rejected.get();
-            assert!(open(&connections, peer).await.is_none(), "{peer}");
-            assert_eq!(connections.rejected.get(), rejected + 1);
-        }
+        let connections = Connections::new(8, 2);
+        let other = open(&connections, B).await.unwrap();
+        let first = open(&connections, A).await.unwrap();
+        let second = open(&connections, A).await.unwrap();
+        min_idle().await;
+        let third = open(&connections, A).await.unwrap();
+        let replaced = [&other, &first, &second, &third].map(|permit| is_replaced(permit));
+        assert_eq!(replaced, [false, true, false, false]);
+        let requests = [second.begin().unwrap(), third.begin().unwrap()];
+        assert!(open(&connections, A).await.is_none());
+        assert_eq!(connections.rejected.get(), 1);
+        drop((requests, other, first, second, third));
         let mut of_proxy = Vec::new();
         for _ in 0..8 {
-            of_proxy.push(open(&connections, "198.51.100.1").await.unwrap());
+            of_proxy.push(open(&connections, None).await.unwrap());
         }
         assert!(!of_proxy.iter().any(|permit| is_replaced(permit)));
         drop(of_proxy);

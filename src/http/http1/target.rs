@@ -11,7 +11,6 @@ use http::uri::PathAndQuery;
 use http::{Method, Uri};
 
 use super::violation::Violation;
-use crate::path;
 
 /// Parses the target of a request with this method. `range` is its position in `bytes`, which the URI references
 /// without a copy.
@@ -47,8 +46,38 @@ pub(crate) fn parse(method: &Method, bytes: &Bytes, range: Range<usize>) -> Resu
 /// Parses a target with characters that URIs do not allow, in percent-encoded form. Returns `None` if the target is
 /// invalid for another reason.
 fn encoded(target: &[u8]) -> Option<Uri> {
-    let encoded = path::encode_invalid(str::from_utf8(target).ok()?)?;
+    let encoded = encode_invalid(str::from_utf8(target).ok()?)?;
     Uri::try_from(encoded).ok()
+}
+
+/// Percent-encodes the characters of a request target that URIs do not allow but clients send. Returns `None` if there
+/// are none.
+fn encode_invalid(target: &str) -> Option<String> {
+    if !target.bytes().any(is_encoded) {
+        return None;
+    }
+    let mut encoded = String::with_capacity(target.len() + 16);
+    for character in target.chars() {
+        match u8::try_from(character) {
+            Ok(octet) if is_encoded(octet) => push_escape(&mut encoded, octet),
+            _ => encoded.push(character),
+        }
+    }
+    Some(encoded)
+}
+
+/// Whether the octet is a character that URIs do not allow but clients send, so that the gateway percent-encodes it. A
+/// backslash is not encoded, because some servers read it as a slash only if it is not encoded.
+pub(crate) const fn is_encoded(octet: u8) -> bool {
+    matches!(octet, b'"' | b'<' | b'>' | b'{' | b'}' | b'|' | b'^' | b'`')
+}
+
+/// Appends the percent escape of an octet, with upper-case digits.
+pub(crate) fn push_escape(text: &mut String, octet: u8) {
+    const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
+    text.push('%');
+    text.push(char::from(DIGITS[usize::from(octet >> 4)]));
+    text.push(char::from(DIGITS[usize::from(octet & 0xF)]));
 }
 
 #[cfg(test)]
@@ -122,5 +151,11 @@ mod tests {
                 .map_or(true, |uri| !uri.path().starts_with('/'));
             assert!(is_rejected, "{target}: {uri:?}");
         }
+    }
+
+    #[test]
+    fn characters_that_uris_do_not_allow_are_percent_encoded() {
+        assert_eq!(encode_invalid("/a b?c"), None);
+        assert_eq!(encode_invalid("/é<").as_deref(), Some("/é%3C"));
     }
 }

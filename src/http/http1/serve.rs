@@ -20,9 +20,9 @@ use super::reader::Message;
 use super::upgrade::{self, UpgradeSender};
 use super::violation::Violation;
 use super::write::FlushBatch;
-use crate::connections::ConnectionPermit;
-use crate::net::ClientSocket;
-use crate::server_settings::{ClientTimeouts, ServerLimits};
+use crate::http::connections::ConnectionPermit;
+use crate::http::settings::{ClientTimeouts, ServerLimits};
+use crate::http::socket::ClientSocket;
 
 /// Serves HTTP/1 on the connection `io`. `early` contains the bytes that were already read from it. Returns when the
 /// connection is closed. Once `stop` is ready, the connection closes after the response to the current request and to

@@ -21,8 +21,8 @@ use bytes::{Buf, Bytes};
 use h2::SendStream;
 use parking_lot::Mutex;
 
-use crate::connections::ActiveRequest;
-use crate::http1::TrackDelivery;
+use crate::http::connections::ActiveRequest;
+use crate::http::http1::TrackDelivery;
 
 /// A response whose frames `h2` has queued completely.
 #[derive(Debug)]

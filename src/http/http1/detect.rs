@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 use super::linger::Linger;
 use super::timers::{Timer, WriteTimeout};
-use crate::net::ClientSocket;
+use crate::http::socket::ClientSocket;
 
 /// Connection preface of HTTP/2 (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

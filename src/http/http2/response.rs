@@ -27,7 +27,7 @@ use tokio::time::{Instant, timeout};
 
 use super::flow::FlowControl;
 use super::write_tracking::{TrackedPart, UnwrittenBytes};
-use crate::http1::date_header;
+use crate::http::http1::date_header;
 
 /// Maximum send capacity that a stream requests at a time, in bytes. It is small so that the streams of a connection
 /// alternate.

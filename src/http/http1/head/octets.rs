@@ -32,7 +32,7 @@ pub(super) fn find_control_or_space(bytes: &[u8], from: usize) -> usize {
 }
 
 /// Whether the octet is a token character (RFC 9110, section 5.6.2).
-pub(in crate::http1) fn is_token(octet: u8) -> bool {
+pub(in crate::http::http1) fn is_token(octet: u8) -> bool {
     TOKEN[octet as usize]
 }
 

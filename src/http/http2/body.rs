@@ -18,8 +18,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::linger::Unread;
 use super::paused_bodies::{PausedBodies, PausedBody};
-use crate::http1::{BodyWait, Violation};
-use crate::server_settings::ClientTimeouts;
+use crate::http::http1::{BodyWait, Violation};
+use crate::http::settings::ClientTimeouts;
 
 /// The body of an HTTP/2 request, which the service reads. Trailers are dropped.
 #[derive(Debug)]

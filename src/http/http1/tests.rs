@@ -22,9 +22,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::*;
-use crate::connections::ConnectionPermit;
-use crate::net::ClientSocket;
-use crate::server_settings::{ClientTimeouts, ServerLimits};
+use crate::http::connections::ConnectionPermit;
+use crate::http::settings::{ClientTimeouts, ServerLimits};
+use crate::http::socket::ClientSocket;
 
 const TIMEOUTS: ClientTimeouts = ClientTimeouts {
     handshake: Duration::from_secs(1),

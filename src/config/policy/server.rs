@@ -1,0 +1,90 @@
+//! `[server]`: listeners, workers, timeouts and limits.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::thread::available_parallelism;
+use std::time::Duration;
+
+use super::super::file::{ServerSection, TlsTable};
+use super::bytes;
+use crate::buffers::BufferBounds;
+use crate::http::settings::{ClientTimeouts, ServerLimits};
+use crate::upstream::TunnelSettings;
+
+/// Section `[server]` of the configuration.
+#[derive(Clone, Debug)]
+pub(crate) struct ServerSettings {
+    /// Addresses to listen on, at least one.
+    pub listen: Vec<SocketAddr>,
+    /// Number of worker threads, at least one.
+    pub workers: usize,
+    /// Certificate and private key. `None` if the listeners do not use TLS.
+    pub tls: Option<TlsFiles>,
+    /// Delay between the start of a shutdown and the drain. Meanwhile the gateway accepts connections and serves them.
+    pub drain_delay: Duration,
+    /// How long a drain waits for requests in flight before it aborts them.
+    pub shutdown_grace: Duration,
+    /// Timeouts for slow or idle clients.
+    pub timeouts: ClientTimeouts,
+    /// Size limits of requests, and maximum numbers of connections and streams.
+    pub limits: ServerLimits,
+    /// Maximum number of bytes of request and response bodies that are buffered in memory.
+    pub buffers: BufferBounds,
+    /// Bounds on upgraded connections.
+    pub tunnels: TunnelSettings,
+}
+
+/// PEM files for TLS on the listeners.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TlsFiles {
+    /// Path of the file with the certificate chain, which starts with the certificate of the gateway.
+    pub cert: PathBuf,
+    /// Path of the file with the private key.
+    pub key: PathBuf,
+}
+
+pub(in crate::config) fn server(section: &ServerSection, buffers: BufferBounds) -> ServerSettings {
+    ServerSettings {
+        listen: section.listen.0.iter().map(|l| l.value.0).collect(),
+        workers: match section.workers {
+            0 => available_parallelism().map_or(1, usize::from),
+            workers => workers,
+        },
+        tls: section.tls.as_ref().and_then(tls),
+        drain_delay: section.drain_delay.0,
+        shutdown_grace: section.shutdown_grace.0,
+        timeouts: ClientTimeouts {
+            handshake: section.handshake_timeout.0,
+            head: section.header_timeout.0,
+            body: section.body_timeout.0,
+            min_rate: section.min_rate.0,
+            idle: section.idle_timeout.0,
+            write: section.write_timeout.0,
+            drain: ClientTimeouts::drain_wait(section.shutdown_grace.0),
+        },
+        limits: ServerLimits {
+            connections: section.max_connections,
+            connections_per_client: match section.max_connections_per_client {
+                0 => (section.max_connections / 4).max(1),
+                max => max,
+            },
+            head_bytes: bytes(&section.max_header_bytes),
+            header_lines: section.max_headers,
+            body_bytes: section.max_body.0,
+            h2_streams: section.h2_max_streams,
+            h2_resets: section.h2_max_resets,
+        },
+        buffers,
+        tunnels: TunnelSettings {
+            idle: section.tunnel_timeout.0,
+            per_client: section.max_tunnels_per_client,
+        },
+    }
+}
+
+fn tls(table: &TlsTable) -> Option<TlsFiles> {
+    Some(TlsFiles {
+        cert: table.cert.as_ref()?.value.0.clone(),
+        key: table.key.as_ref()?.value.0.clone(),
+    })
+}
