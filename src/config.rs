@@ -47,13 +47,13 @@ use serde::Deserialize;
 use toml::Spanned;
 use toml::de::{DeTable, Deserializer};
 
-use crate::client::Trust;
 use crate::idempotency;
-use crate::intake::headers::{CountedHeaders, HeaderNames};
-use crate::intake::methods::KnownMethods;
 use crate::log::LogSettings;
+use crate::request::client::Trust;
+use crate::request::headers::{CountedHeaders, HeaderNames};
+use crate::request::methods::KnownMethods;
+use crate::request::route::Matcher;
 use crate::respond::RespondSettings;
-use crate::route::Matcher;
 use crate::scenario::Scenario;
 use crate::store::StoreCapacity;
 use crate::store::redis::settings::{Password, RedisSettings};

@@ -57,10 +57,10 @@ use tokio_util::task::TaskTracker;
 
 use self::layer::RuleState;
 use self::rules::Rules;
-use crate::buffers::Buffers;
 use crate::clock::Clock;
 use crate::idempotency::{Idempotency, RouteKeys};
 use crate::metrics::Metrics;
+use crate::request::buffers::Buffers;
 use crate::stage_metrics::{OPENMETRICS, StageMetrics};
 use crate::store::{BucketStore, OpenStore, RecordStore, StoreCapacity};
 use crate::throttle::Throttle;
@@ -68,12 +68,12 @@ use crate::throttle::Throttle;
 // The types of all settings are exported here, so that an application imports from one module.
 pub use self::layer::{EmbeddedLayer, EmbeddedService};
 pub use self::rules::RuleError;
-pub use crate::buffers::BufferBounds;
-pub use crate::client::Trust;
 pub use crate::idempotency::{
     InFlightPolicy, KeyRule, OnServerError, OnUnknown, RecordSettings, Requirement, Scope,
     ScopePart,
 };
+pub use crate::request::buffers::BufferBounds;
+pub use crate::request::client::Trust;
 pub use crate::respond::{Cors, Dialect, Hint, Hints, RespondSettings};
 pub use crate::store::OpenError;
 pub use crate::throttle::{

@@ -31,7 +31,7 @@ pub(crate) mod rule;
 mod stage;
 pub(crate) mod stored_response;
 
-pub use crate::hash_keys::ClientHash;
+pub use crate::request::hash_keys::ClientHash;
 pub use claim::{Claim, ClaimRequest, RecordSettings};
 pub use fingerprint::{Fingerprint, Mismatch};
 pub use in_flight::Waiter;
@@ -42,7 +42,7 @@ pub use records::{RecordCounts, RecordInfo, Records, ResponseSummary, StoreError
 pub use rule::{InFlightPolicy, KeyRule, OnServerError, OnUnknown, Requirement, Scope, ScopePart};
 pub use stored_response::StoredResponse;
 
-pub(crate) use crate::hash_keys::Secret;
+pub(crate) use crate::request::hash_keys::Secret;
 pub(crate) use body_key::BodyKeyError;
 pub(crate) use error::IdempotencyError;
 pub(crate) use in_flight::{InFlightExecution, Waiters};

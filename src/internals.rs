@@ -13,11 +13,11 @@ use crate::idempotency::{IdempotencyKey, RecordId, Scope};
 use crate::pipeline::Shared;
 
 pub use crate::admin::listener::Admin;
-pub use crate::client::ClientId;
-pub use crate::hash_keys::Seed;
 pub use crate::http::http1::head::{HeadLimits, parse as parse_head};
-pub use crate::path::read as read_path;
-pub use crate::route::{AmbiguousPaths, Matcher, PathMode, RouteMatch};
+pub use crate::request::client::ClientId;
+pub use crate::request::hash_keys::Seed;
+pub use crate::request::path::read as read_path;
+pub use crate::request::route::{AmbiguousPaths, Matcher, PathMode, RouteMatch};
 pub use crate::store::disk::DiskRecords;
 pub use crate::store::memory::MemoryBuckets;
 pub use crate::store::memory::records::{BYTES_PER_KEY, MemoryRecords};

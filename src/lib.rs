@@ -43,8 +43,6 @@
 
 // The bottom layer imports nothing from the crate.
 #[cfg(feature = "embed")]
-mod access_notes;
-#[cfg(feature = "embed")]
 pub mod clock;
 #[cfg(feature = "embed")]
 mod failpoint;
@@ -52,20 +50,8 @@ mod failpoint;
 mod log;
 #[cfg(feature = "embed")]
 mod metrics;
-#[cfg(feature = "embed")]
-mod request_id;
 
 // The next layers contain client identity, paths, retries, the rendering of problems, and bounds on memory.
-#[cfg(feature = "embed")]
-pub mod buffers;
-#[cfg(feature = "embed")]
-pub mod client;
-#[cfg(feature = "embed")]
-mod hash_keys;
-#[cfg(feature = "embed")]
-mod intake;
-#[cfg(feature = "gateway")]
-mod path;
 #[cfg(feature = "embed")]
 pub mod respond;
 pub mod retry;
@@ -73,14 +59,10 @@ pub mod retry;
 // These modules parse and write HTTP on client connections.
 #[cfg(feature = "embed")]
 mod http;
+#[cfg(feature = "embed")]
+pub mod request;
 
 // These modules define types that the stages share.
-#[cfg(feature = "embed")]
-pub mod body;
-#[cfg(feature = "embed")]
-mod context;
-#[cfg(feature = "gateway")]
-mod route;
 
 // Each of these modules is a stage.
 #[cfg(feature = "embed")]

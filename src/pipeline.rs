@@ -27,23 +27,22 @@ use tokio_util::task::TaskTracker;
 
 use self::access_log::{PendingRequest, Recorder};
 use self::rule::{RouteRule, compile};
-use crate::access_notes::AccessLogNotes;
-use crate::body::{RequestBody, ResponseBody};
-use crate::buffers::{Buffered, Buffers};
-use crate::client::Trust;
 use crate::clock::Clock;
 use crate::config::{Policy, ServerSettings};
-use crate::context::{Arrival, ClientConnection, FailedRequest, RequestContext, Resend};
-use crate::hash_keys::HashKeySource;
 use crate::http::connections::Connections;
 use crate::http::http1::Violation;
 use crate::idempotency::Idempotency;
-use crate::intake;
 use crate::metrics::Metrics;
-use crate::path;
+use crate::request::body::{RequestBody, ResponseBody};
+use crate::request::buffers::{Buffered, Buffers};
+use crate::request::client::Trust;
+use crate::request::context::{Arrival, ClientConnection, FailedRequest, RequestContext, Resend};
+use crate::request::hash_keys::HashKeySource;
+use crate::request::log_fields::AccessLogNotes;
+use crate::request::route::{MatchBy, Matcher, RouteError};
+use crate::request::{head, path};
 use crate::respond::cors::preflight_method;
 use crate::respond::{Preferences, Problem, RespondSettings, render};
-use crate::route::{MatchBy, Matcher, RouteError};
 use crate::scenario::{CountBy, Scenarios, respond};
 use crate::store::disk::bucket_snapshots::BucketSnapshots;
 use crate::store::redis::Redis;
@@ -304,7 +303,7 @@ impl Pipeline {
     ) -> Result<Entered, Problem> {
         let policy = &*self.policy;
         let max_body = policy.server.limits.body_bytes;
-        intake::check(request, max_body, &policy.headers, &policy.methods)?;
+        head::check(request, max_body, &policy.headers, &policy.methods)?;
 
         let caller = policy
             .trust

@@ -16,8 +16,8 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
-use crate::buffers::{Buffered, Buffers};
 use crate::metrics::{Count, HistogramSnapshot, LimitMetrics, Metrics, RouteMetrics, STATUSES};
+use crate::request::buffers::{Buffered, Buffers};
 use crate::store::{BucketStore, RecordStore};
 
 /// Value of `Content-Type` of the metrics as text.

@@ -16,7 +16,7 @@ pub(crate) mod rate;
 mod rate_limit;
 mod stage;
 
-pub use crate::context::KeyFunction;
+pub use crate::request::context::KeyFunction;
 pub use crate::respond::RetryAfterForm;
 pub use bucket::BucketKey;
 pub use decision::{Buckets, Charge, ChargeOutcome, ChargeResult, Decision, decide};

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr};
 
 use criterion::Criterion;
 use http::{HeaderMap, HeaderValue};
-use tidegate::client::Trust;
 use tidegate::internals::{HeadLimits, parse_head, read_path};
+use tidegate::request::client::Trust;
 
 const SHORT_HEAD: &[u8] = b"GET /api/v2/devices HTTP/1.1\r\nHost: api.example\r\n\r\n";
 

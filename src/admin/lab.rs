@@ -21,7 +21,7 @@ use crate::lab;
 use crate::lab::report::document::Document;
 use crate::lab::report::{Report, ScenarioResult};
 use crate::lab::rules::judge;
-use crate::request_id::RequestId;
+use crate::request::request_id::RequestId;
 use crate::scenario::{CountBy, RunInfo, ScenarioState, is_test_id};
 
 /// Maximum number of runs in one response.

@@ -20,10 +20,10 @@ use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
 use super::problem::AdminProblem;
-use crate::client::Trust;
 use crate::http::connections::{ConnectionPermit, Connections};
 use crate::http::http1::{self, FlushBatch, Http1Body, Violation};
 use crate::http::settings::{ClientTimeouts, ServerLimits};
+use crate::request::client::Trust;
 
 /// Maximum number of open connections, so that probes and scrapes always find one.
 pub(super) const MAX_CONNECTIONS: usize = 256;

@@ -18,12 +18,12 @@ use self::idempotency::KeyEffect;
 use super::config_file::ConfigFile;
 use crate::config::{self, Environment, Overrides, Policy, RoutePolicy};
 use crate::http::http1::target;
-use crate::intake;
-use crate::intake::headers::HeaderNames;
-use crate::path::{self, RequestPath};
+use crate::request::head;
+use crate::request::headers::HeaderNames;
+use crate::request::path::{self, RequestPath};
+use crate::request::route::{MatchBy, Matcher};
 use crate::respond::Problem;
 use crate::respond::cors::preflight_method;
-use crate::route::{MatchBy, Matcher};
 use crate::scenario::{AtEnd, CountBy, Scenario, split_test_prefix};
 use crate::throttle::{Exceed, KeyPart, Limit, Mode};
 use crate::upstream::Upstream;
@@ -125,7 +125,7 @@ fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
     let (names, methods) = (&policy.headers, &policy.methods);
     let max_body = policy.server.limits.body_bytes;
     let sent = request.headers().clone();
-    if let Err(error) = intake::check(&mut request, max_body, names, methods) {
+    if let Err(error) = head::check(&mut request, max_body, names, methods) {
         line("outcome", rejected(&error.into()));
         return lines.join("\n");
     }

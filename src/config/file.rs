@@ -28,8 +28,8 @@ use super::scalar::{
     Origin, ResponseHeader, Size, Timeout, TokenText, ValueText,
 };
 use crate::log::LogSettings;
+use crate::request::route::PathMode;
 use crate::respond::{Dialect, Hint};
-use crate::route::PathMode;
 
 pub(super) use limit::{LimitSection, OnExceed};
 pub(super) use route::{IdempotencySection, KeyMode, OnDuplicate, RouteSection};

@@ -21,7 +21,7 @@ use super::located::Located;
 use super::problem::Findings;
 use super::scalar::{Cidr, Listen, Size, TokenText};
 use super::{AdminSettings, Policy, Purpose};
-use crate::client::{Trust, families_covered};
+use crate::request::client::{Trust, families_covered};
 
 /// Converts a decoded configuration file to a policy. Returns `None` if any error was reported.
 pub(super) fn resolve(file: &File, purpose: Purpose, findings: &mut Findings) -> Option<Policy> {

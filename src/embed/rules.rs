@@ -7,8 +7,8 @@ use thiserror::Error;
 
 use crate::clock::Clock;
 use crate::idempotency::{KeyRule, Scope};
-use crate::intake::headers::{CountedHeaders, HeaderNames};
 use crate::metrics::{LimitMetrics, Metrics, RouteMetrics};
+use crate::request::headers::{CountedHeaders, HeaderNames};
 use crate::respond::Dialect;
 use crate::throttle::{Limit, LimitId, Mode, RouteLimits, is_limit_name};
 

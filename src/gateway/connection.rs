@@ -15,14 +15,14 @@ use tokio_util::task::TaskTracker;
 
 use super::drain::DrainSignal;
 use super::tls;
-use crate::body::{BoxError, RequestBody};
-use crate::context::ClientConnection;
 use crate::http::connections::ConnectionPermit;
 use crate::http::http1::{self, FlushBatch, Protocol, Rewind, detect};
 use crate::http::http2;
 use crate::http::settings::{ClientTimeouts, ServerLimits};
 use crate::http::socket::{ClientSocket, keep_alive};
 use crate::pipeline::Pipeline;
+use crate::request::body::{BoxError, RequestBody};
+use crate::request::context::ClientConnection;
 
 /// State that all connections of a worker share.
 pub(super) struct WorkerContext {

@@ -45,10 +45,10 @@ use self::flow::FlowControl;
 use self::linger::LingeringStreams;
 use self::paused_bodies::PausedBodies;
 use self::write_tracking::{QueueSender, QueuedResponses, TrackedPart};
-use crate::http::connections::{ActiveRequest, ConnectionPermit};
-use crate::http::http1::{Abort, Rewind, TrackDelivery, Violation};
-use crate::http::settings::{ClientTimeouts, ServerLimits};
-use crate::http::socket::ClientSocket;
+use super::connections::{ActiveRequest, ConnectionPermit};
+use super::http1::{Abort, Rewind, TrackDelivery, Violation};
+use super::settings::{ClientTimeouts, ServerLimits};
+use super::socket::ClientSocket;
 use crate::metrics::Http2Metrics;
 
 pub(crate) use self::body::{Http2Body, Http2BodyError};

@@ -14,8 +14,8 @@ use http::header::{AUTHORIZATION, COOKIE, HeaderMap, HeaderValue, PROXY_AUTHORIZ
 use smallvec::{SmallVec, smallvec};
 
 use super::rule::{KeyRule, Scope, ScopePart};
-use crate::hash_keys::HashInput;
-use crate::intake::headers::canonical;
+use crate::request::hash_keys::HashInput;
+use crate::request::headers::canonical;
 
 /// Cookies of load balancers, bot protection and analytics. These cookies can change between a request and its retry,
 /// and they do not identify a user of the API.

@@ -12,7 +12,7 @@ use http::header::HOST;
 use super::credentials;
 use super::record_id::write_hex;
 use super::{KeyRule, multipart};
-use crate::hash_keys::{Secret, Subject};
+use crate::request::hash_keys::{Secret, Subject};
 
 /// Maximum length of a body that is copied into the input of the fingerprint's hash, in bytes. A longer body is first
 /// hashed separately, and only its hash is copied.

@@ -1,6 +1,6 @@
 //! Id of an idempotency record: the hash of an idempotency key and the hash of its scope.
 //!
-//! The hashes are keyed with the [secret of the store](crate::hash_keys). Each header is hashed together with the
+//! The hashes are keyed with the [secret of the store](crate::request::hash_keys). Each header is hashed together with the
 //! number of its lines. So different lists of headers never produce the same hash input. Key and scope have separate
 //! hashes, so that an operator can find the records of a key without the credentials of the caller.
 
@@ -14,9 +14,9 @@ use thiserror::Error;
 use super::credentials::{self, SignedIdentity};
 use super::rule::ScopePart;
 use super::{IdempotencyKey, Scope};
-use crate::client::ClientId;
-use crate::hash_keys::{HashInput, Secret, Subject};
-use crate::intake::headers::canonical;
+use crate::request::client::ClientId;
+use crate::request::hash_keys::{HashInput, Secret, Subject};
+use crate::request::headers::canonical;
 
 /// Hash of an idempotency key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -221,7 +221,7 @@ mod tests {
     use http::HeaderValue;
 
     use super::*;
-    use crate::client::Trust;
+    use crate::request::client::Trust;
 
     fn client(address: &str) -> ClientId {
         let caller = Trust::default().identify(address.parse().unwrap(), &HeaderMap::new());

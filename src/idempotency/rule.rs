@@ -10,7 +10,7 @@ use http::{HeaderName, Method, StatusCode};
 
 use super::claim::RecordSettings;
 use super::key::IDEMPOTENCY_KEY;
-use crate::context::KeyFunction;
+use crate::request::context::KeyFunction;
 
 /// Settings that a route applies to requests with an idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -24,15 +24,15 @@ use super::{
     Claim, ClaimRequest, Fingerprint, IdempotencyError, KeyRule, OnUnknown, RecordId, Records,
     StoreError, StoredResponse,
 };
-use crate::access_notes::KeyUse;
-use crate::body::{ExceededBound, ReadBody, RequestBody, ResponseBody, read_body};
-use crate::buffers::{Buffered, Buffers};
 use crate::clock::Clock;
-use crate::context::{FailedRequest, RequestContext, Resend};
 use crate::failpoint::failpoint;
-use crate::hash_keys::HashKeySource;
 use crate::metrics::{KeyedMetrics, RouteMetrics};
-use crate::request_id::RequestId;
+use crate::request::body::{ExceededBound, ReadBody, RequestBody, ResponseBody, read_body};
+use crate::request::buffers::{Buffered, Buffers};
+use crate::request::context::{FailedRequest, RequestContext, Resend};
+use crate::request::hash_keys::HashKeySource;
+use crate::request::log_fields::KeyUse;
+use crate::request::request_id::RequestId;
 use crate::respond::{Hints, Problem};
 
 pub(crate) use self::find_key::KeyedRequest;

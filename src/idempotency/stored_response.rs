@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use http::header::TRAILER;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, response};
 
-use crate::request_id::RequestId;
+use crate::request::request_id::RequestId;
 
 /// Number of additional headers for which a response reserves capacity. Later stages add about this many headers.
 const ADDED: usize = 6;

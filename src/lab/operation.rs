@@ -20,7 +20,7 @@ use http::Method;
 
 use super::outcome::Outcome;
 use super::stated::{StatedTimes, has_time};
-use crate::client::ClientId;
+use crate::request::client::ClientId;
 use crate::scenario::X_TIDEGATE_TEST;
 use crate::scenario::observation::{Attempt, ObservedBody, ResponseEnd};
 

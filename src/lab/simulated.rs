@@ -8,7 +8,7 @@ use fastrand::Rng;
 use http::header::{RETRY_AFTER, SET_COOKIE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
 
-use crate::client::ClientId;
+use crate::request::client::ClientId;
 use crate::retry::{
     Backoff, Failure, Jitter, Next, Preset, RetryAfter, RetryAfterPolicy, RetryPolicy, RetryState,
     RetryTable, Strategy,

@@ -17,15 +17,15 @@ use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use http_body::{Frame, SizeHint};
 
 use super::rule::RouteRule;
-use crate::access_notes::{AccessLogFields, AccessLogNotes, CountedBy, Escaped, KeyUse};
-use crate::body::{BodyError, ResponseBody};
-use crate::client::ClientId;
 use crate::clock::{Clock, Moment};
 use crate::config::Policy;
 use crate::http::http1;
 use crate::log::ACCESS_TARGET;
 use crate::metrics::Metrics;
-use crate::request_id::{RequestId, X_REQUEST_ID};
+use crate::request::body::{BodyError, ResponseBody};
+use crate::request::client::ClientId;
+use crate::request::log_fields::{AccessLogFields, AccessLogNotes, CountedBy, Escaped, KeyUse};
+use crate::request::request_id::{RequestId, X_REQUEST_ID};
 use crate::scenario::Recording;
 use crate::scenario::observation::ResponseEnd;
 

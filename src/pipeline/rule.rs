@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::Shared;
-use crate::buffers::Buffers;
 use crate::idempotency::RouteKeys;
-use crate::intake::headers::CountedHeaders;
 use crate::metrics::RouteMetrics;
-use crate::route::Matcher;
+use crate::request::buffers::Buffers;
+use crate::request::headers::CountedHeaders;
+use crate::request::route::Matcher;
 use crate::scenario::ScenarioState;
 use crate::throttle::RouteLimits;
 use crate::upstream::connect::ConnectorError;

@@ -8,13 +8,13 @@ use http::{HeaderValue, Request, Response};
 use http_body_util::BodyExt as _;
 
 use super::{Pipeline, Routed, with_target};
-use crate::body::{RequestBody, ResponseBody};
-use crate::buffers::Buffered;
 use crate::idempotency::IdempotencyKey;
 use crate::idempotency::key::IDEMPOTENCY_KEY;
-use crate::path;
+use crate::request::body::{RequestBody, ResponseBody};
+use crate::request::buffers::Buffered;
+use crate::request::path;
+use crate::request::route::MatchBy;
 use crate::respond::Problem;
-use crate::route::MatchBy;
 use crate::scenario::observation::{Attempt, ObservedBody};
 use crate::scenario::step::StepAction;
 use crate::scenario::{

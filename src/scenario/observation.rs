@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode, Version};
 
-use crate::client::ClientId;
+use crate::request::client::ClientId;
 
 /// Requests that the gateway observed, in the order of their arrival.
 #[derive(Clone, Debug)]

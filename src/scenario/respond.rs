@@ -11,8 +11,8 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Sleep, sleep};
 
 use super::step::{Step, StepAction};
-use crate::body::{BodyError, ResponseBody};
 use crate::http::http1::Abort;
+use crate::request::body::{BodyError, ResponseBody};
 
 /// Size of the body of a response whose step sets none, in bytes.
 pub(crate) const DEFAULT_BODY: u64 = 64 * 1024;

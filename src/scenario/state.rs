@@ -173,7 +173,11 @@ impl ScenarioState {
     }
 
     /// Returns the id of the run that a request belongs to.
-    pub(crate) fn run_id(&self, client: crate::client::ClientId, test: Option<&str>) -> Arc<str> {
+    pub(crate) fn run_id(
+        &self,
+        client: crate::request::client::ClientId,
+        test: Option<&str>,
+    ) -> Arc<str> {
         match test.filter(|id| self.scenario.by == CountBy::Test && is_test_id(id)) {
             Some(id) => id.into(),
             None => client.to_string().into(),

@@ -208,9 +208,9 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::buffers::{BufferBounds, Buffers};
     use crate::clock::Clock;
     use crate::metrics::Metrics;
+    use crate::request::buffers::{BufferBounds, Buffers};
     use crate::store::memory::MemoryBuckets;
     use crate::store::memory::records::MemoryRecords;
     use crate::store::{BucketStore, RecordStore, StoreCapacity};

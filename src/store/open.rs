@@ -23,7 +23,7 @@ use super::{
     redis::{Redis, RedisOpenError},
 };
 use crate::clock::Clock;
-use crate::hash_keys::HashKeySource;
+use crate::request::hash_keys::HashKeySource;
 
 /// An open store of rate limit buckets and idempotency records. Clones share the store.
 #[derive(Clone, Debug)]

@@ -38,7 +38,7 @@ use self::health::Monitor;
 use self::records::RedisRecords;
 use self::settings::RedisSettings;
 use crate::clock::Clock;
-use crate::hash_keys::HashKeySource;
+use crate::request::hash_keys::HashKeySource;
 use crate::store::{CapacityUse, Health, Part};
 
 pub(crate) use health::UnusableServer;

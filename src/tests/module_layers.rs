@@ -12,20 +12,10 @@ use super::{root, sources};
 
 /// Names of the top-level modules by layer, from the bottom layer to the top layer.
 const LAYERS: &[&[&str]] = &[
-    &[
-        "access_notes",
-        "clock",
-        "failpoint",
-        "log",
-        "metrics",
-        "request_id",
-    ],
+    &["clock", "failpoint", "log", "metrics"],
     &["respond", "retry"],
     &["http"],
-    &["client", "path"],
-    &["buffers", "hash_keys", "intake"],
-    &["body", "context"],
-    &["route"],
+    &["request"],
     &["idempotency", "scenario", "throttle", "upstream"],
     &["store"],
     &["stage_metrics"],

@@ -11,9 +11,9 @@ use http::request::Parts;
 use siphasher::sip128::Hasher128 as _;
 
 use super::{KeyPart, Limit};
-use crate::client::ClientId;
-use crate::hash_keys::Seed;
-use crate::intake::headers::canonical;
+use crate::request::client::ClientId;
+use crate::request::hash_keys::Seed;
+use crate::request::headers::canonical;
 
 /// Key of the bucket of a rate limit: a 128-bit hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -7,7 +7,7 @@ use http::HeaderName;
 use http::request::Parts;
 
 use super::{Quota, QuotaError};
-use crate::context::KeyFunction;
+use crate::request::context::KeyFunction;
 use crate::respond::RetryAfterForm;
 
 /// Index of a rate limit in the list of all limits of the configuration. It is not part of bucket keys.

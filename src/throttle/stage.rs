@@ -17,11 +17,11 @@ use super::{
     BucketKey, BucketKind, Buckets, Charge, ChargeOutcome, ChargeResult, Decision, KeyPart,
     KeySource, Limit, Mode, rate_limit,
 };
-use crate::access_notes::CountedBy;
 use crate::clock::Clock;
-use crate::context::RequestContext;
-use crate::hash_keys::HashKeySource;
 use crate::metrics::{LimitMetrics, Metrics, RouteMetrics};
+use crate::request::context::RequestContext;
+use crate::request::hash_keys::HashKeySource;
+use crate::request::log_fields::CountedBy;
 use crate::respond::retry_after::whole_seconds;
 use crate::respond::{Dialect, HEADER_CAPACITY, Problem, Retry};
 

@@ -18,7 +18,7 @@ use super::request::UpstreamRequest;
 use super::response;
 use super::target::AttemptGuard;
 use super::timeouts::{CLIENT_PAUSE, RequestTimeouts};
-use crate::context::ClientConnection;
+use crate::request::context::ClientConnection;
 
 /// The result of an attempt to send a request to one server.
 #[expect(

@@ -34,8 +34,8 @@ use super::request::{RequestCopy, UpstreamRequest};
 use super::response;
 use super::target::{AttemptGuard, Target, Unavailable};
 use super::timeouts::RequestTimeouts;
-use crate::context::{ClientConnection, RequestContext};
 use crate::metrics::{RetryRefusal, UpstreamMetrics};
+use crate::request::context::{ClientConnection, RequestContext};
 use crate::retry::{Failure, GiveUp, Next, RetryAfter, RetryPolicy, RetryState, Wait};
 
 /// State of all attempts to send one request.

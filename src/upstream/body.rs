@@ -15,8 +15,8 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::time::Instant;
 
 use super::replay_body::ReplayBody;
-use crate::body::{RequestBody, RequestBodyError};
 use crate::http::http1::Violation;
+use crate::request::body::{RequestBody, RequestBodyError};
 
 /// Request body that is sent to a server. `None` stands for an empty body.
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use http::header::{AUTHORIZATION, HeaderMap, HeaderValue, WWW_AUTHENTICATE};
 
 use super::connect::ServerConnection;
 use super::pool::Pool;
-use crate::context::ClientConnection;
+use crate::request::context::ClientConnection;
 
 const SCHEMES: [&str; 3] = ["ntlm", "negotiate", "kerberos"];
 

@@ -14,9 +14,9 @@ use super::breaker;
 use super::connect::ConnectError;
 use super::target::Unavailable;
 use super::timeouts::TimeoutError;
-use crate::context::Delivery;
 use crate::http::http1::Violation;
 use crate::metrics::UpstreamFailure;
+use crate::request::context::Delivery;
 use crate::respond::{Problem, RETRY_SOON, TimeoutPhase};
 use crate::retry::Failure;
 

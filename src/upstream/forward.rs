@@ -16,12 +16,12 @@ use super::response::{self, ResponseGuards};
 use super::target::RouteTarget;
 use super::timeouts::RequestTimeouts;
 use super::tunnel::{RequestedTunnel, TunnelSlot, Tunnels};
-use crate::body::{RequestBody, ResponseBody};
-use crate::buffers::Buffers;
-use crate::context::{Arrival, Delivery, FailedRequest, RequestContext, Resend};
 use crate::failpoint::failpoint;
 use crate::http::http1::upgrade;
-use crate::intake::headers::{HeaderNames, asks_for_upgrade};
+use crate::request::body::{RequestBody, ResponseBody};
+use crate::request::buffers::Buffers;
+use crate::request::context::{Arrival, Delivery, FailedRequest, RequestContext, Resend};
+use crate::request::headers::{HeaderNames, asks_for_upgrade};
 
 /// The upstream stage of one worker: sends requests to upstreams.
 #[derive(Debug)]

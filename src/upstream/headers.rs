@@ -3,7 +3,7 @@
 //!
 //! Hop-by-hop headers are removed in both directions. The gateway writes the headers about the origin of a request,
 //! such as `X-Forwarded-For`. It uses received values of these headers only if the peer is trusted.
-//! [`crate::intake::headers`] removes the headers that `Connection` names, before rate limits and scopes read any
+//! [`crate::request::headers`] removes the headers that `Connection` names, before rate limits and scopes read any
 //! header.
 
 use http::StatusCode;
@@ -13,14 +13,14 @@ use http::header::{
 
 use smallvec::SmallVec;
 
-use crate::client::{Caller, X_FORWARDED_FOR};
 use crate::http::http1::FORBIDDEN_TRAILERS;
-pub(super) use crate::intake::headers::KEEP_ALIVE;
-use crate::intake::headers::{
+use crate::request::client::{Caller, X_FORWARDED_FOR};
+pub(super) use crate::request::headers::KEEP_ALIVE;
+use crate::request::headers::{
     FROM_TRUSTED_PEERS, HOP_BY_HOP, HeaderNames, X_FORWARDED_HOST, X_FORWARDED_PROTO,
     remove_named_in_connection, tokens,
 };
-use crate::request_id::{RequestId, X_REQUEST_ID};
+use crate::request::request_id::{RequestId, X_REQUEST_ID};
 
 /// Facts about a client's request from which the gateway derives headers such as `X-Forwarded-For`.
 #[derive(Clone, Debug)]

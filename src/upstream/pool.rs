@@ -28,7 +28,7 @@ use super::body::{UploadProgress, UploadStage, UpstreamBody};
 use super::connect::{ConnectError, Connector, ServerConnection};
 use super::connection_auth;
 use super::headers::KEEP_ALIVE;
-use crate::context::ClientConnection;
+use crate::request::context::ClientConnection;
 
 /// Maximum number of idle connections in a pool. If a further connection becomes idle, the least recently used one is
 /// closed.

@@ -20,8 +20,8 @@ use super::headers;
 use super::pool::Lease;
 use super::target::AttemptGuard;
 use super::timeouts::{CLIENT_PAUSE, RequestTimeouts};
-use crate::body::BodyError;
 use crate::metrics::{InFlight, UpstreamFailure};
+use crate::request::body::BodyError;
 
 /// If the gateway waits for the next part for this long, the server has paused. Delays within the gateway are shorter.
 const UPSTREAM_PAUSE: Duration = Duration::from_millis(250);

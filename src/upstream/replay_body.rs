@@ -15,8 +15,8 @@ use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 use parking_lot::Mutex;
 
-use crate::body::{RequestBody, RequestBodyError};
-use crate::buffers::BufferCharge;
+use crate::request::body::{RequestBody, RequestBodyError};
+use crate::request::buffers::BufferCharge;
 
 /// Maximum size of the parts in which a copy is sent, in bytes. Parts are small, because they do not count towards the
 /// limits on bodies in memory.
@@ -188,8 +188,8 @@ mod tests {
     use std::task::Waker;
 
     use super::*;
-    use crate::buffers::{BufferBounds, Buffered, Buffers};
-    use crate::client::ClientId;
+    use crate::request::buffers::{BufferBounds, Buffered, Buffers};
+    use crate::request::client::ClientId;
 
     fn buffers(total: usize) -> Arc<Buffers> {
         Arc::new(Buffers::new(BufferBounds {

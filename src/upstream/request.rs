@@ -11,12 +11,12 @@ use super::HostHeader;
 use super::body::{UploadProgress, UpstreamBody};
 use super::headers::{self, RequestOrigin};
 use super::replay_body::ReplayBuffer;
-use crate::body::RequestBody;
-use crate::buffers::{Buffered, Buffers};
-use crate::client::Caller;
-use crate::context::Arrival;
-use crate::intake::headers::HeaderNames;
 use crate::metrics::UpstreamMetrics;
+use crate::request::body::RequestBody;
+use crate::request::buffers::{Buffered, Buffers};
+use crate::request::client::Caller;
+use crate::request::context::Arrival;
+use crate::request::headers::HeaderNames;
 
 /// A request that is ready to be sent to a server.
 #[derive(Debug)]

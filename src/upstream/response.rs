@@ -20,10 +20,10 @@ use super::target::AttemptGuard;
 use super::timeouts::RequestTimeouts;
 use super::tunnel::{self, RequestedTunnel};
 use super::{RelayedBody, headers};
-use crate::body::ResponseBody;
-use crate::context::Arrival;
 use crate::http::http1::Abort;
 use crate::metrics::InFlight;
+use crate::request::body::ResponseBody;
+use crate::request::context::Arrival;
 
 /// Values that the body of a response keeps until it is complete: the connection, the timeouts and the guards of the
 /// request.

@@ -26,11 +26,11 @@ use tokio_util::io::{InspectReader, InspectWriter};
 use super::pool::Lease;
 use super::settings::TunnelSettings;
 use super::target::AttemptGuard;
-use crate::client::ClientId;
-use crate::context::ClientConnection;
 use crate::http::http1::upgrade::Upgrade;
-use crate::intake::headers::tokens;
 use crate::metrics::{Count, Gauge, InFlight};
+use crate::request::client::ClientId;
+use crate::request::context::ClientConnection;
+use crate::request::headers::tokens;
 use crate::respond::{Problem, RETRY_SOON};
 
 /// Number of tunnels of each client, over all workers, and the bounds on tunnels.

@@ -10,7 +10,7 @@ use super::super::scalar::{
     HeaderText, KeyHeader, KeyedMethod, Label, MethodName, ScopeText, Size, Timeout,
 };
 use crate::idempotency::{OnServerError, OnUnknown};
-use crate::route::{AmbiguousPaths, PathMode};
+use crate::request::route::{AmbiguousPaths, PathMode};
 
 /// Which requests match this route, and the upstream, rate limits and idempotency settings that apply to them.
 #[derive(Debug, Deserialize, JsonSchema)]

@@ -4,7 +4,7 @@ use super::super::file::ServerSection;
 use super::super::problem::Findings;
 use super::super::source::Span;
 use super::bytes;
-use crate::buffers::BufferBounds;
+use crate::request::buffers::BufferBounds;
 
 /// Values of `max_buffered` and `max_buffered_per_client`, with their source locations. A location is `None` if the
 /// configuration key is not set.

@@ -12,7 +12,7 @@ use std::ops::Range;
 use super::super::located::Located;
 use super::super::problem::Findings;
 use super::super::tree::quote;
-use crate::route::{
+use crate::request::route::{
     AmbiguousPaths, PathMode, RouteMatch, Unmatchable, check_matchable, check_pattern,
 };
 

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::super::file::{ServerSection, TlsTable};
 use super::bytes;
-use crate::buffers::BufferBounds;
 use crate::http::settings::{ClientTimeouts, ServerLimits};
+use crate::request::buffers::BufferBounds;
 use crate::upstream::TunnelSettings;
 
 /// Section `[server]` of the configuration.

@@ -4,8 +4,8 @@ use http::uri::Authority;
 use http::{HeaderName, HeaderValue, Method, Uri};
 
 use super::ValueError;
-use crate::intake::headers::protected_lookalike;
-use crate::intake::methods::registered_spelling;
+use crate::request::headers::protected_lookalike;
+use crate::request::methods::registered_spelling;
 use crate::store::redis::settings::Password;
 use crate::upstream::HostHeader;
 

@@ -13,13 +13,13 @@ use super::super::disposition::{Disposition, is_stream};
 use super::super::stored_response::{ORIGINAL_REQUEST_ID, remove_trailer_header};
 use super::super::{ExecutionOutcome, IdempotencyError, Permit, Records, StoredResponse};
 use super::{RouteKeys, StageState, store_failed};
-use crate::access_notes::{AccessLogNotes, KeyUse};
-use crate::body::{BodyError, ReadBody, RequestBody, ResponseBody, read_body};
-use crate::buffers::Buffered;
-use crate::client::ClientId;
-use crate::context::{Delivery, FailedRequest, Resend};
 use crate::failpoint::failpoint;
-use crate::request_id::RequestId;
+use crate::request::body::{BodyError, ReadBody, RequestBody, ResponseBody, read_body};
+use crate::request::buffers::Buffered;
+use crate::request::client::ClientId;
+use crate::request::context::{Delivery, FailedRequest, Resend};
+use crate::request::log_fields::{AccessLogNotes, KeyUse};
+use crate::request::request_id::RequestId;
 use crate::respond::{Problem, is_rate_limit_field};
 
 /// Execution of a request that has claimed its idempotency key.

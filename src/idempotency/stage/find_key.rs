@@ -8,7 +8,7 @@ use http::{Request, Version};
 use super::super::body_key::{self, BodyKeyError};
 use super::super::{IdempotencyError, IdempotencyKey, Requirement, Scope};
 use super::RouteKeys;
-use crate::intake::headers::asks_for_upgrade;
+use crate::request::headers::asks_for_upgrade;
 
 /// Request that has an idempotency key in its header, or whose body can contain one.
 #[derive(Debug)]

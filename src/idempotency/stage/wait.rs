@@ -4,10 +4,10 @@ use http::Response;
 use tokio::time::timeout;
 
 use super::{RouteKeys, replay, to_problem};
-use crate::access_notes::KeyUse;
-use crate::body::ResponseBody;
-use crate::context::RequestContext;
 use crate::idempotency::{ExecutionOutcome, IdempotencyError, InFlightPolicy, Waiter};
+use crate::request::body::ResponseBody;
+use crate::request::context::RequestContext;
+use crate::request::log_fields::KeyUse;
 use crate::respond::{Hints, Problem};
 
 /// Responds to a duplicate request while the first request with the same idempotency key is in flight. The setting

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use crate::access_notes::is_unprintable;
 use crate::lab::verdict::Verdict;
+use crate::request::log_fields::is_unprintable;
 
 /// Returns a text as one line that is valid in every format. Control characters, invisible characters and directional
 /// marks become escapes such as `\u{1b}`. So do the two characters that XML 1.0 does not allow otherwise.

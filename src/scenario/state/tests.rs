@@ -1,7 +1,7 @@
 use http::{HeaderMap, Method, StatusCode, Version};
 
 use super::*;
-use crate::client::ClientId;
+use crate::request::client::ClientId;
 use crate::scenario::AtEnd;
 use crate::scenario::observation::{ObservedBody, ResponseEnd};
 use crate::scenario::runs::MAX_RUNS;

@@ -32,7 +32,7 @@ use super::health::StoreBreaker;
 use super::script::{CONFIRM, Call};
 use super::settings::RedisSettings;
 use crate::clock::Clock;
-use crate::hash_keys::{HashKeySource, HashKeys, Secret};
+use crate::request::hash_keys::{HashKeySource, HashKeys, Secret};
 use crate::store::{CapacityUse, Part};
 
 /// State that all clients of one Redis share.

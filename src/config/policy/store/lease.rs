@@ -10,7 +10,7 @@ use super::super::super::located::Located;
 use super::super::super::problem::Findings;
 use super::super::super::scalar::{Timeout, display_duration};
 use super::super::super::{Backend, RouteUpstream, StoreSettings};
-use crate::route::RouteMatch;
+use crate::request::route::RouteMatch;
 use crate::upstream::{Timeouts, Upstream};
 
 /// How much longer the default lease is than the longest possible execution of a request.

@@ -6,10 +6,10 @@ use bytes::Bytes;
 use http::header::{HeaderName, HeaderValue};
 use http::{HeaderMap, Method, StatusCode, Version};
 
-use crate::client::ClientId;
 use crate::lab::operation::Operation;
 use crate::lab::report::{Report, ScenarioResult};
 use crate::lab::verdict::{Evidence, Judgement, Rule, RuleVerdict, Verdict};
+use crate::request::client::ClientId;
 use crate::scenario::observation::{
     Attempt, Observed, ObservedBody, ObservedResponse, ResponseEnd,
 };

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use parking_lot::RwLock;
 use siphasher::sip128::SipHasher13;
 
-use crate::client::ClientId;
+use super::client::ClientId;
 
 /// The secret of a store. It is the key of the BLAKE3 hashes that identify idempotency records.
 #[derive(Clone, Copy)]

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use bytes::Bytes;
 use http_body::Body;
 
-use crate::buffers::{BufferCharge, Exceeded};
+use crate::request::buffers::{BufferCharge, Exceeded};
 
 /// Result of reading a request or response body into memory.
 pub(crate) enum ReadBody {
@@ -163,8 +163,8 @@ mod tests {
     use http_body::{Frame, SizeHint};
 
     use super::*;
-    use crate::buffers::{BufferBounds, Buffered, Buffers};
-    use crate::client::ClientId;
+    use crate::request::buffers::{BufferBounds, Buffered, Buffers};
+    use crate::request::client::ClientId;
 
     /// Body that arrives in the given parts. An empty part makes the body return `Poll::Pending` once.
     struct ScriptedBody {

@@ -7,7 +7,7 @@
 
 use http::Method;
 
-use super::HeadError;
+use super::head::HeadError;
 
 /// Methods in the IANA registry of HTTP methods. `*` is not included, because it has no case.
 const REGISTERED: [&str; 40] = [

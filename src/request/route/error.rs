@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::{HeaderValue, Method, StatusCode};
 
-use crate::path::TooManyReadings;
+use crate::request::path::TooManyReadings;
 use crate::respond::Problem;
 
 /// Why a request has no route.

@@ -1,5 +1,5 @@
 use super::*;
-use crate::path;
+use crate::request::path;
 
 /// Path patterns of the throttled endpoints of a TV authentication platform, in the order of its documentation.
 pub(super) const DOCUMENT: [&str; 21] = [

@@ -13,8 +13,8 @@ use thiserror::Error;
 use super::BoxError;
 use super::held::HeldParts;
 use super::read::{ReadBody, read_start};
-use crate::access_notes::AccessLogNotes;
-use crate::buffers::BufferCharge;
+use crate::request::buffers::BufferCharge;
+use crate::request::log_fields::AccessLogNotes;
 use crate::respond::Problem;
 #[cfg(feature = "gateway")]
 use {
@@ -314,8 +314,8 @@ mod tests {
     use http_body_util::StreamBody;
 
     use super::*;
-    use crate::buffers::{BufferBounds, Buffered, Buffers};
-    use crate::client::ClientId;
+    use crate::request::buffers::{BufferBounds, Buffered, Buffers};
+    use crate::request::client::ClientId;
 
     /// Returns a streamed body with these parts.
     fn streamed(parts: &[&'static str]) -> RequestBody {

@@ -22,9 +22,9 @@ use http::header::{
 };
 use smallvec::SmallVec;
 
-use super::HeadError;
-use crate::client::{Caller, X_FORWARDED_FOR};
-use crate::request_id::X_REQUEST_ID;
+use super::client::{Caller, X_FORWARDED_FOR};
+use super::head::HeadError;
+use super::request_id::X_REQUEST_ID;
 
 /// Header with the value of `Host` that the client sent to the first proxy.
 pub(crate) const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");

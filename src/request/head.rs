@@ -2,10 +2,7 @@
 //!
 //! The parsers have already checked the syntax and the framing of a request. The checks in this module reject a head
 //! that is valid, but that two servers could interpret differently. They cover the host, the form of the target, the
-//! methods `CONNECT` and `TRACE`, and spellings of [methods] and [headers].
-
-pub(crate) mod headers;
-pub(crate) mod methods;
+//! methods `CONNECT` and `TRACE`, and spellings of [methods](super::methods) and [headers](super::headers).
 
 use std::borrow::Cow;
 use std::net::Ipv6Addr;
@@ -14,8 +11,8 @@ use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HOST};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version};
 
-use self::headers::{HeaderNames, PADDED_VALUE, has_padded_value};
-use self::methods::KnownMethods;
+use super::headers::{self, HeaderNames, PADDED_VALUE, has_padded_value};
+use super::methods::KnownMethods;
 use crate::respond::Problem;
 
 /// Why the gateway rejects a request because of its head.

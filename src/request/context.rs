@@ -15,10 +15,10 @@ use http::{HeaderMap, HeaderValue};
 use parking_lot::Mutex;
 use tokio_util::task::TaskTracker;
 
-use crate::access_notes::{AccessLogFields, AccessLogNotes};
-use crate::client::Caller;
+use super::client::Caller;
+use super::log_fields::{AccessLogFields, AccessLogNotes};
+use super::request_id::RequestId;
 use crate::http::connections::ConnectionPermit;
-use crate::request_id::RequestId;
 use crate::respond::{Preferences, Problem};
 
 pub use key_function::KeyFunction;

@@ -10,7 +10,7 @@
 //! A `RegexSet` would report *all* patterns that match. A `RegexSet` is slower, because it cannot drop later patterns
 //! early. A radix tree would be faster for literal prefixes, but cannot contain regular expressions.
 //!
-//! Patterns match the bytes of [a reading of the path](crate::path). They are anchored at the start of the path, but
+//! Patterns match the bytes of [a reading of the path](super::path). They are anchored at the start of the path, but
 //! not at its end. The method is compared case-sensitively, and no header overrides it.
 //!
 //! The literal reading of a path determines the route. A request is rejected if a lenient reading has another result:
@@ -35,7 +35,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use thiserror::Error;
 
-use crate::path::RequestPath;
+use super::path::RequestPath;
 
 pub(crate) use error::RouteError;
 pub(crate) use pattern::{PatternError, check_pattern};

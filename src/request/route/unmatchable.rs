@@ -15,7 +15,7 @@ use http::Method;
 
 use super::path_set::PathSet;
 use super::{Matcher, RouteMatch};
-use crate::path;
+use crate::request::path;
 
 /// Regular expression of the plain paths. They have no empty segment except the last, no `.` or `..` segment, no control
 /// character, and none of `%`, `\`, `;`, `?` and `#`. A segment starts with a character other than a dot, with one dot

@@ -28,7 +28,7 @@ fn headers(lines: &[(&str, &str)]) -> HeaderMap {
 }
 
 fn caller() -> Caller {
-    let trust = crate::client::Trust::default();
+    let trust = crate::request::client::Trust::default();
     let peer = "192.0.2.1".parse().unwrap();
     trust.identify(peer, &HeaderMap::new()).unwrap()
 }

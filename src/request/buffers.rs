@@ -26,7 +26,7 @@ use dashmap::DashMap;
 use dashmap::mapref::entry::Entry;
 use thiserror::Error;
 
-use crate::client::ClientId;
+use super::client::ClientId;
 
 /// The configuration keys `max_buffered` and `max_buffered_per_client` of `[server]`, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,16 @@
+//! What a request is before any stage: its head, its client, its path, its route and its body.
+
+pub mod body;
+pub mod buffers;
+pub mod client;
+pub(crate) mod context;
+pub(crate) mod hash_keys;
+pub(crate) mod head;
+pub(crate) mod headers;
+pub(crate) mod log_fields;
+pub(crate) mod methods;
+#[cfg(feature = "gateway")]
+pub(crate) mod path;
+pub(crate) mod request_id;
+#[cfg(feature = "gateway")]
+pub(crate) mod route;
