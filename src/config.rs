@@ -48,7 +48,6 @@ use toml::Spanned;
 use toml::de::{DeTable, Deserializer};
 
 use crate::idempotency;
-use crate::log::LogSettings;
 use crate::request::client::Trust;
 use crate::request::headers::{CountedHeaders, HeaderNames};
 use crate::request::methods::KnownMethods;
@@ -66,6 +65,7 @@ pub use schema::schema;
 pub use variables::Environment;
 
 use file::File;
+pub(crate) use file::{LogFormat, LogLevel, LogSettings};
 pub(crate) use policy::server::{ServerSettings, TlsFiles};
 use problem::Findings;
 use schema::SCHEMA;

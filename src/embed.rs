@@ -57,11 +57,11 @@ use tokio_util::task::TaskTracker;
 
 use self::layer::RuleState;
 use self::rules::Rules;
+use crate::admin::stage_metrics::{OPENMETRICS, StageMetrics};
 use crate::clock::Clock;
 use crate::idempotency::{Idempotency, RouteKeys};
 use crate::metrics::Metrics;
 use crate::request::buffers::Buffers;
-use crate::stage_metrics::{OPENMETRICS, StageMetrics};
 use crate::store::{BucketStore, OpenStore, RecordStore, StoreCapacity};
 use crate::throttle::Throttle;
 

@@ -8,9 +8,9 @@ use http::HeaderMap;
 use crate::admin::listener::AdminSources;
 use crate::clock::Clock;
 use crate::config::Policy;
-use crate::gateway::Stop;
 use crate::idempotency::{IdempotencyKey, RecordId, Scope};
 use crate::pipeline::Shared;
+use crate::server::Stop;
 
 pub use crate::admin::listener::Admin;
 pub use crate::http::http1::head::{HeadLimits, parse as parse_head};

@@ -12,6 +12,7 @@
 //! of this rule. So a request is completed with the configuration that it started with.
 
 mod access_log;
+pub(crate) mod log;
 mod open_store;
 mod rule;
 mod scenario;

@@ -1,4 +1,4 @@
-//! Collects the values for Prometheus: the metrics of the [stages](crate::stage_metrics), and those of connections,
+//! Collects the values for Prometheus: the metrics of the [stages](crate::admin::stage_metrics), and those of connections,
 //! upstreams and scenarios. Each counter is the sum over all workers.
 
 mod scenarios;
@@ -13,13 +13,12 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use super::serve::MAX_CONNECTIONS;
+use crate::admin::stage_metrics::{StageMetrics, counter, gauge, size};
 use crate::clock::Clock;
 use crate::http::connections::Connections;
-use crate::log;
 use crate::metrics::EarlyReset;
-use crate::pipeline::Shared;
+use crate::pipeline::{Shared, log};
 use crate::scenario::Scenarios;
-use crate::stage_metrics::{StageMetrics, counter, gauge, size};
 use crate::upstream::UpstreamState;
 use crate::upstream::tunnel::Tunnels;
 

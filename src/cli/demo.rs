@@ -15,7 +15,7 @@ use self::sample::SampleApi;
 use super::serve::{OnHangup, RunningGateway};
 use crate::admin::listener::Admin;
 use crate::config::{self, Environment, Overrides};
-use crate::log;
+use crate::pipeline::log;
 
 /// Configuration file of the demo. The demo replaces the servers in the file with the address of the sample API.
 const CONFIG: &str = include_str!("../../config/demo.toml");

@@ -20,12 +20,12 @@ use self::session::Session;
 use self::tls::Certificates;
 use super::serve::{OnHangup, Signals, install_tls_provider, raise_file_limit};
 use crate::config::lab::ScenarioFile;
-use crate::config::{ConfigErrors, Environment, suggest};
+use crate::config::{ConfigErrors, Environment, LogFormat, LogLevel, LogSettings, suggest};
 use crate::lab::report::baseline::{self, Comparison};
 use crate::lab::report::document::Document;
 use crate::lab::report::{Report, terminal};
 use crate::lab::verdict::Verdict;
-use crate::log::{self, LogFormat, LogLevel, LogSettings};
+use crate::pipeline::log;
 use crate::scenario::Scenario;
 
 /// Exit code if a rule failed, or if a verdict is worse than in the baseline.

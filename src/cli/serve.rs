@@ -14,10 +14,11 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use super::config_file::ConfigFile;
 use crate::admin::listener::{Admin, AdminSources};
 use crate::clock::Clock;
-use crate::config::{self, ConfigProblem, Environment, Loaded, Overrides, Policy};
-use crate::gateway::{Gateway, ListenError, Stop};
-use crate::log::{self, LogFormat, LogSettings};
-use crate::pipeline::Shared;
+use crate::config::{
+    self, ConfigProblem, Environment, Loaded, LogFormat, LogSettings, Overrides, Policy,
+};
+use crate::pipeline::{Shared, log};
+use crate::server::{Gateway, ListenError, Stop};
 
 const EXAMPLES: &str = "\
 Examples:

@@ -14,6 +14,7 @@
 //! each other.
 
 mod limit;
+mod log;
 mod route;
 mod scenario;
 mod store;
@@ -27,9 +28,10 @@ use super::scalar::{
     Cidr, DocsUrl, FilePath, HeaderText, HumanDuration, Label, LimitName, Listen, MethodName,
     Origin, ResponseHeader, Size, Timeout, TokenText, ValueText,
 };
-use crate::log::LogSettings;
+
 use crate::request::route::PathMode;
 use crate::respond::{Dialect, Hint};
+pub(crate) use log::{LogFormat, LogLevel, LogSettings};
 
 pub(super) use limit::{LimitSection, OnExceed};
 pub(super) use route::{IdempotencySection, KeyMode, OnDuplicate, RouteSection};

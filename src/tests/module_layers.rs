@@ -12,17 +12,15 @@ use super::{root, sources};
 
 /// Names of the top-level modules by layer, from the bottom layer to the top layer.
 const LAYERS: &[&[&str]] = &[
-    &["clock", "failpoint", "log", "metrics"],
+    &["clock", "failpoint", "metrics"],
     &["respond", "retry"],
     &["http"],
     &["request"],
     &["idempotency", "scenario", "throttle", "upstream"],
     &["store"],
-    &["stage_metrics"],
     &["config"],
     &["pipeline"],
-    &["gateway"],
-    &["lab"],
+    &["lab", "server"],
     &["admin"],
     &["cli", "embed"],
     &["internals"],

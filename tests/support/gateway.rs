@@ -7,10 +7,10 @@ use std::sync::Arc;
 use serde_json::Value;
 use tidegate::clock::Clock;
 use tidegate::config::{self, Environment, Overrides};
-use tidegate::gateway::Gateway as Running;
 use tidegate::idempotency::{RecordCounts, Records as _};
 use tidegate::internals::{Admin, records, start_admin};
 use tidegate::pipeline::Shared;
+use tidegate::server::Gateway as Running;
 
 use super::{Certificates, Client, Upstream, eventually};
 

@@ -6,7 +6,7 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 
 use super::Scrape;
-use crate::stage_metrics::{counter, gauge, size};
+use crate::admin::stage_metrics::{counter, gauge, size};
 
 impl Scrape {
     pub(super) fn encode_scenarios(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {

@@ -6,8 +6,8 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 
 use super::Scrape;
+use crate::admin::stage_metrics::{counter, gauge, histogram};
 use crate::metrics::{Count, LatencyHistogram, RetryRefusal, UpstreamFailure, UpstreamMetrics};
-use crate::stage_metrics::{counter, gauge, histogram};
 use crate::upstream::breaker;
 use crate::upstream::shared_state::ServerState;
 

@@ -10,7 +10,7 @@ use tracing_subscriber::fmt::format::{Format, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::log::ACCESS_TARGET;
+use crate::pipeline::log::ACCESS_TARGET;
 
 const RED: &str = "31";
 const GREEN: &str = "32";

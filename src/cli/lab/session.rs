@@ -17,12 +17,12 @@ use crate::cli::serve::Signals;
 use crate::clock::Clock;
 use crate::config::Environment;
 use crate::config::lab::{LabOptions, ScenarioFile};
-use crate::gateway::Gateway;
 use crate::lab::report::ScenarioResult;
 use crate::lab::{self, operation, rules};
 use crate::pipeline::Shared;
 use crate::scenario::observation::Observed;
 use crate::scenario::{Scenario, ScenarioState};
+use crate::server::Gateway;
 
 /// Time limit of a command in addition to the waits of its scenario.
 const DEFAULT_TIMEOUT: Duration = Duration::from_mins(1);

@@ -16,7 +16,7 @@
 //!
 //! use tidegate::clock::Clock;
 //! use tidegate::config::{self, Environment, Overrides};
-//! use tidegate::gateway::Gateway;
+//! use tidegate::server::Gateway;
 //! use tidegate::pipeline::Shared;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
