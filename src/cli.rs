@@ -3,7 +3,7 @@
 mod check;
 mod config_file;
 mod demo;
-mod explain;
+pub(crate) mod explain;
 mod lab;
 mod schema;
 mod serve;

@@ -49,11 +49,12 @@ use toml::de::{DeTable, Deserializer};
 
 use crate::idempotency;
 use crate::request::client::Trust;
-use crate::request::headers::{CountedHeaders, HeaderNames};
+use crate::request::headers::{HeaderNames, KeyHeaders};
 use crate::request::methods::KnownMethods;
 use crate::request::route::Matcher;
+use crate::request::{EntryRule, EntryRules};
 use crate::respond::RespondSettings;
-use crate::scenario::Scenario;
+use crate::scenario::{CountBy, Scenario};
 use crate::store::StoreCapacity;
 use crate::store::redis::settings::{Password, RedisSettings};
 use crate::throttle::Limit;
@@ -122,7 +123,36 @@ pub(crate) struct RoutePolicy {
     /// Whether requests of the route are written to the access log.
     pub(crate) access_log: bool,
     /// Request headers in the keys of the rate limits and in the idempotency scope of the route.
-    pub(crate) counted: CountedHeaders,
+    pub(crate) key_headers: KeyHeaders,
+}
+
+impl EntryRule for RoutePolicy {
+    fn key_headers(&self) -> &KeyHeaders {
+        &self.key_headers
+    }
+
+    fn takes_test_ids(&self) -> bool {
+        let scenario = self.scenario.as_ref();
+        scenario.is_some_and(|scenario| scenario.by == CountBy::Test)
+    }
+}
+
+impl Policy {
+    /// Returns what the entry of a request reads, with the rules of `routes`.
+    pub(crate) fn entry_rules<'a, R: EntryRule>(
+        &'a self,
+        routes: &'a Matcher<R>,
+    ) -> EntryRules<'a, R> {
+        EntryRules {
+            max_body: self.server.limits.body_bytes,
+            names: &self.headers,
+            methods: &self.methods,
+            trust: &self.trust,
+            routes,
+            answers_preflights: self.respond.cors.is_some(),
+            takes_test_ids: self.scenarios.iter().any(|it| it.by == CountBy::Test),
+        }
+    }
 }
 
 /// Upstream of a route.

@@ -8,6 +8,8 @@ pub(crate) mod http1;
 #[cfg(feature = "gateway")]
 pub(crate) mod http2;
 #[cfg(feature = "gateway")]
+pub(crate) mod service;
+#[cfg(feature = "gateway")]
 pub(crate) mod settings;
 #[cfg(feature = "gateway")]
 pub(crate) mod socket;

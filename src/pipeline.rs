@@ -22,16 +22,17 @@ use std::sync::Arc;
 
 use futures_util::TryFutureExt;
 use futures_util::future::{BoxFuture, Either};
-use http::uri::PathAndQuery;
-use http::{HeaderMap, Request, Response, Uri};
+use http::request::Parts;
+use http::{Request, Response};
 use tokio_util::task::TaskTracker;
 
-use self::access_log::{PendingRequest, Recorder};
+use self::access_log::{AccessLog, PendingRequest};
 use self::rule::{RouteRule, compile};
 use crate::clock::Clock;
 use crate::config::{Policy, ServerSettings};
 use crate::http::connections::Connections;
 use crate::http::http1::Violation;
+use crate::http::service::{Abort, Received, Reply};
 use crate::idempotency::Idempotency;
 use crate::metrics::Metrics;
 use crate::request::body::{RequestBody, ResponseBody};
@@ -40,11 +41,10 @@ use crate::request::client::Trust;
 use crate::request::context::{Arrival, ClientConnection, FailedRequest, RequestContext, Resend};
 use crate::request::hash_keys::HashKeySource;
 use crate::request::log_fields::AccessLogNotes;
-use crate::request::route::{MatchBy, Matcher, RouteError};
-use crate::request::{head, path};
-use crate::respond::cors::preflight_method;
+use crate::request::route::{Matcher, RouteError};
+use crate::request::{Entered, Rejected, enter};
 use crate::respond::{Preferences, Problem, RespondSettings, render};
-use crate::scenario::{CountBy, Scenarios, respond};
+use crate::scenario::{Scenarios, respond};
 use crate::store::disk::bucket_snapshots::BucketSnapshots;
 use crate::store::redis::Redis;
 use crate::store::{BucketStore, OpenStore, RecordStore};
@@ -54,7 +54,7 @@ use crate::upstream::connect::ConnectorError;
 use crate::upstream::tunnel::Tunnels;
 
 pub use crate::store::OpenError;
-pub(crate) use access_log::RecordedBody;
+pub(crate) use access_log::LoggedBody;
 
 /// State that all workers of the gateway share.
 #[derive(Clone, Debug)]
@@ -96,19 +96,9 @@ pub(crate) struct Pipeline {
     idempotency: Idempotency<RecordStore>,
     buffers: Arc<Buffers>,
     respond: RespondSettings,
-    recorder: Arc<Recorder>,
+    access_log: Arc<AccessLog>,
     metrics: Arc<Metrics>,
     clock: Clock,
-    /// Whether a route has a scenario with `by = "test"`, so that a path can name a test.
-    has_tests: bool,
-}
-
-/// Result of `Pipeline::enter` for a request that it does not reject.
-enum Entered {
-    /// The request has a route and passes the stages.
-    Routed(Arc<Routed>),
-    /// The request is a CORS preflight, which passes no stage. This is its response.
-    Preflight(Box<Response<ResponseBody>>),
 }
 
 /// Request whose client and route are known. It is reference-counted, because the execution of a request with an
@@ -202,11 +192,10 @@ impl Pipeline {
             ),
             buffers,
             respond: policy.respond.clone(),
-            recorder: Arc::new(Recorder::new(policy, Arc::clone(&metrics), clock.clone())),
+            access_log: Arc::new(AccessLog::new(policy, Arc::clone(&metrics), clock.clone())),
             policy: Arc::clone(policy),
             metrics,
             clock: clock.clone(),
-            has_tests: policy.scenarios.iter().any(|it| it.by == CountBy::Test),
         })
     }
 
@@ -224,8 +213,7 @@ impl Pipeline {
         &self.metrics
     }
 
-    /// Responds to `request`, which arrived on `connection`. If `violation` is set, the request is rejected because
-    /// of this violation. On an HTTP/1 connection, `request` is then a placeholder.
+    /// Responds to what arrived on `connection`.
     ///
     /// The throttle is the first stage. So a request that it rejects claims no idempotency key and uses no upstream
     /// connection. Replays are charged to rate limits like other requests.
@@ -236,30 +224,32 @@ impl Pipeline {
     pub(crate) fn respond<'a>(
         &'a self,
         connection: &'a Arc<ClientConnection>,
-        mut request: Request<RequestBody>,
-        violation: Option<Violation>,
-    ) -> impl Future<Output = Response<RecordedBody>> + 'a {
+        received: Received<RequestBody>,
+    ) -> impl Future<Output = Reply<LoggedBody>> + 'a {
         async move {
-            let mut pending = self.recorder.begin(connection.peer, &request);
-            let entered = match violation {
-                Some(violation) => {
-                    if violation == Violation::BodyTooSlow {
-                        self.metrics.slow_bodies.inc();
-                    }
-                    Err(violation.into())
-                }
-                None => self.enter(connection, &mut request, &mut pending),
-            };
-            let routed = match entered {
-                Ok(Entered::Routed(routed)) => routed,
-                Ok(Entered::Preflight(response)) => return pending.finish(*response),
-                Err(problem) => {
-                    pending.log_rejected(&request, violation.is_some());
-                    let preferences = Preferences::of(request.headers());
-                    let response = self.reject(problem, &preferences, pending.notes());
-                    return pending.finish(response);
+            let mut request = match received {
+                Received::Request(request) => request,
+                Received::Invalid { violation, head } => {
+                    return self.reject_invalid(connection, violation, head.as_deref());
                 }
             };
+            let mut pending = self
+                .access_log
+                .begin(connection.peer, Some(request.headers()));
+            let rules = self.policy.entry_rules(&self.routes);
+            let entered = match enter(&rules, connection.peer, &mut request) {
+                Ok(entered) => entered,
+                Err(rejected) => return self.reject_entry(pending, *rejected, &request),
+            };
+            pending.set_client(entered.caller.id());
+            pending.set_route(entered.route, &request);
+            if let (Some(cors), true) = (&self.respond.cors, entered.is_preflight) {
+                let mut response = cors.preflight(request.headers());
+                self.respond.add_headers(response.headers_mut());
+                pending.log_reason("preflight");
+                return pending.finish(Reply::Response(response));
+            }
+            let routed = route(entered, connection, &pending, &mut request);
 
             let Routed { ctx, rule, .. } = &*routed;
             // A CORS preflight is not an attempt of the client, so it uses no step.
@@ -267,8 +257,8 @@ impl Pipeline {
                 && !ctx.is_preflight
             {
                 let responding = Box::pin(self.run_scenario(&routed, scenario, request));
-                let (response, recording) = responding.await;
-                return pending.finish_recorded(response, Some(Box::new(recording)));
+                let (reply, recording) = responding.await;
+                return pending.finish_recorded(reply, Some(Box::new(recording)));
             }
             let reject = |problem| self.reject(problem, &ctx.preferences, ctx.notes.as_ref());
             let charged = self
@@ -279,79 +269,69 @@ impl Pipeline {
                 Err(problem) => return pending.finish(reject(problem)),
             };
             let executed = self.execute(&routed, request).await;
-            let mut response = executed.unwrap_or_else(reject);
-            self.add_headers(&routed, &admission, response.headers_mut());
-            pending.finish(response)
+            let mut reply = executed.map_or_else(reject, Reply::Response);
+            self.add_headers(&routed, &admission, &mut reply);
+            pending.finish(reply)
         }
     }
 
     /// Adds the `RateLimit` and CORS headers to the response to an admitted request.
-    fn add_headers(&self, routed: &Routed, admission: &Admission, headers: &mut HeaderMap) {
+    fn add_headers(&self, routed: &Routed, admission: &Admission, reply: &mut Reply<ResponseBody>) {
+        let Reply::Response(response) = reply else {
+            return;
+        };
         let Routed { ctx, rule, .. } = routed;
+        let headers = response.headers_mut();
         rule.limits.write_headers(admission, headers);
         if let Some(cors) = &self.respond.cors {
             cors.write_if_absent(headers, ctx.preferences.origin(), &self.respond);
         }
     }
 
-    /// Checks a request, identifies its client and finds its route. Responds directly to a CORS preflight if the
-    /// gateway handles CORS.
-    fn enter(
+    /// Rejects a request that violates HTTP, a size limit or a timeout.
+    fn reject_invalid(
         &self,
-        connection: &Arc<ClientConnection>,
-        request: &mut Request<RequestBody>,
-        pending: &mut PendingRequest<'_>,
-    ) -> Result<Entered, Problem> {
-        let policy = &*self.policy;
-        let max_body = policy.server.limits.body_bytes;
-        head::check(request, max_body, &policy.headers, &policy.methods)?;
-
-        let caller = policy
-            .trust
-            .identify(connection.peer, request.headers())
-            .map_err(|error| Problem::bad_request(error.to_string()))?;
-        pending.set_client(caller.id());
-
-        let preflight = preflight_method(request.method(), request.headers());
-        if self.has_tests {
-            let method = request.method().clone();
-            self.remove_test_prefix(request, MatchBy::new(&method, preflight.as_ref()));
+        connection: &ClientConnection,
+        violation: Violation,
+        head: Option<&Parts>,
+    ) -> Reply<LoggedBody> {
+        if violation == Violation::BodyTooSlow {
+            self.metrics.slow_bodies.inc();
         }
-        let path = path::read(request.uri().path(), request.uri().query())?;
-        let by = MatchBy::new(request.method(), preflight.as_ref());
-        let selected = self.routes.select(by, &path);
-        if let Some(target) = path.rewritten() {
-            let uri = with_target(request.uri(), target)?;
-            *request.uri_mut() = uri;
-        }
-        let rule = selected.inspect_err(|error| {
-            if error.is_ambiguous() {
-                self.metrics.ambiguous_paths.inc();
-            } else if matches!(error, RouteError::NotStrict { .. }) {
-                self.metrics.strict_path_rejections.inc();
+        let headers = head.map(|head| &head.headers);
+        let mut pending = self.access_log.begin(connection.peer, headers);
+        pending.log_invalid(head);
+        let preferences = headers.map(Preferences::of).unwrap_or_default();
+        let reply = self.reject(violation.into(), &preferences, pending.notes());
+        pending.finish(reply)
+    }
+
+    /// Rejects a request that [`enter`] rejects.
+    fn reject_entry(
+        &self,
+        mut pending: PendingRequest<'_>,
+        rejected: Rejected<'_, Arc<RouteRule>>,
+        request: &Request<RequestBody>,
+    ) -> Reply<LoggedBody> {
+        match &rejected {
+            Rejected::Head(_) => pending.log_unrouted(request),
+            Rejected::Route(caller, error) => {
+                pending.set_client(caller.id());
+                pending.log_unrouted(request);
+                if error.is_ambiguous() {
+                    self.metrics.ambiguous_paths.inc();
+                } else if matches!(error, RouteError::NotStrict { .. }) {
+                    self.metrics.strict_path_rejections.inc();
+                }
             }
-        })?;
-        pending.set_route(rule, request);
-
-        if let (Some(cors), Some(_)) = (&self.respond.cors, &preflight) {
-            let mut response = cors.preflight(request.headers());
-            self.respond.add_headers(response.headers_mut());
-            pending.log_reason("preflight");
-            return Ok(Entered::Preflight(Box::new(response)));
+            Rejected::KeyHeaders(caller, rule, _) => {
+                pending.set_client(caller.id());
+                pending.set_route(rule, request);
+            }
         }
-        rule.counted.check(request.headers_mut(), &caller, None)?;
-        let notes = pending.notes().cloned();
-        if let Some(notes) = &notes {
-            request.body_mut().count_bytes(notes);
-        }
-        Ok(Entered::Routed(Arc::new(Routed {
-            ctx: RequestContext::new(caller, preflight.is_some(), request.headers(), notes),
-            arrival: Arrival {
-                connection: Arc::clone(connection),
-                request_id: pending.request_id().clone(),
-            },
-            rule: Arc::clone(rule),
-        })))
+        let preferences = Preferences::of(request.headers());
+        let reply = self.reject(rejected.into(), &preferences, pending.notes());
+        pending.finish(reply)
     }
 
     /// Forwards a request to the upstream. A request with an idempotency key passes the idempotency stage first. This
@@ -406,11 +386,14 @@ impl Pipeline {
         problem: Problem,
         preferences: &Preferences,
         notes: Option<&Arc<AccessLogNotes>>,
-    ) -> Response<ResponseBody> {
+    ) -> Reply<ResponseBody> {
         if let Some(notes) = notes {
             notes.fields().reason.get_or_insert(problem.kind);
         }
-        render(problem, preferences, &self.respond, &self.clock)
+        if problem.requires_http1 {
+            return Reply::Abort(Abort::RequireHttp1);
+        }
+        Reply::Response(render(problem, preferences, &self.respond, &self.clock))
     }
 }
 
@@ -430,40 +413,33 @@ fn forward(
     }
 }
 
-/// Replaces the path and query of `uri`. The host in the URI is preserved, because an HTTP/2 request has its host only
-/// there, and the host is part of the request's fingerprint.
-fn with_target(uri: &Uri, target: String) -> Result<Uri, Problem> {
-    let too_long = || {
-        Problem::bad_request(
-            "The request target is too long. Percent-encoding of invalid characters increases its length.",
-        )
-    };
-    let target = PathAndQuery::try_from(target).map_err(|_| too_long())?;
-    let mut parts = uri.clone().into_parts();
-    parts.path_and_query = Some(target);
-    Uri::from_parts(parts).map_err(|_| too_long())
+/// Creates the context of a request that passes the stages.
+fn route(
+    entered: Entered<'_, Arc<RouteRule>>,
+    connection: &Arc<ClientConnection>,
+    pending: &PendingRequest<'_>,
+    request: &mut Request<RequestBody>,
+) -> Arc<Routed> {
+    let notes = pending.notes().cloned();
+    if let Some(notes) = &notes {
+        request.body_mut().count_bytes(notes);
+    }
+    let Entered {
+        caller,
+        is_preflight,
+        test,
+        route,
+    } = entered;
+    Arc::new(Routed {
+        ctx: RequestContext::new(caller, is_preflight, request.headers(), notes),
+        arrival: Arrival {
+            connection: Arc::clone(connection),
+            request_id: pending.request_id().clone(),
+            test,
+        },
+        rule: Arc::clone(route),
+    })
 }
 
 #[cfg(test)]
-mod tests;
-
-#[cfg(test)]
-mod target_tests {
-    use super::*;
-
-    #[test]
-    fn a_uri_with_a_new_target_has_the_same_host() {
-        let uri: Uri = "https://api.example:81/%61?x".parse().unwrap();
-        let changed = with_target(&uri, "/a?x".to_owned()).unwrap();
-        assert_eq!(changed, "https://api.example:81/a?x");
-        let changed = with_target(&"/%61".parse().unwrap(), "/a".to_owned()).unwrap();
-        assert_eq!(changed, "/a");
-    }
-
-    #[test]
-    fn a_target_that_is_too_long_is_rejected() {
-        let target = format!("/{}", "%7B".repeat(22_000));
-        let problem = with_target(&Uri::from_static("/"), target).unwrap_err();
-        assert_eq!(problem.status, 400);
-    }
-}
+pub(crate) mod tests;

@@ -4,6 +4,8 @@ pub mod body;
 pub mod buffers;
 pub mod client;
 pub(crate) mod context;
+#[cfg(feature = "gateway")]
+mod enter;
 pub(crate) mod hash_keys;
 pub(crate) mod head;
 pub(crate) mod headers;
@@ -14,3 +16,7 @@ pub(crate) mod path;
 pub(crate) mod request_id;
 #[cfg(feature = "gateway")]
 pub(crate) mod route;
+pub(crate) mod test_id;
+
+#[cfg(feature = "gateway")]
+pub(crate) use enter::{Entered, EntryRule, EntryRules, Rejected, enter};

@@ -26,11 +26,7 @@ use self::step::{Extent, Step, StepAction};
 
 pub(crate) use position::Position;
 pub(crate) use record::Recording;
-pub(crate) use state::{RunInfo, ScenarioState, Scenarios, is_test_id, split_test_prefix};
-
-/// Header that names the test of a request, for scenarios with `by = "test"`.
-pub(crate) const X_TIDEGATE_TEST: http::HeaderName =
-    http::HeaderName::from_static("x-tidegate-test");
+pub(crate) use state::{RunInfo, ScenarioState, Scenarios};
 
 /// Section `[scenario.NAME]` of the configuration.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,7 +3,7 @@
 mod embed_dependencies;
 mod embed_example;
 mod module_layers;
-mod type_names;
+mod one_entry;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -22,7 +22,8 @@ use crate::lab::report::document::Document;
 use crate::lab::report::{Report, ScenarioResult};
 use crate::lab::rules::judge;
 use crate::request::request_id::RequestId;
-use crate::scenario::{CountBy, RunInfo, ScenarioState, is_test_id};
+use crate::request::test_id::TestId;
+use crate::scenario::{CountBy, RunInfo, ScenarioState};
 
 /// Maximum number of runs in one response.
 const MAX_SHOWN: usize = 1_000;
@@ -125,7 +126,7 @@ fn run_id(
     if state.scenario.by == CountBy::Test {
         return match id {
             None => Ok(RequestId::of(&HeaderMap::new()).to_string()),
-            Some(id) if is_test_id(&id) => Ok(id),
+            Some(id) if TestId::parse(&id).is_some() => Ok(id),
             Some(_) => Err(AdminProblem::bad_request(
                 "The id is not valid. Use 1 to 64 letters, digits, dots, dashes, underscores or tildes, but not an IP \
                  address.",
@@ -251,7 +252,7 @@ fn not_found() -> AdminProblem {
 
 impl RunView {
     fn of(state: &ScenarioState, run: &RunInfo) -> Self {
-        let by_test = state.scenario.by == CountBy::Test && is_test_id(&run.id);
+        let by_test = state.scenario.by == CountBy::Test && TestId::parse(&run.id).is_some();
         Self {
             scenario: run.scenario.to_string(),
             id: run.id.to_string(),

@@ -10,7 +10,7 @@ use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::response::IntoResponse as _;
 use bytes::{Bytes, BytesMut};
-use http::{Request, Response};
+use http::Response;
 use http_body_util::Full;
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
@@ -21,7 +21,8 @@ use tower::ServiceExt as _;
 
 use super::problem::AdminProblem;
 use crate::http::connections::{ConnectionPermit, Connections};
-use crate::http::http1::{self, FlushBatch, Http1Body, Violation};
+use crate::http::http1::{self, FlushBatch, Http1Body};
+use crate::http::service::{Received, Reply};
 use crate::http::settings::{ClientTimeouts, ServerLimits};
 use crate::request::client::Trust;
 
@@ -111,9 +112,9 @@ async fn serve_connection(
     // An error is ignored: without `TCP_NODELAY` the responses are slower but correct.
     let _ = stream.set_nodelay(true);
     let last_request = Mutex::new(Instant::now());
-    let service = |request, violation| {
+    let service = |received| {
         *last_request.lock() = Instant::now();
-        Box::pin(respond(request, violation, router.clone()))
+        Box::pin(respond(received, router.clone()))
     };
     let timed_out = async {
         loop {
@@ -141,22 +142,19 @@ async fn serve_connection(
     }
 }
 
-async fn respond(
-    request: Request<Http1Body>,
-    violation: Option<Violation>,
-    router: Router,
-) -> Response<Full<Bytes>> {
-    let response = if let Some(violation) = violation {
-        AdminProblem::violation(violation).into_response()
-    } else {
-        let Ok(response) = router.oneshot(request.map(Body::new)).await;
-        response
+async fn respond(received: Received<Http1Body>, router: Router) -> Reply<Full<Bytes>> {
+    let response = match received {
+        Received::Invalid { violation, .. } => AdminProblem::violation(violation).into_response(),
+        Received::Request(request) => {
+            let Ok(response) = router.oneshot(request.map(Body::new)).await;
+            response
+        }
     };
     let (parts, body) = response.into_parts();
     let body = to_bytes(body, usize::MAX).await;
     let body =
         body.expect("the bodies of the admin API are in memory, so reading them cannot fail");
-    Response::from_parts(parts, Full::new(body))
+    Reply::Response(Response::from_parts(parts, Full::new(body)))
 }
 
 #[cfg(test)]

@@ -18,13 +18,14 @@ use self::idempotency::KeyEffect;
 use super::config_file::ConfigFile;
 use crate::config::{self, Environment, Overrides, Policy, RoutePolicy};
 use crate::http::http1::target;
-use crate::request::head;
+use crate::request::client::Caller;
 use crate::request::headers::HeaderNames;
 use crate::request::path::{self, RequestPath};
 use crate::request::route::{MatchBy, Matcher};
+use crate::request::{Entered, enter};
 use crate::respond::Problem;
 use crate::respond::cors::preflight_method;
-use crate::scenario::{AtEnd, CountBy, Scenario, split_test_prefix};
+use crate::scenario::{AtEnd, CountBy, Scenario};
 use crate::throttle::{Exceed, KeyPart, Limit, Mode};
 use crate::upstream::Upstream;
 
@@ -115,77 +116,57 @@ fn headers(lines: &[String]) -> anyhow::Result<HeaderMap> {
 }
 
 /// Describes how the gateway would handle a request. Each line has a name, such as `route`, and a value.
-fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
+pub(crate) fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
     let mut lines = Vec::new();
     let mut line = |name: &str, value: String| lines.push(format!("{name:<10} {value}"));
 
     // A `Host` header is added if `--header` does not contain one, because the gateway rejects requests without it.
     let host = HeaderValue::from_static("localhost");
     request.headers_mut().entry(HOST).or_insert(host);
-    let (names, methods) = (&policy.headers, &policy.methods);
-    let max_body = policy.server.limits.body_bytes;
     let sent = request.headers().clone();
-    if let Err(error) = head::check(&mut request, max_body, names, methods) {
-        line("outcome", rejected(&error.into()));
-        return lines.join("\n");
+    let entered = enter(&policy.entry_rules(&policy.routes), peer, &mut request);
+    let (method, uri, headers) = (request.method(), request.uri(), request.headers());
+    let (caller, route) = match &entered {
+        Ok(Entered { caller, route, .. }) => (Some(caller), Some(*route)),
+        Err(rejection) => rejection.found(),
+    };
+    if let Some(caller) = caller {
+        line("client", describe_client(caller));
+        let preflight = preflight_method(method, headers);
+        let by = MatchBy::new(method, preflight.as_ref());
+        if let Ok(path) = path::read(uri.path(), uri.query()) {
+            line("path", path.forwarded().to_owned());
+            for (name, reading) in readings(&policy.routes, by, &path) {
+                line(name, reading);
+            }
+            if route.is_none() {
+                line("route", "none".into());
+            }
+        }
     }
-    let (parts, ()) = request.into_parts();
-    let (method, uri, mut headers) = (&parts.method, &parts.uri, parts.headers);
-
-    let caller = match policy.trust.identify(peer, &headers) {
-        Ok(caller) => caller,
-        Err(error) => {
-            line("outcome", format!("400, {error}"));
+    let upstream = route.and_then(|route| route.upstream);
+    let upstream = upstream.map(|it| &policy.upstreams[it.id.0]);
+    if let Some(route) = route {
+        line("route", route.name.to_string());
+        for (name, text) in destination(route, upstream) {
+            line(name, text);
+        }
+        if let Some(dropped) = dropped(&sent, headers, &policy.headers) {
+            line("dropped", dropped);
+        }
+    }
+    let Entered {
+        caller,
+        is_preflight,
+        route,
+        ..
+    } = match entered {
+        Ok(entered) => entered,
+        Err(rejection) => {
+            line("outcome", rejected(&(*rejection).into()));
             return lines.join("\n");
         }
     };
-    let reason = match (caller.peer_trusted(), caller.chain().len()) {
-        (true, 1) => "the peer, a trusted proxy that names no client in X-Forwarded-For",
-        (true, _) => "from X-Forwarded-For of a trusted proxy",
-        (false, _) => "the peer, which is not a trusted proxy",
-    };
-    line("client", format!("{} ({reason})", caller.id()));
-
-    let preflight = preflight_method(method, &headers);
-    let by = MatchBy::new(method, preflight.as_ref());
-    let path = match path::read(untested_path(policy, by, uri.path()), uri.query()) {
-        Ok(path) => path,
-        Err(error) => {
-            line("outcome", rejected(&error.into()));
-            return lines.join("\n");
-        }
-    };
-    line("path", path.forwarded().to_owned());
-
-    for (name, reading) in readings(&policy.routes, by, &path) {
-        line(name, reading);
-    }
-    let route = match policy.routes.select(by, &path) {
-        Ok(route) => route,
-        Err(error) => {
-            line("route", "none".into());
-            line("outcome", rejected(&error.into()));
-            return lines.join("\n");
-        }
-    };
-    line("route", route.name.to_string());
-    let upstream = route.upstream.map(|it| &policy.upstreams[it.id.0]);
-    for (name, text) in destination(route, upstream) {
-        line(name, text);
-    }
-    if let Some(dropped) = dropped(&sent, &headers, names) {
-        line("dropped", dropped);
-    }
-    // A request is rejected if it repeats a header that is in an idempotency scope or in the key of a rate limit. This
-    // check is omitted for a CORS preflight request that the gateway responds to itself, because neither rate limits
-    // nor idempotency keys apply to such a request.
-    let is_counted = preflight.is_none() || policy.respond.cors.is_none();
-    let check = || route.counted.check(&mut headers, &caller, None);
-    if let Some(Err(error)) = is_counted.then(check) {
-        line("outcome", rejected(&error.into()));
-        return lines.join("\n");
-    }
-    let headers = &headers;
     let rule = route.idempotency.as_deref();
     let keying = KeyEffect::of(rule, method, headers);
     let keyed = rule.filter(|_| matches!(keying, KeyEffect::Keyed { .. }));
@@ -197,7 +178,7 @@ fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
     for limit in &route.limits {
         line("limit", describe(limit, route, headers));
     }
-    let outcome = outcome(policy, route, caller.exempt(), preflight.is_some());
+    let outcome = outcome(policy, route, caller.exempt(), is_preflight);
     match keying {
         KeyEffect::PassThrough(reason) => {
             if let Some(reason) = reason {
@@ -226,18 +207,13 @@ fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> String {
     lines.join("\n")
 }
 
-/// Returns a path without the prefix `/t/ID/` if the rest belongs to a route whose scenario counts by test.
-fn untested_path<'a>(policy: &Policy, by: MatchBy<'_>, path: &'a str) -> &'a str {
-    let is_tested = |rest: &str| {
-        let read = path::read(rest, None).ok();
-        let route = read.and_then(|read| policy.routes.select(by, &read).ok());
-        let scenario = route.and_then(|route| route.scenario.as_deref());
-        scenario.is_some_and(|scenario| scenario.by == CountBy::Test)
+fn describe_client(caller: &Caller) -> String {
+    let reason = match (caller.peer_trusted(), caller.chain().len()) {
+        (true, 1) => "the peer, a trusted proxy that names no client in X-Forwarded-For",
+        (true, _) => "from X-Forwarded-For of a trusted proxy",
+        (false, _) => "the peer, which is not a trusted proxy",
     };
-    match split_test_prefix(path) {
-        Some((_, rest)) if is_tested(rest) => rest,
-        _ => path,
-    }
+    format!("{} ({reason})", caller.id())
 }
 
 /// Describes the scenario of a route and the servers of its upstream.

@@ -167,7 +167,7 @@ impl RuleState {
         if has_padded_value(headers) {
             return Err(PADDED_VALUE.into());
         }
-        let HeaderChecks { names, counted } = &self.headers;
+        let HeaderChecks { names, key_headers } = &self.headers;
         names.normalise(headers, true);
         let lookalikes = headers.keys().filter(|name| names.is_lookalike(name));
         for name in lookalikes.cloned().collect::<Vec<_>>() {
@@ -178,7 +178,7 @@ impl RuleState {
             .identify(peer.ip(), headers)
             .map_err(|error| Problem::bad_request(error.to_string()))?;
         let is_preflight = preflight_method(&request.method, headers).is_some();
-        counted.check(headers, &caller, host.as_ref())?;
+        key_headers.check(headers, &caller, host.as_ref())?;
         Ok(RequestContext::new(caller, is_preflight, headers, None))
     }
 

@@ -46,7 +46,8 @@ use self::linger::LingeringStreams;
 use self::paused_bodies::PausedBodies;
 use self::write_tracking::{QueueSender, QueuedResponses, TrackedPart};
 use super::connections::{ActiveRequest, ConnectionPermit};
-use super::http1::{Abort, Rewind, TrackDelivery, Violation};
+use super::http1::{Rewind, TrackDelivery};
+use super::service::{Abort, Received, Reply};
 use super::settings::{ClientTimeouts, ServerLimits};
 use super::socket::ClientSocket;
 use crate::metrics::Http2Metrics;
@@ -96,8 +97,8 @@ pub(crate) enum ServeError {
 /// `idle_timeout`. Once `stop` is ready, the connection closes after its last stream. If another connection replaces
 /// `permit`, this one closes at once with GOAWAY.
 ///
-/// `service` responds to a request. Its second argument is a violation if a request with `content-length: 0` does not
-/// end its stream in time. The future of the service is dropped if the client resets the stream or disconnects.
+/// `service` responds to what was received. A request with `content-length: 0` that does not end its stream in time is
+/// invalid. The future of the service is dropped if the client resets the stream or disconnects.
 #[expect(
     clippy::too_many_arguments,
     reason = "the settings and parts of a connection are independent"
@@ -114,8 +115,8 @@ pub(crate) async fn serve<IO, S, Responding, B>(
 ) -> Result<(), ServeError>
 where
     IO: AsyncRead + AsyncWrite + ClientSocket + Unpin,
-    S: Fn(Request<Http2Body>, Option<Violation>) -> Responding + Clone + Send + 'static,
-    Responding: Future<Output = Response<B>> + Send,
+    S: Fn(Received<Http2Body>) -> Responding + Clone + Send + 'static,
+    Responding: Future<Output = Reply<B>> + Send,
     B: TrackDelivery + Send + 'static,
     B::Error: Send,
 {
@@ -246,9 +247,9 @@ async fn exchange<Responding, B>(
     timeouts: ClientTimeouts,
     state: &ConnectionState<B>,
     active: ActiveRequest,
-    service: impl FnOnce(Request<Http2Body>, Option<Violation>) -> Responding,
+    service: impl FnOnce(Received<Http2Body>) -> Responding,
 ) where
-    Responding: Future<Output = Response<B>>,
+    Responding: Future<Output = Reply<B>>,
     B: TrackDelivery,
 {
     let is_head = request.method() == Method::HEAD;
@@ -256,18 +257,21 @@ async fn exchange<Responding, B>(
         body::receive(request, &timeouts, &state.paused_bodies);
     // The gateway waits for the end of a stream with `content-length: 0` before it forwards the request. The reason is
     // that an upstream treats such a request as complete as soon as it has received the head.
-    let violation = match request.body_mut().end_if_declared_empty().await {
-        Ok(()) => None,
-        Err(Http2BodyError::Violation(violation)) => Some(violation),
+    let received = match request.body_mut().end_if_declared_empty().await {
+        Ok(()) => Received::Request(request),
+        Err(Http2BodyError::Violation(violation)) => Received::Invalid {
+            violation,
+            head: Some(Box::new(request.into_parts().0)),
+        },
         Err(Http2BodyError::Stream(error)) => {
             tracing::debug!(%error, "client reset HTTP/2 stream or disconnected before the request was complete");
             return;
         }
     };
-    let mut responding = pin!(service(request, violation));
-    let response = poll_fn(|cx| {
-        if let Poll::Ready(response) = responding.as_mut().poll(cx) {
-            return Poll::Ready(Some(response));
+    let mut responding = pin!(service(received));
+    let reply = poll_fn(|cx| {
+        if let Poll::Ready(reply) = responding.as_mut().poll(cx) {
+            return Poll::Ready(Some(reply));
         }
         if first_read.poll(cx).is_ready() {
             let mut interim = Response::new(());
@@ -280,17 +284,17 @@ async fn exchange<Responding, B>(
         respond.poll_reset(cx).map(|_| None)
     })
     .await;
-    let Some(response) = response else {
+    let Some(reply) = reply else {
         tracing::debug!(
             "client reset HTTP/2 stream or disconnected before the response, request abandoned"
         );
         return;
     };
+    let response = match reply {
+        Reply::Response(response) => response,
+        Reply::Abort(how) => return abort(&mut respond, how, &state.go_away).await,
+    };
     let (parts, body) = response.into_parts();
-    if let Some(how) = body.abort() {
-        abort(&mut respond, how, &state.go_away).await;
-        return;
-    }
     // After a response with a status other than 2xx, the stream lingers: the gateway reads and discards the rest of the
     // request body before it resets the stream (see `linger`). A 2xx response is different: after it, curl 7.88
     // continues its upload and does not read a later reset. So the gateway resets the stream immediately after a 2xx
@@ -337,10 +341,10 @@ mod tests {
     use super::*;
 
     /// Responds to `/read` when the request body ends or fails. Never reads the bodies of other requests.
-    async fn respond(
-        mut request: Request<Http2Body>,
-        _violation: Option<Violation>,
-    ) -> Response<Full<Bytes>> {
+    async fn respond(received: Received<Http2Body>) -> Reply<Full<Bytes>> {
+        let Received::Request(mut request) = received else {
+            panic!("the client sends valid requests");
+        };
         if request.uri().path() != "/read" {
             std::future::pending::<Infallible>().await;
         }
@@ -352,7 +356,7 @@ mod tests {
                 break;
             }
         }
-        response
+        Reply::Response(response)
     }
 
     async fn run(io: DuplexStream) {

@@ -21,7 +21,7 @@ use http::Method;
 use super::outcome::Outcome;
 use super::stated::{StatedTimes, has_time};
 use crate::request::client::ClientId;
-use crate::scenario::X_TIDEGATE_TEST;
+use crate::request::test_id::X_TIDEGATE_TEST;
 use crate::scenario::observation::{Attempt, ObservedBody, ResponseEnd};
 
 /// Least time after which a client stops waiting for a response. Identical requests within a shorter time are

@@ -1,7 +1,6 @@
 //! Updates the metrics of requests and writes their access log lines.
 //!
-//! The recorder increments the request metrics when a response begins. It writes the access log line when the response
-//! ends, because the line contains the size and the duration of the response, and whether the client's socket accepted
+//! The access log increments the request metrics when a response begins. It writes the line when the response ends, because the line contains the size and the duration of the response, and whether the client's socket accepted
 //! its last byte.
 
 use std::fmt;
@@ -13,13 +12,15 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::HOST;
-use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
+use http::request::Parts;
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version};
 use http_body::{Frame, SizeHint};
 
 use super::rule::RouteRule;
 use crate::clock::{Clock, Moment};
 use crate::config::Policy;
 use crate::http::http1;
+use crate::http::service::Reply;
 use crate::metrics::Metrics;
 use crate::pipeline::log::ACCESS_TARGET;
 use crate::request::body::{BodyError, ResponseBody};
@@ -29,16 +30,17 @@ use crate::request::request_id::{RequestId, X_REQUEST_ID};
 use crate::scenario::Recording;
 use crate::scenario::observation::ResponseEnd;
 
-/// Status that is recorded if the client disconnects before the response begins. nginx uses the same status.
-const CLIENT_CLOSED_REQUEST: u16 = 499;
+/// Logged and counted as the status if the client disconnects before the response begins, as in nginx.
+static CLIENT_CLOSED_REQUEST: LazyLock<StatusCode> =
+    LazyLock::new(|| StatusCode::from_u16(499).expect("499 is a valid status code"));
 
-/// Status that is recorded if a scenario closes the connection instead of responding. nginx uses the same status.
+/// Logged and counted as the status if the gateway ends an exchange without a response, as in nginx.
 static NO_RESPONSE: LazyLock<StatusCode> =
     LazyLock::new(|| StatusCode::from_u16(444).expect("444 is a valid status code"));
 
 /// Updates the request metrics of one worker and writes its access log lines.
 #[derive(Debug)]
-pub(super) struct Recorder {
+pub(super) struct AccessLog {
     metrics: Arc<Metrics>,
     clock: Clock,
     /// Whether requests that match no route are written to the access log.
@@ -47,11 +49,11 @@ pub(super) struct Recorder {
     logs_any: bool,
 }
 
-/// Request that has no response yet. If it is dropped in this state, it is recorded with status 499, because the client
+/// Request that has no response yet. If it is dropped in this state, it is logged with status 499, because the client
 /// disconnected or the shutdown grace period expired.
 pub(super) struct PendingRequest<'a> {
-    recorder: &'a Arc<Recorder>,
-    /// Data about the request; `None` once the response has begun.
+    log: &'a Arc<AccessLog>,
+    /// `None` once the response has begun.
     facts: Option<RequestFacts>,
 }
 
@@ -60,8 +62,6 @@ struct RequestFacts {
     /// Time at which the request arrived; `None` if the access log is off for all requests.
     started: Option<Moment>,
     peer: IpAddr,
-    method: Method,
-    version: Version,
     request_id: RequestId,
     client: Option<ClientId>,
     route: Option<Arc<RouteRule>>,
@@ -72,26 +72,40 @@ struct RequestFacts {
 
 /// Additional data about a request that gets an access log line.
 struct Logged {
-    target: Uri,
-    host: Option<HeaderValue>,
-    /// Whether the client sent no valid HTTP request. The log line then contains no method, path or protocol.
-    is_placeholder: bool,
+    /// `None` if the client sent no valid head.
+    head: Option<LoggedHead>,
     notes: Arc<AccessLogNotes>,
 }
 
-/// Body of a response to a client. If the body is dropped before its last byte is sent, the response is recorded as
+struct LoggedHead {
+    method: Method,
+    target: Uri,
+    version: Version,
+    host: Option<HeaderValue>,
+}
+
+/// Body of a response to a client. If the body is dropped before its last byte is sent, the response is logged as
 /// truncated.
 #[derive(Debug)]
-pub(crate) struct RecordedBody {
+pub(crate) struct LoggedBody {
     body: ResponseBody,
     bytes: u64,
-    is_delivered: bool,
-    /// Whether the body has returned an error.
-    has_failed: bool,
-    recorder: Arc<Recorder>,
+    end: BodyEnd,
+    log: Arc<AccessLog>,
     /// Access log line to write when the body ends; `None` if the request is not logged. Boxed to keep the response
     /// small, because it is moved often.
     line: Option<Box<AccessLogLine>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum BodyEnd {
+    /// The body is being sent. If it is dropped in this state, the client has disconnected.
+    Unfinished,
+    Delivered,
+    /// The body has returned an error. `resets` means that the server resets the connection.
+    Failed {
+        resets: bool,
+    },
 }
 
 /// Data of an access log line that is known when the response begins.
@@ -102,14 +116,23 @@ struct AccessLogLine {
     recording: Option<Box<Recording>>,
 }
 
-impl Logged {
-    fn new<B>(request: &Request<B>) -> Box<Self> {
-        Box::new(Self {
-            target: request.uri().clone(),
-            host: host_of(request),
-            is_placeholder: false,
-            notes: Arc::default(),
-        })
+impl LoggedHead {
+    fn new(method: &Method, target: &Uri, version: Version, headers: &HeaderMap) -> Self {
+        Self {
+            method: method.clone(),
+            target: target.clone(),
+            version,
+            host: host_of(target, headers),
+        }
+    }
+
+    fn of<B>(request: &Request<B>) -> Self {
+        let (method, target, headers) = (request.method(), request.uri(), request.headers());
+        Self::new(method, target, request.version(), headers)
+    }
+
+    fn of_parts(head: &Parts) -> Self {
+        Self::new(&head.method, &head.uri, head.version, &head.headers)
     }
 }
 
@@ -144,21 +167,21 @@ impl PendingRequest<'_> {
         let facts = self.facts_mut();
         facts.route = Some(Arc::clone(route));
         if route.access_log && is_logged() {
-            facts.logged = Some(Logged::new(request));
+            facts.log(Some(LoggedHead::of(request)));
         }
     }
 
-    /// Starts an access log line for a request that is rejected before its route is known. `is_violation` means that
-    /// the request is not valid HTTP.
-    pub(super) fn log_rejected<B>(&mut self, request: &Request<B>, is_violation: bool) {
-        let logs = self.recorder.logs_unrouted;
-        let facts = self.facts_mut();
-        if facts.route.is_none() && logs && is_logged() {
-            let mut logged = Logged::new(request);
-            // A request over HTTP/2 has a valid head even if it violates the protocol, so its log line contains the
-            // method, the path and the protocol.
-            logged.is_placeholder = is_violation && request.version() != Version::HTTP_2;
-            facts.logged = Some(logged);
+    /// Starts an access log line for a request without a route.
+    pub(super) fn log_unrouted<B>(&mut self, request: &Request<B>) {
+        if self.log.logs_unrouted && is_logged() {
+            self.facts_mut().log(Some(LoggedHead::of(request)));
+        }
+    }
+
+    /// Starts an access log line for a request that is not valid HTTP.
+    pub(super) fn log_invalid(&mut self, head: Option<&Parts>) {
+        if self.log.logs_unrouted && is_logged() {
+            self.facts_mut().log(head.map(LoggedHead::of_parts));
         }
     }
 
@@ -170,29 +193,32 @@ impl PendingRequest<'_> {
     }
 
     /// Increments the request metrics and adds the request id to the response. Replaces the body of the response with a
-    /// [`RecordedBody`], which writes the access log line when it ends.
-    pub(super) fn finish(self, response: Response<ResponseBody>) -> Response<RecordedBody> {
-        self.finish_recorded(response, None)
+    /// [`LoggedBody`], which writes the access log line when it ends.
+    pub(super) fn finish(self, reply: Reply<ResponseBody>) -> Reply<LoggedBody> {
+        self.finish_recorded(reply, None)
     }
 
-    /// Does the same as [`finish`](Self::finish) for a response that the record of a scenario contains.
+    /// Does the same as [`finish`](Self::finish) for a response of a scenario.
     pub(super) fn finish_recorded(
         mut self,
-        mut response: Response<ResponseBody>,
+        reply: Reply<ResponseBody>,
         recording: Option<Box<Recording>>,
-    ) -> Response<RecordedBody> {
+    ) -> Reply<LoggedBody> {
+        let mut response = match reply {
+            Reply::Response(response) => response,
+            Reply::Abort(abort) => {
+                self.finish_aborted(recording);
+                return Reply::Abort(abort);
+            }
+        };
         let facts = self.facts();
         let id = facts.request_id.to_header();
         response.headers_mut().insert(X_REQUEST_ID, id);
-        let mut status = response.status();
+        let status = response.status();
         if let Some(recording) = &recording {
-            let is_aborted = response.body().abort().is_some();
-            recording.started((!is_aborted).then_some(status), response.headers());
-            if is_aborted {
-                status = *NO_RESPONSE;
-            }
+            recording.started(Some(status), response.headers());
         }
-        self.recorder.count(facts, status);
+        self.log.count(facts, status);
         let line = if facts.logged.is_some() || recording.is_some() {
             let facts = self.facts.take();
             facts.map(|facts| {
@@ -207,35 +233,48 @@ impl PendingRequest<'_> {
             self.facts = None;
             None
         };
-        let recorder = Arc::clone(self.recorder);
-        response.map(|body| RecordedBody {
+        let log = Arc::clone(self.log);
+        Reply::Response(response.map(|body| LoggedBody {
             body,
             bytes: 0,
-            is_delivered: false,
-            has_failed: false,
-            recorder,
+            end: BodyEnd::Unfinished,
+            log,
             line,
-        })
+        }))
+    }
+
+    fn finish_aborted(mut self, recording: Option<Box<Recording>>) {
+        if let Some(mut recording) = recording {
+            recording.started(None, &HeaderMap::new());
+            recording.ended(ResponseEnd::Aborted, 0);
+        }
+        self.end(*NO_RESPONSE, true);
+        self.log.metrics.truncated.inc();
+    }
+
+    /// Counts and logs a request that gets no response.
+    fn end(&mut self, status: StatusCode, is_truncated: bool) {
+        if let Some(facts) = self.facts.take() {
+            self.log.count(&facts, status);
+            self.log.write(&facts, status, 0, is_truncated);
+        }
     }
 }
 
 impl Drop for PendingRequest<'_> {
     fn drop(&mut self) {
-        if let Some(facts) = self.facts.take() {
-            let status =
-                StatusCode::from_u16(CLIENT_CLOSED_REQUEST).expect("499 is a valid status code");
-            self.recorder.count(&facts, status);
-            let line = AccessLogLine {
-                facts,
-                status,
-                recording: None,
-            };
-            self.recorder.log(&line, 0, false);
-        }
+        self.end(*CLIENT_CLOSED_REQUEST, false);
     }
 }
 
-impl Recorder {
+impl RequestFacts {
+    fn log(&mut self, head: Option<LoggedHead>) {
+        let notes = Arc::default();
+        self.logged = Some(Box::new(Logged { head, notes }));
+    }
+}
+
+impl AccessLog {
     pub(super) fn new(policy: &Policy, metrics: Arc<Metrics>, clock: Clock) -> Self {
         let logs_unrouted = policy.log.access;
         Self {
@@ -246,20 +285,18 @@ impl Recorder {
         }
     }
 
-    /// Starts recording a request that arrived on a connection from `peer`.
-    pub(super) fn begin<'a, B>(
+    /// `headers` is `None` if the client sent no valid head.
+    pub(super) fn begin<'a>(
         self: &'a Arc<Self>,
         peer: IpAddr,
-        request: &Request<B>,
+        headers: Option<&HeaderMap>,
     ) -> PendingRequest<'a> {
         PendingRequest {
-            recorder: self,
+            log: self,
             facts: Some(RequestFacts {
                 started: self.logs_any.then(|| self.clock.now()),
                 peer,
-                method: request.method().clone(),
-                version: request.version(),
-                request_id: RequestId::of(request.headers()),
+                request_id: headers.map_or_else(RequestId::random, RequestId::of),
                 client: None,
                 route: None,
                 logged: None,
@@ -274,15 +311,14 @@ impl Recorder {
     }
 
     /// Writes an access log line. `bytes_out` is the number of body bytes that were sent to the client.
-    fn log(&self, line: &AccessLogLine, bytes_out: u64, is_truncated: bool) {
-        let AccessLogLine { facts, status, .. } = line;
+    fn write(&self, facts: &RequestFacts, status: StatusCode, bytes_out: u64, is_truncated: bool) {
         let (Some(logged), Some(started)) = (&facts.logged, facts.started) else {
             return;
         };
         let duration = self.clock.now().since(started);
         let arrived = self.clock.wall().checked_sub(duration);
-        let is_request = !logged.is_placeholder;
-        let host = logged.host.as_ref().and_then(|host| host.to_str().ok());
+        let head = logged.head.as_ref();
+        let host = head.and_then(|head| head.host.as_ref()?.to_str().ok());
         let notes = logged.notes.fields();
         let rejected_by = notes.rejected_by.as_ref();
         tracing::info!(
@@ -290,10 +326,10 @@ impl Recorder {
             time = arrived.map(humantime::format_rfc3339_micros).map(tracing::field::display),
             peer = %facts.peer,
             client = facts.client.map(tracing::field::display),
-            method = is_request.then_some(&facts.method).map(tracing::field::display),
+            method = head.map(|head| tracing::field::display(&head.method)),
             host = host.map(Escaped).map(tracing::field::display),
-            path = is_request.then(|| tracing::field::display(Escaped(logged.target.path()))),
-            protocol = is_request.then_some(facts.version).map(tracing::field::debug),
+            path = head.map(|head| tracing::field::display(Escaped(head.target.path()))),
+            protocol = head.map(|head| tracing::field::debug(head.version)),
             route = facts.route.as_ref().map(|route| &*route.name),
             status = status.as_u16(),
             bytes_in = logged.notes.bytes_in(),
@@ -315,9 +351,9 @@ impl Recorder {
 
 /// Returns the host of a request. It is in `Host` unless the request is rejected before its head is checked. Returns
 /// `None` if the request names no host.
-fn host_of<B>(request: &Request<B>) -> Option<HeaderValue> {
-    let header = request.headers().get(HOST).cloned();
-    header.or_else(|| HeaderValue::from_str(request.uri().authority()?.as_str()).ok())
+fn host_of(target: &Uri, headers: &HeaderMap) -> Option<HeaderValue> {
+    let header = headers.get(HOST).cloned();
+    header.or_else(|| HeaderValue::from_str(target.authority()?.as_str()).ok())
 }
 
 /// Returns whether the log filter includes access log lines, which have the level `info`.
@@ -364,7 +400,7 @@ fn wait_ms(wait: Duration) -> u64 {
     u64::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-impl http_body::Body for RecordedBody {
+impl http_body::Body for LoggedBody {
     type Data = Bytes;
     type Error = BodyError;
 
@@ -377,7 +413,10 @@ impl http_body::Body for RecordedBody {
             Poll::Ready(Some(Ok(frame))) => {
                 self.bytes += frame.data_ref().map_or(0, |data| data.len() as u64);
             }
-            Poll::Ready(Some(Err(_))) => self.has_failed = true,
+            Poll::Ready(Some(Err(error))) => {
+                let resets = matches!(error, BodyError::Scenario { resets: true });
+                self.end = BodyEnd::Failed { resets };
+            }
             Poll::Ready(None) | Poll::Pending => {}
         }
         frame
@@ -392,43 +431,33 @@ impl http_body::Body for RecordedBody {
     }
 }
 
-impl http1::TrackDelivery for RecordedBody {
+impl http1::TrackDelivery for LoggedBody {
     fn delivered(mut self: Pin<&mut Self>) {
-        self.is_delivered = true;
+        self.end = BodyEnd::Delivered;
     }
 
-    fn abort(&self) -> Option<http1::Abort> {
-        self.body.abort()
-    }
-
-    fn resets_on_failure(&self) -> bool {
-        self.body.resets_on_failure()
+    fn is_reset(&self) -> bool {
+        self.end == BodyEnd::Failed { resets: true }
     }
 }
 
-impl Drop for RecordedBody {
+impl Drop for LoggedBody {
     fn drop(&mut self) {
-        if !self.is_delivered {
-            self.recorder.metrics.truncated.inc();
+        let is_truncated = self.end != BodyEnd::Delivered;
+        if is_truncated {
+            self.log.metrics.truncated.inc();
         }
         if let Some(mut line) = self.line.take() {
             if let Some(recording) = &mut line.recording {
-                recording.ended(self.end(), self.bytes);
+                let end = match self.end {
+                    BodyEnd::Delivered => ResponseEnd::Complete,
+                    BodyEnd::Failed { .. } => ResponseEnd::Aborted,
+                    BodyEnd::Unfinished => ResponseEnd::ClientClosed,
+                };
+                recording.ended(end, self.bytes);
             }
-            self.recorder.log(&line, self.bytes, !self.is_delivered);
-        }
-    }
-}
-
-impl RecordedBody {
-    /// Returns how the response ended, for the record of a scenario.
-    fn end(&self) -> ResponseEnd {
-        if self.is_delivered {
-            ResponseEnd::Complete
-        } else if self.has_failed || self.body.abort().is_some() {
-            ResponseEnd::Aborted
-        } else {
-            ResponseEnd::ClientClosed
+            let AccessLogLine { facts, status, .. } = &*line;
+            self.log.write(facts, *status, self.bytes, is_truncated);
         }
     }
 }

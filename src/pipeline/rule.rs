@@ -5,10 +5,11 @@ use std::sync::Arc;
 use super::Shared;
 use crate::idempotency::RouteKeys;
 use crate::metrics::RouteMetrics;
+use crate::request::EntryRule;
 use crate::request::buffers::Buffers;
-use crate::request::headers::CountedHeaders;
+use crate::request::headers::KeyHeaders;
 use crate::request::route::Matcher;
-use crate::scenario::ScenarioState;
+use crate::scenario::{CountBy, ScenarioState};
 use crate::throttle::RouteLimits;
 use crate::upstream::connect::ConnectorError;
 use crate::upstream::{Forwarder, RouteTarget, Target};
@@ -18,7 +19,7 @@ use crate::upstream::{Forwarder, RouteTarget, Target};
 pub(super) struct RouteRule {
     pub(super) name: Arc<str>,
     pub(super) access_log: bool,
-    pub(super) counted: CountedHeaders,
+    pub(super) key_headers: KeyHeaders,
     pub(super) limits: RouteLimits,
     /// Settings for idempotency keys; `None` if the route forwards idempotency keys without handling them.
     pub(super) keys: Option<Arc<RouteKeys>>,
@@ -30,6 +31,17 @@ pub(super) struct RouteRule {
     /// Scenario that responds to the requests of the route before they reach the upstream.
     pub(super) scenario: Option<Arc<ScenarioState>>,
     pub(super) metrics: Arc<RouteMetrics>,
+}
+
+impl EntryRule for Arc<RouteRule> {
+    fn key_headers(&self) -> &KeyHeaders {
+        &self.key_headers
+    }
+
+    fn takes_test_ids(&self) -> bool {
+        let scenario = self.scenario.as_ref();
+        scenario.is_some_and(|state| state.scenario.by == CountBy::Test)
+    }
 }
 
 /// Prepares all routes of the policy for the worker with this index. `buffers` bounds the memory for bodies.
@@ -64,7 +76,7 @@ pub(super) fn compile(
         Arc::new(RouteRule {
             name: Arc::clone(&route.name),
             access_log: route.access_log,
-            counted: route.counted.clone(),
+            key_headers: route.key_headers.clone(),
             limits: RouteLimits::new(
                 limits,
                 route.cost,

@@ -3,23 +3,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::uri::PathAndQuery;
-use http::{HeaderValue, Request, Response};
+use http::Request;
 use http_body_util::BodyExt as _;
 
-use super::{Pipeline, Routed, with_target};
+use super::{Pipeline, Routed};
+use crate::http::service::Reply;
 use crate::idempotency::IdempotencyKey;
 use crate::idempotency::key::IDEMPOTENCY_KEY;
 use crate::request::body::{RequestBody, ResponseBody};
 use crate::request::buffers::Buffered;
-use crate::request::path;
-use crate::request::route::MatchBy;
+use crate::request::test_id::TestId;
 use crate::respond::Problem;
 use crate::scenario::observation::{Attempt, ObservedBody};
 use crate::scenario::step::StepAction;
-use crate::scenario::{
-    CountBy, Recording, ScenarioState, X_TIDEGATE_TEST, respond, split_test_prefix,
-};
+use crate::scenario::{Recording, ScenarioState, respond};
 
 /// Maximum number of bytes of a request body that are read before the response, and compared between attempts.
 const MAX_COMPARED: usize = 1 << 20;
@@ -38,15 +35,16 @@ impl Pipeline {
         routed: &Arc<Routed>,
         scenario: &Arc<ScenarioState>,
         mut request: Request<RequestBody>,
-    ) -> (Response<ResponseBody>, Recording) {
+    ) -> (Reply<ResponseBody>, Recording) {
         let Routed { ctx, rule, .. } = &**routed;
         let arrived = scenario.elapsed();
         let client = ctx.caller.id();
         let charge = self.buffers.charge(client, Buffered::Upload);
         let read = request.body_mut().buffer(MAX_COMPARED, charge).await;
 
-        let test = request.headers().get(&X_TIDEGATE_TEST);
-        let run = scenario.run_id(client, test.and_then(|test| test.to_str().ok()));
+        let test = routed.arrival.test.clone();
+        let test = test.or_else(|| TestId::of(request.headers()));
+        let run = scenario.run_id(client, test.as_ref());
         let header = rule.keys.as_ref().map(|keys| keys.header().clone());
         let header = header.unwrap_or(IDEMPOTENCY_KEY);
         let key = IdempotencyKey::of(&request.headers().get_all(header));
@@ -79,17 +77,17 @@ impl Pipeline {
             Ok(admission) => admission,
             Err(problem) => return (reject(problem), recording),
         };
-        let response = match scenario.next_step(&run, key.as_deref()) {
-            None => self.execute(routed, request).await,
+        let reply = match scenario.next_step(&run, key.as_deref()) {
+            None => self.execute(routed, request).await.map(Reply::Response),
             Some(step) => {
                 recording.set_step(&step);
                 tokio::time::sleep(step.delay).await;
                 self.act(routed, &step, request).await
             }
         };
-        let mut response = response.unwrap_or_else(reject);
-        self.add_headers(routed, &admission, response.headers_mut());
-        (response, recording)
+        let mut reply = reply.unwrap_or_else(reject);
+        self.add_headers(routed, &admission, &mut reply);
+        (reply, recording)
     }
 
     /// Does what a step demands, after its delay.
@@ -98,9 +96,9 @@ impl Pipeline {
         routed: &Arc<Routed>,
         step: &crate::scenario::step::Step,
         request: Request<RequestBody>,
-    ) -> Result<Response<ResponseBody>, Problem> {
+    ) -> Result<Reply<ResponseBody>, Problem> {
         match step.action {
-            StepAction::Pass => return self.execute(routed, request).await,
+            StepAction::Pass => return self.execute(routed, request).await.map(Reply::Response),
             StepAction::ExecutedThenLost => {
                 // The response is read to its end, so that the upstream has executed the request.
                 if let Ok(response) = self.execute(routed, request).await {
@@ -112,31 +110,7 @@ impl Pipeline {
             _ => {}
         }
         routed.ctx.note(|fields| fields.reason = Some("scenario"));
-        Ok(respond::response(step, self.clock.wall()))
-    }
-
-    /// Removes `/t/ID/` from the path of a request and sets its header `X-Tidegate-Test`, if the rest of the path belongs
-    /// to a route whose scenario counts by test. Otherwise the request is unchanged.
-    pub(super) fn remove_test_prefix(&self, request: &mut Request<RequestBody>, by: MatchBy<'_>) {
-        let target = request.uri().path_and_query();
-        let target = target.map_or("", PathAndQuery::as_str);
-        let Some((id, rest)) = split_test_prefix(target) else {
-            return;
-        };
-        let Ok(uri) = with_target(request.uri(), rest.to_owned()) else {
-            return;
-        };
-        let Ok(path) = path::read(uri.path(), uri.query()) else {
-            return;
-        };
-        let rule = self.routes.select(by, &path);
-        let scenario = rule.ok().and_then(|rule| rule.scenario.as_ref());
-        if scenario.is_some_and(|state| state.scenario.by == CountBy::Test)
-            && let Ok(id) = HeaderValue::from_str(id)
-        {
-            request.headers_mut().insert(X_TIDEGATE_TEST, id);
-            *request.uri_mut() = uri;
-        }
+        Ok(respond::reply(step, self.clock.wall()))
     }
 }
 

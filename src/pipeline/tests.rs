@@ -27,23 +27,24 @@ use tokio_util::task::TaskTracker;
 use super::*;
 use crate::config::{self, Environment, Overrides};
 use crate::http::http1::TrackDelivery as _;
+use crate::http::service;
 use crate::idempotency::RecordCounts;
 use crate::upstream::tests::in_memory;
 
 /// Pipeline with an upstream server that records the requests that it receives.
-struct Chain {
+pub(crate) struct Chain {
     pipeline: Pipeline,
     tasks: TaskTracker,
-    shared: Shared,
+    pub(crate) shared: Shared,
     received: Arc<Mutex<Vec<(Parts, Bytes)>>>,
 }
 
 /// Response that the client received, with its complete body.
 #[derive(Debug)]
-struct Received {
-    status: StatusCode,
-    headers: HeaderMap,
-    body: Bytes,
+pub(crate) struct Received {
+    pub(crate) status: StatusCode,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Bytes,
 }
 
 impl Chain {
@@ -51,7 +52,7 @@ impl Chain {
     ///
     /// `config` is appended to lines with dotted keys such as `server.workers = 1`. So it can start with further dotted
     /// keys, and continue with tables.
-    fn new(config: &str) -> Self {
+    pub(crate) fn new(config: &str) -> Self {
         Self::with_upstream(config, |number| async move { created(number) })
     }
 
@@ -135,14 +136,15 @@ impl Chain {
             "" => RequestBody::empty(),
             body => RequestBody::from(Bytes::from_static(body.as_bytes())),
         };
-        self.respond(peer, request.body(body).unwrap(), None).await
+        let request = request.body(body).unwrap();
+        self.respond(peer, service::Received::Request(request))
+            .await
     }
 
-    async fn respond(
+    pub(crate) async fn respond(
         &self,
         peer: &str,
-        request: Request<RequestBody>,
-        violation: Option<Violation>,
+        received: service::Received<RequestBody>,
     ) -> Received {
         let permit = self.shared.connections.add(None);
         let connection = Arc::new(ClientConnection::new(
@@ -151,7 +153,9 @@ impl Chain {
             self.tasks.clone(),
             permit,
         ));
-        let response = self.pipeline.respond(&connection, request, violation).await;
+        let Reply::Response(response) = self.pipeline.respond(&connection, received).await else {
+            panic!("the gateway responds");
+        };
         let (parts, mut body) = response.into_parts();
         let collected = (&mut body).collect().await.unwrap().to_bytes();
         Pin::new(&mut body).delivered();

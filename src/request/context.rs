@@ -18,6 +18,7 @@ use tokio_util::task::TaskTracker;
 use super::client::Caller;
 use super::log_fields::{AccessLogFields, AccessLogNotes};
 use super::request_id::RequestId;
+use super::test_id::TestId;
 use crate::http::connections::ConnectionPermit;
 use crate::respond::{Preferences, Problem};
 
@@ -46,6 +47,8 @@ pub(crate) struct Arrival {
     pub connection: Arc<ClientConnection>,
     /// Id of the request, which the client sent or the gateway generated.
     pub request_id: RequestId,
+    /// Test of the lab that the path named.
+    pub test: Option<TestId>,
 }
 
 /// Connection to the gateway from a client or from a proxy in front of the gateway.

@@ -11,6 +11,7 @@ use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HOST};
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version};
 
+use super::client::TooManyHops;
 use super::headers::{self, HeaderNames, PADDED_VALUE, has_padded_value};
 use super::methods::KnownMethods;
 use crate::respond::Problem;
@@ -34,6 +35,12 @@ pub enum HeadError {
 impl HeadError {
     fn invalid(detail: &'static str) -> Self {
         Self::Invalid(Cow::Borrowed(detail))
+    }
+}
+
+impl From<TooManyHops> for HeadError {
+    fn from(error: TooManyHops) -> Self {
+        Self::Invalid(error.to_string().into())
     }
 }
 

@@ -25,7 +25,11 @@ pub(crate) enum RequestId {
 impl RequestId {
     /// Returns the request id in these request headers, or generates an id if there is no valid one.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
-        Self::sent(headers).unwrap_or_else(|| Self::Generated(fastrand::u128(..)))
+        Self::sent(headers).unwrap_or_else(Self::random)
+    }
+
+    pub(crate) fn random() -> Self {
+        Self::Generated(fastrand::u128(..))
     }
 
     /// Returns the request id in these request headers, if there is a valid one.

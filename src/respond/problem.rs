@@ -56,6 +56,8 @@ pub struct ProblemFields {
     pub violated: SmallVec<[Arc<str>; 1]>,
     /// Additional response headers of this problem, such as `Allow` and `RateLimit`.
     pub headers: HeaderMap,
+    /// Whether HTTP/2 cannot express the response, so that the stream is reset with `HTTP_1_1_REQUIRED`.
+    pub requires_http1: bool,
     /// Configured response body that replaces the problem document; `None` if there is none.
     pub fallback: Option<Fallback>,
 }
@@ -133,6 +135,7 @@ impl Problem {
             timeout: None,
             violated: SmallVec::new(),
             headers: HeaderMap::new(),
+            requires_http1: false,
             fallback: None,
         }))
     }
@@ -199,6 +202,18 @@ impl Problem {
         let mut problem =
             Self::without_response(status, kind, "Upstream timed out", detail, is_held);
         problem.timeout = Some(phase);
+        problem
+    }
+
+    /// Creates the problem for an HTTP/2 request to a server that authenticates the connection of a client.
+    pub fn http1_required() -> Self {
+        let mut problem = Self::new(
+            StatusCode::UNAUTHORIZED,
+            "http1-required",
+            "HTTP/1.1 required",
+            "The server authenticates connections with NTLM, Negotiate or Kerberos. Use HTTP/1.1.",
+        );
+        problem.requires_http1 = true;
         problem
     }
 

@@ -11,7 +11,7 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::time::{Sleep, sleep};
 
 use super::step::{Step, StepAction};
-use crate::http::http1::Abort;
+use crate::http::service::{Abort, Reply};
 use crate::request::body::{BodyError, ResponseBody};
 
 /// Size of the body of a response whose step sets none, in bytes.
@@ -23,8 +23,8 @@ const BEFORE_RESET: Duration = Duration::from_millis(50);
 /// Number of parts per second in which a slow body is sent.
 const PARTS_PER_SECOND: u64 = 10;
 
-/// Returns the response of a step that does not reach the upstream. `now` is the time of the response.
-pub(crate) fn response(step: &Step, now: SystemTime) -> Response<ResponseBody> {
+/// Returns the reply of a step that does not reach the upstream, at the time `now`.
+pub(crate) fn reply(step: &Step, now: SystemTime) -> Reply<ResponseBody> {
     let abort = match step.action {
         StepAction::Reset if step.after.is_some() => None,
         StepAction::Reset | StepAction::Refuse | StepAction::ExecutedThenLost => Some(Abort::Reset),
@@ -34,9 +34,13 @@ pub(crate) fn response(step: &Step, now: SystemTime) -> Response<ResponseBody> {
             None
         }
     };
-    if let Some(abort) = abort {
-        return Response::new(ResponseBody::aborted(abort));
+    match abort {
+        Some(abort) => Reply::Abort(abort),
+        None => Reply::Response(response(step, now)),
     }
+}
+
+pub(crate) fn response(step: &Step, now: SystemTime) -> Response<ResponseBody> {
     let status = match step.action {
         StepAction::Respond(status) => status,
         _ => StatusCode::OK,
@@ -99,8 +103,11 @@ fn body(step: &Step, content: Bytes, is_stream: bool) -> ResponseBody {
     let length = content.len() as u64;
     let fault = match step.action {
         StepAction::Stall(time) => Some((step.after.unwrap_or(0), BodyFault::Pause(time))),
-        StepAction::Reset => step.after.map(|after| (after, BodyFault::Fail)),
-        StepAction::Truncate => Some((step.after.unwrap_or(length / 2), BodyFault::Fail)),
+        StepAction::Reset => (step.after).map(|after| (after, BodyFault::Fail { resets: true })),
+        StepAction::Truncate => {
+            let after = step.after.unwrap_or(length / 2);
+            Some((after, BodyFault::Fail { resets: false }))
+        }
         _ => None,
     };
     if fault.is_none() && step.rate.is_none() && !is_stream {
@@ -110,7 +117,7 @@ fn body(step: &Step, content: Bytes, is_stream: bool) -> ResponseBody {
         None => step.after.unwrap_or(0),
         Some(_) => 0,
     };
-    let body = ResponseBody::streaming(StepBody {
+    ResponseBody::streaming(StepBody {
         rest: content,
         sent: 0,
         rate: step.rate,
@@ -119,12 +126,7 @@ fn body(step: &Step, content: Bytes, is_stream: bool) -> ResponseBody {
         wait: None,
         is_due: false,
         hides_length: is_stream,
-    });
-    if step.action == StepAction::Reset {
-        body.reset_on_failure()
-    } else {
-        body
-    }
+    })
 }
 
 /// What happens within a body.
@@ -133,9 +135,9 @@ enum BodyFault {
     /// The body pauses for this time, and then continues.
     Pause(Duration),
     /// The body fails, so that the response is truncated.
-    Fail,
+    Fail { resets: bool },
     /// The body fails when it is polled again.
-    FailNow,
+    FailNow { resets: bool },
 }
 
 /// Body that is sent at a rate, and that pauses or fails after a number of bytes.
@@ -200,15 +202,15 @@ impl Body for StepBody {
                     continue;
                 }
                 // The body fails after a pause, in which the bytes before the fault reach the client.
-                Some((after, BodyFault::Fail)) if after == self.sent => {
-                    self.fault = Some((after, BodyFault::FailNow));
+                Some((after, BodyFault::Fail { resets })) if after == self.sent => {
+                    self.fault = Some((after, BodyFault::FailNow { resets }));
                     self.pause(BEFORE_RESET);
                     continue;
                 }
-                Some((_, BodyFault::FailNow)) => {
+                Some((_, BodyFault::FailNow { resets })) => {
                     self.fault = None;
                     self.rest = Bytes::new();
-                    return Poll::Ready(Some(Err(BodyError::Scenario)));
+                    return Poll::Ready(Some(Err(BodyError::Scenario { resets })));
                 }
                 _ => {}
             }
@@ -251,18 +253,18 @@ mod tests {
 
     use super::*;
 
-    /// Reads a body to its end. Returns the bytes, the time that it took, and whether it failed.
-    async fn read(response: Response<ResponseBody>) -> (Vec<u8>, Duration, bool) {
+    /// Reads a body to its end. Returns the bytes, the time that it took, and its error.
+    async fn read(response: Response<ResponseBody>) -> (Vec<u8>, Duration, Option<BodyError>) {
         let start = Instant::now();
         let mut body = response.into_body();
         let mut bytes = Vec::new();
         while let Some(frame) = body.frame().await {
             match frame {
                 Ok(frame) => bytes.extend_from_slice(&frame.into_data().unwrap()),
-                Err(_) => return (bytes, start.elapsed(), true),
+                Err(error) => return (bytes, start.elapsed(), Some(error)),
             }
         }
-        (bytes, start.elapsed(), false)
+        (bytes, start.elapsed(), None)
     }
 
     fn step(action: StepAction) -> Step {
@@ -273,7 +275,10 @@ mod tests {
     }
 
     fn respond(step: &Step) -> Response<ResponseBody> {
-        response(step, SystemTime::UNIX_EPOCH)
+        match reply(step, SystemTime::UNIX_EPOCH) {
+            Reply::Response(response) => response,
+            Reply::Abort(abort) => panic!("{abort:?}"),
+        }
     }
 
     #[tokio::test(start_paused = true)]
@@ -283,8 +288,8 @@ mod tests {
         let response = respond(&step);
         assert_eq!(response.status(), 503);
         assert_eq!(response.headers()[CONTENT_TYPE], "application/json");
-        let (bytes, _, has_failed) = read(response).await;
-        assert!(!has_failed);
+        let (bytes, _, error) = read(response).await;
+        assert!(error.is_none());
         assert_eq!(bytes.len() as u64, DEFAULT_BODY);
         let document: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
         assert_eq!(document["step"], &*step.text);
@@ -294,8 +299,8 @@ mod tests {
     async fn a_slow_body_takes_its_length_divided_by_its_rate() {
         let mut slow = step(StepAction::Respond(StatusCode::OK));
         slow.rate = Some(16 * 1024);
-        let (bytes, time, has_failed) = read(respond(&slow)).await;
-        assert!(!has_failed && bytes.len() as u64 == DEFAULT_BODY);
+        let (bytes, time, error) = read(respond(&slow)).await;
+        assert!(error.is_none() && bytes.len() as u64 == DEFAULT_BODY);
         let expected = Duration::from_millis(3_950)..Duration::from_millis(4_100);
         assert!(expected.contains(&time), "{time:?}");
     }
@@ -304,8 +309,8 @@ mod tests {
     async fn a_stall_pauses_the_body_once_and_then_completes_it() {
         let mut stall = step(StepAction::Stall(Duration::from_secs(3)));
         stall.after = Some(1_024);
-        let (bytes, time, has_failed) = read(respond(&stall)).await;
-        assert!(!has_failed && bytes.len() as u64 == DEFAULT_BODY);
+        let (bytes, time, error) = read(respond(&stall)).await;
+        assert!(error.is_none() && bytes.len() as u64 == DEFAULT_BODY);
         assert_eq!(time, Duration::from_secs(3));
     }
 
@@ -314,24 +319,23 @@ mod tests {
         let mut truncate = step(StepAction::Truncate);
         let response = respond(&truncate);
         assert_eq!(response.body().size_hint().exact(), Some(DEFAULT_BODY));
-        assert!(!response.body().resets_on_failure());
-        let (bytes, _, has_failed) = read(response).await;
-        assert!(has_failed && bytes.len() as u64 == DEFAULT_BODY / 2);
+        let (bytes, _, error) = read(response).await;
+        assert!(matches!(error, Some(BodyError::Scenario { resets: false })));
+        assert_eq!(bytes.len() as u64, DEFAULT_BODY / 2);
         truncate.after = Some(10);
-        let (bytes, _, has_failed) = read(respond(&truncate)).await;
-        assert!(has_failed && bytes.len() == 10);
+        let (bytes, _, error) = read(respond(&truncate)).await;
+        assert!(error.is_some() && bytes.len() == 10);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_reset_sends_nothing_or_the_bytes_before_it() {
         let mut reset = step(StepAction::Reset);
-        assert_eq!(respond(&reset).body().abort(), Some(Abort::Reset));
+        let aborted = reply(&reset, SystemTime::UNIX_EPOCH);
+        assert!(matches!(aborted, Reply::Abort(Abort::Reset)));
         reset.after = Some(100);
-        let response = respond(&reset);
-        assert_eq!(response.body().abort(), None);
-        assert!(response.body().resets_on_failure());
-        let (bytes, _, has_failed) = read(response).await;
-        assert!(has_failed && bytes.len() == 100);
+        let (bytes, _, error) = read(respond(&reset)).await;
+        assert!(matches!(error, Some(BodyError::Scenario { resets: true })));
+        assert_eq!(bytes.len(), 100);
     }
 
     #[test]

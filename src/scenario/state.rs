@@ -4,7 +4,6 @@
 //! address of the client. All workers share this state. Only routes with a scenario use it.
 
 use std::fmt;
-use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
@@ -21,9 +20,7 @@ use super::runs::{AttemptId, MAX_BYTES, MAX_POSITIONS, Run, Runs, ScenarioTotals
 use super::step::Step;
 use super::{CountBy, Scenario};
 use crate::clock::{Clock, Moment};
-
-/// Maximum length of the id of a test.
-pub(crate) const MAX_TEST_ID: usize = 64;
+use crate::request::test_id::TestId;
 
 /// All scenarios of a gateway.
 #[derive(Clone, Debug, Default)]
@@ -176,10 +173,10 @@ impl ScenarioState {
     pub(crate) fn run_id(
         &self,
         client: crate::request::client::ClientId,
-        test: Option<&str>,
+        test: Option<&TestId>,
     ) -> Arc<str> {
-        match test.filter(|id| self.scenario.by == CountBy::Test && is_test_id(id)) {
-            Some(id) => id.into(),
+        match test.filter(|_| self.scenario.by == CountBy::Test) {
+            Some(id) => Arc::clone(id.text()),
             None => client.to_string().into(),
         }
     }
@@ -361,22 +358,6 @@ impl fmt::Debug for ScenarioState {
             .field("runs", &self.run_count())
             .finish_non_exhaustive()
     }
-}
-
-/// Whether a text can be the id of a test: 1 to 64 letters, digits, dots, dashes, underscores or tildes. An IP address is
-/// not valid, because it is the id of the run of a client.
-pub(crate) fn is_test_id(text: &str) -> bool {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
-    (1..=MAX_TEST_ID).contains(&text.len())
-        && text.bytes().all(is_plain)
-        && text.parse::<IpAddr>().is_err()
-}
-
-/// Splits a path of the form `/t/ID/rest` into the id of a test and `/rest`.
-pub(crate) fn split_test_prefix(path: &str) -> Option<(&str, &str)> {
-    let rest = path.strip_prefix("/t/")?;
-    let (id, rest) = rest.split_at(rest.find('/')?);
-    is_test_id(id).then_some((id, rest))
 }
 
 #[cfg(test)]

@@ -6,7 +6,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use http::Request;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
@@ -18,6 +17,7 @@ use super::tls;
 use crate::http::connections::ConnectionPermit;
 use crate::http::http1::{self, FlushBatch, Protocol, Rewind, detect};
 use crate::http::http2;
+use crate::http::service::Received;
 use crate::http::settings::{ClientTimeouts, ServerLimits};
 use crate::http::socket::{ClientSocket, keep_alive};
 use crate::pipeline::Pipeline;
@@ -175,11 +175,11 @@ where
 {
     Box::pin(async move {
         let connection = Arc::new(connection);
-        let service = |request: Request<http1::Http1Body>, violation| {
+        let service = |received: Received<http1::Http1Body>| {
             let (max_body, metrics) = (context.limits.body_bytes, context.pipeline.metrics());
-            let request = request.map(|body| RequestBody::http1(body, max_body, metrics));
+            let received = received.map_body(|body| RequestBody::http1(body, max_body, metrics));
             // The future is boxed, because otherwise even an idle connection would reserve memory for it.
-            Box::pin(context.pipeline.respond(&connection, request, violation))
+            Box::pin(context.pipeline.respond(&connection, received))
         };
         let stop = context.drain.watch();
         let (limits, timeouts, batch) = (&context.limits, context.timeouts, &context.flush_batch);
@@ -202,11 +202,11 @@ where
         let permit = Arc::clone(&connection.permit);
         let pipeline = Arc::clone(&context.pipeline);
         let max_body = context.limits.body_bytes;
-        let service = move |request: Request<http2::Http2Body>, violation| {
+        let service = move |received: Received<http2::Http2Body>| {
             let (pipeline, connection) = (Arc::clone(&pipeline), Arc::clone(&connection));
             let metrics = pipeline.metrics();
-            let request = request.map(|body| RequestBody::http2(body, max_body, metrics));
-            async move { pipeline.respond(&connection, request, violation).await }
+            let received = received.map_body(|body| RequestBody::http2(body, max_body, metrics));
+            async move { pipeline.respond(&connection, received).await }
         };
         let stop = context.drain.watch();
         let (limits, timeouts, tasks) = (&context.limits, context.timeouts, &context.tasks);

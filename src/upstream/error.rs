@@ -57,6 +57,9 @@ pub(crate) enum ForwardError {
     /// The response violates HTTP, so the gateway does not forward it.
     #[error("response of the upstream server is not valid HTTP: {0}")]
     InvalidResponse(Box<dyn std::error::Error + Send + Sync>),
+    /// The server demands that the client authenticates its connection, which HTTP/2 does not support.
+    #[error("upstream server authenticates connections, which requires HTTP/1.1 from the client")]
+    RequiresHttp1,
     /// A timeout expired before a response arrived. The server may have received the request.
     #[error(transparent)]
     TimedOut(#[from] TimeoutError),
@@ -80,7 +83,10 @@ impl From<Unavailable> for ForwardError {
 impl ForwardError {
     /// Whether the client caused the error. Such a request is not retried, and its error is not logged as a warning.
     pub(super) fn is_client_fault(&self) -> bool {
-        matches!(self, Self::TooLarge(_) | Self::ClientFailed(_))
+        matches!(
+            self,
+            Self::TooLarge(_) | Self::ClientFailed(_) | Self::RequiresHttp1
+        )
     }
 
     /// Returns the failure to report to the circuit breaker of the server. `None` if the server did not cause the
@@ -99,6 +105,7 @@ impl ForwardError {
             Self::Unsent(_) | Self::ReusedClosed(_) | Self::InvalidResponse(_) => Some(Response),
             Self::CircuitOpen { .. }
             | Self::Overloaded
+            | Self::RequiresHttp1
             | Self::TooLarge(_)
             | Self::ClientFailed(_) => None,
         }
@@ -118,7 +125,9 @@ impl ForwardError {
             | Self::NotReachedInTime(_)
             | Self::Unsent(_)
             | Self::CircuitOpen { .. }
-            | Self::Overloaded => Delivery::Unsent,
+            | Self::Overloaded
+            // The status 401 shows that the request was not executed.
+            | Self::RequiresHttp1 => Delivery::Unsent,
             Self::Exchange { .. }
             | Self::ReusedClosed(_)
             | Self::InvalidResponse(_)
@@ -158,7 +167,9 @@ impl ForwardError {
         match self {
             Self::CircuitOpen { .. } => UpstreamFailure::CircuitOpen,
             Self::Overloaded => UpstreamFailure::Overloaded,
-            Self::TooLarge(_) | Self::ClientFailed(_) => UpstreamFailure::Client,
+            Self::TooLarge(_) | Self::ClientFailed(_) | Self::RequiresHttp1 => {
+                UpstreamFailure::Client
+            }
             Self::Connect(_) => UpstreamFailure::Connect,
             _ => UpstreamFailure::Broken,
         }
@@ -185,6 +196,7 @@ impl ForwardError {
         }
         let failure = match self {
             Self::TooLarge(limit) => return Problem::payload_too_large(*limit),
+            Self::RequiresHttp1 => return Problem::http1_required(),
             Self::ClientFailed(Some(violation)) => return (*violation).into(),
             Self::ClientFailed(None) => {
                 return Problem::bad_request("The request body is incomplete.");

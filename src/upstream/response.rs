@@ -20,7 +20,6 @@ use super::target::AttemptGuard;
 use super::timeouts::RequestTimeouts;
 use super::tunnel::{self, RequestedTunnel};
 use super::{RelayedBody, headers};
-use crate::http::http1::Abort;
 use crate::metrics::InFlight;
 use crate::request::body::ResponseBody;
 use crate::request::context::Arrival;
@@ -73,8 +72,7 @@ pub(super) fn to_client(
         && !connection_auth::remove_challenges(&mut parts.headers)
     {
         guard.succeeded();
-        let body = ResponseBody::aborted(Abort::RequireHttp1);
-        return Ok(Response::from_parts(parts, body));
+        return Err(ForwardError::RequiresHttp1);
     }
     let relay = RelayedBody::new(body, lease, &timeouts, (in_flight, guard));
     Ok(Response::from_parts(parts, ResponseBody::streaming(relay)))

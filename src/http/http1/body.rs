@@ -45,32 +45,14 @@ pub(crate) trait TrackDelivery: http_body::Body<Data = Bytes> {
     /// socket. If the body is dropped without this call, the client received a truncated response.
     fn delivered(self: Pin<&mut Self>);
 
-    /// Returns how the server aborts the response instead of sending it. `None` means that it sends the response.
-    fn abort(&self) -> Option<Abort> {
-        None
-    }
-
-    /// Whether the server resets the connection if the body fails. By default, it closes the connection.
-    fn resets_on_failure(&self) -> bool {
+    /// Whether the server resets the connection after the body has failed. By default, it closes the connection.
+    fn is_reset(&self) -> bool {
         false
     }
 }
 
 impl TrackDelivery for Full<Bytes> {
     fn delivered(self: Pin<&mut Self>) {}
-}
-
-/// How a server aborts a response of which it has sent nothing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Abort {
-    /// Resets the TCP connection of HTTP/1, or the stream of HTTP/2.
-    Reset,
-    /// Resets the HTTP/2 stream with `REFUSED_STREAM`. On HTTP/1, this is [`Reset`](Self::Reset).
-    RefuseStream,
-    /// Resets the HTTP/2 stream with `HTTP_1_1_REQUIRED`. On HTTP/1, this is [`Reset`](Self::Reset).
-    RequireHttp1,
-    /// Ends the HTTP/2 connection with GOAWAY. On HTTP/1, this is [`Reset`](Self::Reset).
-    GoAway,
 }
 
 /// Receiving half of the channel. The service reads the request body from it.

@@ -6,9 +6,9 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Bytes, BytesMut};
+use bytes::BytesMut;
+use http::StatusCode;
 use http::response::Parts;
-use http::{Request, Response, StatusCode};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 
@@ -21,6 +21,7 @@ use super::upgrade::{self, UpgradeSender};
 use super::violation::Violation;
 use super::write::FlushBatch;
 use crate::http::connections::ConnectionPermit;
+use crate::http::service::{Received, Reply};
 use crate::http::settings::{ClientTimeouts, ServerLimits};
 use crate::http::socket::ClientSocket;
 
@@ -31,8 +32,7 @@ use crate::http::socket::ClientSocket;
 /// Requests are in flight on `permit`. Once another connection replaces it, no further request starts, and the caller
 /// drops this future.
 ///
-/// `service` responds to a request. If a request fails to parse, `service` receives an empty request and the violation.
-/// The future of the service is dropped if the client disconnects. All connections of a worker share `batch`, which
+/// `service` responds to what was received. The future of the service is dropped if the client disconnects. All connections of a worker share `batch`, which
 /// delays responses so that they are sent immediately after one another.
 #[expect(
     clippy::too_many_arguments,
@@ -46,11 +46,11 @@ pub(crate) async fn serve<IO, F, B>(
     timeouts: ClientTimeouts,
     batch: &FlushBatch,
     stop: impl Future<Output = ()>,
-    mut service: impl FnMut(Request<Http1Body>, Option<Violation>) -> F,
+    mut service: impl FnMut(Received<Http1Body>) -> F,
 ) -> io::Result<()>
 where
     IO: AsyncRead + AsyncWrite + ClientSocket + Send + Unpin + 'static,
-    F: Future<Output = Response<B>> + Unpin,
+    F: Future<Output = Reply<B>> + Unpin,
     B: TrackDelivery,
 {
     let mut connection = Connection::new(io, early, limits, timeouts);
@@ -66,26 +66,26 @@ where
         // `received` is destructured in `Exchange::start`. If it were destructured here, the future of an idle
         // connection would reserve memory for a request.
         let received = poll_fn(|cx| connection.poll_request(cx, &mut drain_due)).await?;
-        let Some((request, exchange)) = Exchange::start(received, &mut connection) else {
+        let Some((received, exchange)) = Exchange::start(received, &mut connection) else {
             break;
         };
         let Some(_active) = permit.begin() else {
             return Ok(());
         };
-        let mut responding = service(request, exchange.violation);
-        let (response, last) = poll_fn(|cx| {
-            let response = ready!(connection.poll_response(cx, Pin::new(&mut responding)))?;
+        let mut responding = service(received);
+        let (reply, last) = poll_fn(|cx| {
+            let reply = ready!(connection.poll_response(cx, Pin::new(&mut responding)))?;
             let is_last = drain_due(cx)
                 .is_some_and(|due| !connection.is_pipelined() || Instant::now() >= due);
-            Poll::Ready(io::Result::Ok((response, !exchange.keep_alive || is_last)))
+            Poll::Ready(io::Result::Ok((reply, !exchange.keep_alive || is_last)))
         })
         .await?;
         drop(responding);
-        let (parts, body) = response.into_parts();
-        if body.abort().is_some() {
+        let Reply::Response(response) = reply else {
             connection.reset_on_close();
             return Ok(());
-        }
+        };
+        let (parts, body) = response.into_parts();
         if parts.status.is_informational() {
             // The only valid informational response is 101 to a request with `Upgrade`. Any other informational
             // response closes the connection.
@@ -106,7 +106,7 @@ where
             if sent == Sent::Truncated {
                 // The connection is dropped without a regular close, because otherwise the truncated response would
                 // look complete.
-                if body.resets_on_failure() {
+                if body.is_reset() {
                     connection.reset_on_close();
                 }
                 return Ok(());
@@ -159,17 +159,15 @@ struct Exchange {
     keep_alive: bool,
     /// Passes the connection to the service after a 101 response. `None` if the request has no `Upgrade` header.
     upgrade: Option<UpgradeSender>,
-    /// Why the request failed to parse. `None` if the request is valid.
-    violation: Option<Violation>,
 }
 
 impl Exchange {
-    /// Creates the request for the service and the state of its exchange. Passes the state of an incomplete request
-    /// body to `connection`, which receives the rest. Returns `None` if `received` is `None`.
+    /// Passes the state of an incomplete request body to `connection`, which receives the rest. Returns `None` if the
+    /// connection has ended.
     fn start<IO>(
         received: Option<Result<Message, Violation>>,
         connection: &mut Connection<IO>,
-    ) -> Option<(Request<Http1Body>, Self)>
+    ) -> Option<(Received<Http1Body>, Self)>
     where
         IO: AsyncRead + AsyncWrite + ClientSocket + Unpin,
     {
@@ -183,14 +181,12 @@ impl Exchange {
             traits: message.traits,
             keep_alive: message.keep_alive,
             upgrade: message.upgrade.then(|| upgrade::offer(&mut request)),
-            violation: None,
         };
-        Some((request, exchange))
+        Some((Received::Request(request), exchange))
     }
 
-    /// Creates an empty request and the exchange for a message that failed to parse. The connection closes after the
-    /// response to this message.
-    fn rejected(violation: Violation) -> (Request<Http1Body>, Self) {
+    /// The connection closes after the response to a message that failed to parse.
+    fn rejected(violation: Violation) -> (Received<Http1Body>, Self) {
         let exchange = Self {
             traits: RequestTraits {
                 is_head: false,
@@ -199,9 +195,9 @@ impl Exchange {
             },
             keep_alive: false,
             upgrade: None,
-            violation: Some(violation),
         };
-        (Request::new(Bytes::new().into()), exchange)
+        let head = None;
+        (Received::Invalid { violation, head }, exchange)
     }
 }
 

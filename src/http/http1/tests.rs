@@ -23,6 +23,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::*;
 use crate::http::connections::ConnectionPermit;
+use crate::http::service::{Received, Reply};
 use crate::http::settings::{ClientTimeouts, ServerLimits};
 use crate::http::socket::ClientSocket;
 
@@ -106,11 +107,11 @@ where
     let early = early.into();
     let served = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&served);
-    let service = move |request, violation: Option<Violation>| -> Pin<Box<_>> {
-        if violation.is_none() {
+    let service = move |received: Received<Http1Body>| -> Pin<Box<_>> {
+        if matches!(received, Received::Request(_)) {
             count.fetch_add(1, Ordering::Relaxed);
         }
-        Box::pin(respond(request, violation))
+        Box::pin(async { Reply::Response(respond(received).await) })
     };
     let connection = async move {
         serve(
@@ -140,13 +141,11 @@ fn rejection(violation: Violation) -> Response<Full<Bytes>> {
 
 /// Service of the tests. It responds with the body of the request, unless the path selects another behaviour or the
 /// request is invalid.
-async fn respond(
-    mut request: Request<Http1Body>,
-    violation: Option<Violation>,
-) -> Response<Full<Bytes>> {
-    if let Some(violation) = violation {
-        return rejection(violation);
-    }
+async fn respond(received: Received<Http1Body>) -> Response<Full<Bytes>> {
+    let mut request = match received {
+        Received::Request(request) => request,
+        Received::Invalid { violation, .. } => return rejection(violation),
+    };
     match request.uri().path() {
         "/slow" => sleep(SLOW).await,
         "/unread" => return response(StatusCode::PAYLOAD_TOO_LARGE, "unread"),

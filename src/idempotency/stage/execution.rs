@@ -88,9 +88,6 @@ impl<S: Records> Execution<S> {
         mut response: Response<ResponseBody>,
     ) -> (ExecutionOutcome, Result<Response<ResponseBody>, Problem>) {
         let rule = &self.keys.rule;
-        if response.body().abort().is_some() {
-            return (ExecutionOutcome::Released(None), Ok(response));
-        }
         let is_released = match Disposition::of(rule, response.status(), response.headers()) {
             Disposition::Stream => return (ExecutionOutcome::Tombstone, Ok(response)),
             Disposition::Store => false,

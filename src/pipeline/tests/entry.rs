@@ -34,9 +34,11 @@ async fn a_request_with_an_invalid_head_is_not_charged() {
 #[tokio::test]
 async fn a_violation_of_http_is_rejected_without_a_route() {
     let chain = Chain::new(LIMITED_AND_KEYED);
-    let placeholder = Request::new(RequestBody::empty());
-    let violation = Some(Violation::HeadTimeout);
-    let rejected = chain.respond("192.0.2.1", placeholder, violation).await;
+    let invalid = service::Received::Invalid {
+        violation: Violation::HeadTimeout,
+        head: None,
+    };
+    let rejected = chain.respond("192.0.2.1", invalid).await;
     rejected.assert_problem(408, "bad-request");
     assert_eq!(chain.shared.metrics[0].unrouted.by_status[308].get(), 1);
 }

@@ -11,12 +11,7 @@ use thiserror::Error;
 
 use super::BoxError;
 use super::held::HeldParts;
-#[cfg(feature = "gateway")]
-use crate::http::http1::Abort;
 use crate::respond::TimeoutPhase;
-// Only the gateway aborts responses.
-#[cfg(not(feature = "gateway"))]
-use std::convert::Infallible as Abort;
 
 /// Body of a response to a client.
 pub struct ResponseBody {
@@ -26,10 +21,6 @@ pub struct ResponseBody {
     /// Remaining body after `held`; `None` if there is none. The stream is boxed to keep the response small, because
     /// each stage moves the response.
     stream: Option<Stream>,
-    /// How the server aborts the response instead of sending it; `None` if it sends the response.
-    abort: Option<Abort>,
-    /// Whether the server resets the connection if the stream fails, instead of closing it.
-    resets_on_failure: bool,
 }
 
 type Stream = Pin<Box<dyn Body<Data = Bytes, Error = BodyError> + Send>>;
@@ -54,7 +45,10 @@ pub enum BodyError {
     Application(BoxError),
     /// The scenario of the route ends the response at this point.
     #[error("the scenario of the route aborts the response")]
-    Scenario,
+    Scenario {
+        /// Whether the server resets the connection instead of closing it.
+        resets: bool,
+    },
 }
 
 impl ResponseBody {
@@ -68,35 +62,7 @@ impl ResponseBody {
         Self {
             held: HeldParts::default(),
             stream: Some(Box::pin(body)),
-            abort: None,
-            resets_on_failure: false,
         }
-    }
-
-    /// Creates the body of a response that the server aborts instead of sending it.
-    pub(crate) fn aborted(abort: Abort) -> Self {
-        Self {
-            abort: Some(abort),
-            ..Self::empty()
-        }
-    }
-
-    /// Returns the body, with a connection that is reset instead of closed if the body fails.
-    pub(crate) fn reset_on_failure(self) -> Self {
-        Self {
-            resets_on_failure: true,
-            ..self
-        }
-    }
-
-    /// Returns how the server aborts the response instead of sending it. `None` means that it sends the response.
-    pub(crate) fn abort(&self) -> Option<Abort> {
-        self.abort
-    }
-
-    /// Whether the server resets the connection if the body fails, instead of closing it.
-    pub(crate) fn resets_on_failure(&self) -> bool {
-        self.resets_on_failure
     }
 
     /// Puts back bytes that were read from the beginning of the body. The client receives `first`, then `second`, then
@@ -111,8 +77,6 @@ impl From<Bytes> for ResponseBody {
         Self {
             held: HeldParts::new(bytes, Bytes::new()),
             stream: None,
-            abort: None,
-            resets_on_failure: false,
         }
     }
 }
@@ -150,8 +114,7 @@ impl fmt::Debug for ResponseBody {
         f.debug_struct("ResponseBody")
             .field("held", &self.held.len())
             .field("is_streaming", &self.stream.is_some())
-            .field("abort", &self.abort)
-            .finish_non_exhaustive()
+            .finish()
     }
 }
 

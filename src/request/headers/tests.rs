@@ -11,7 +11,7 @@ fn names(read: &[&str]) -> HeaderNames {
     names
 }
 
-fn counted(read: &[&str]) -> CountedHeaders {
+fn counted(read: &[&str]) -> KeyHeaders {
     let read: Vec<_> = read.iter().map(|text| name(text)).collect();
     HeaderNames::default().add_route(read.iter(), [].iter(), None)
 }

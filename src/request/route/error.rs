@@ -4,12 +4,16 @@ use std::sync::Arc;
 
 use http::{HeaderValue, Method, StatusCode};
 
-use crate::request::path::TooManyReadings;
+use crate::request::path::{PathError, TooManyReadings};
 use crate::respond::Problem;
 
 /// Why a request has no route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RouteError {
+    /// The path is invalid, whatever the routes are.
+    InvalidPath(PathError),
+    /// The target is too long after invalid characters were percent-encoded.
+    TargetTooLong,
     /// No route matches the path.
     NoRoute,
     /// Routes match the path, but not the method.
@@ -43,9 +47,19 @@ impl RouteError {
     }
 }
 
+impl From<PathError> for RouteError {
+    fn from(error: PathError) -> Self {
+        Self::InvalidPath(error)
+    }
+}
+
 impl From<RouteError> for Problem {
     fn from(error: RouteError) -> Self {
         match error {
+            RouteError::InvalidPath(error) => error.into(),
+            RouteError::TargetTooLong => Self::bad_request(
+                "The request target is too long. Percent-encoding of invalid characters increases its length.",
+            ),
             RouteError::NoRoute => Self::new(
                 StatusCode::NOT_FOUND,
                 "no-route",

@@ -27,6 +27,10 @@ fn client(number: u32) -> ClientId {
     ClientId::of(address.into(), 64)
 }
 
+fn test(id: &str) -> TestId {
+    TestId::parse(id).unwrap()
+}
+
 fn attempt(state: &ScenarioState, number: u32, target: &str) -> Attempt {
     Attempt {
         client: client(number),
@@ -102,14 +106,10 @@ fn a_dropped_request_has_no_response() {
 #[test]
 fn runs_are_separated_by_client_or_test() {
     let (state, _, _) = scenarios(CountBy::Test);
-    assert_eq!(&*state.run_id(client(1), Some("t1")), "t1");
+    assert_eq!(&*state.run_id(client(1), Some(&test("t1"))), "t1");
     assert_eq!(&*state.run_id(client(1), None), "10.0.0.1");
-    assert_eq!(&*state.run_id(client(1), Some("not valid")), "10.0.0.1");
-    assert_eq!(&*state.run_id(client(1), Some(&"x".repeat(65))), "10.0.0.1");
-    // An address is the id of the run of a client.
-    assert_eq!(&*state.run_id(client(1), Some("10.0.0.2")), "10.0.0.1");
     let (state, _, _) = scenarios(CountBy::Client);
-    assert_eq!(&*state.run_id(client(1), Some("t1")), "10.0.0.1");
+    assert_eq!(&*state.run_id(client(1), Some(&test("t1"))), "10.0.0.1");
 }
 
 #[test]
@@ -131,7 +131,7 @@ fn keys_have_their_own_positions_only_with_by_key() {
 #[test]
 fn a_new_run_with_the_same_id_starts_again_and_ignores_requests_of_the_old_one() {
     let (state, scenarios, _) = scenarios(CountBy::Test);
-    let run = state.run_id(client(1), Some("t"));
+    let run = state.run_id(client(1), Some(&test("t")));
     let old = state.begin(&run, attempt(&state, 1, "/old"));
     assert_eq!(status(state.next_step(&run, None)).as_deref(), Some("503"));
     assert_eq!(state.start_run("t").requests, 0);

@@ -6,7 +6,9 @@ mod upgrades;
 use std::future::pending;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::stream;
+use http::{Request, Response};
 use http_body::Frame;
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt as _, Full, StreamBody};
@@ -61,7 +63,13 @@ impl Pair {
         let (gateway, client) = duplex(1 << 20);
         let serving = tokio::spawn(async move {
             let (limits, timeouts) = (ServerLimits::default(), ClientTimeouts::default());
-            let service = move |request, _| service(request);
+            let service = move |received| {
+                let Received::Request(request) = received else {
+                    panic!("the client sends valid requests");
+                };
+                let responding = service(request);
+                Box::pin(async { Reply::Response(responding.await) })
+            };
             serve(
                 gateway,
                 BytesMut::new(),

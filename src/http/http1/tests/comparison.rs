@@ -58,19 +58,19 @@ async fn read_by_hyper(stream: &[u8]) -> Vec<Bytes> {
 async fn read_here(stream: &[u8]) -> (Vec<Bytes>, Option<Violation>) {
     let (gateway, mut client) = duplex(64 * 1024);
     let (events, mut seen) = tokio::sync::mpsc::unbounded_channel();
-    let service = move |request: Request<Http1Body>, violation: Option<Violation>| -> Pin<Box<_>> {
+    let service = move |received: Received<Http1Body>| -> Pin<Box<_>> {
         let events = events.clone();
         Box::pin(async move {
-            let event = match violation {
-                Some(violation) => Err(Some(violation)),
-                None => match request.into_body().collect().await {
+            let event = match received {
+                Received::Invalid { violation, .. } => Err(Some(violation)),
+                Received::Request(request) => match request.into_body().collect().await {
                     Ok(body) => Ok(body.to_bytes()),
                     Err(Http1BodyError::Violation(violation)) => Err(Some(violation)),
                     Err(Http1BodyError::Closed) => Err(None),
                 },
             };
             events.send(event).expect("the test waits for it");
-            response(StatusCode::OK, "")
+            Reply::Response(response(StatusCode::OK, ""))
         })
     };
     client.write_all(stream).await.unwrap();

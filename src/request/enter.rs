@@ -1,0 +1,186 @@
+//! The entry of a request: from its head to its client and its route.
+//!
+//! The pipeline and `explain` call [`enter`]. It changes only the request, so that `explain` shows what the pipeline
+//! decides. An application that embeds the stages has its own routes, and uses the parts for head, client and headers.
+
+use std::net::IpAddr;
+
+use http::uri::PathAndQuery;
+use http::{Method, Request, Uri};
+
+use super::client::{Caller, Trust};
+use super::head::{self, HeadError};
+use super::headers::{HeaderNames, KeyHeaders};
+use super::methods::KnownMethods;
+use super::path;
+use super::route::{MatchBy, Matcher, RouteError};
+use super::test_id::TestId;
+use crate::respond::Problem;
+use crate::respond::cors::preflight_method;
+
+/// What the entry reads of the configuration.
+pub(crate) struct EntryRules<'a, R> {
+    pub(crate) max_body: u64,
+    pub(crate) names: &'a HeaderNames,
+    pub(crate) methods: &'a KnownMethods,
+    pub(crate) trust: &'a Trust,
+    pub(crate) routes: &'a Matcher<R>,
+    /// Whether the gateway responds to CORS preflights itself. Neither limits nor idempotency keys apply to them.
+    pub(crate) answers_preflights: bool,
+    /// Whether any route takes test ids from the path.
+    pub(crate) takes_test_ids: bool,
+}
+
+/// What the entry reads of the rule of a route.
+pub(crate) trait EntryRule {
+    fn key_headers(&self) -> &KeyHeaders;
+
+    /// Whether the prefix `/t/ID/` of a path names a test and is not part of the path.
+    fn takes_test_ids(&self) -> bool;
+}
+
+/// A request with a client and a route.
+#[derive(Debug)]
+pub(crate) struct Entered<'a, R> {
+    pub(crate) caller: Caller,
+    pub(crate) is_preflight: bool,
+    /// Test that the path named. The prefix is no longer in the path.
+    pub(crate) test: Option<TestId>,
+    pub(crate) route: &'a R,
+}
+
+/// Why a request is rejected at its entry, and what was known about it.
+#[derive(Debug)]
+pub(crate) enum Rejected<'a, R> {
+    /// The head is invalid, so the client is unknown.
+    Head(HeadError),
+    /// The request has no route.
+    Route(Caller, RouteError),
+    /// The request repeats a header that a limit or an idempotency scope of the route reads.
+    KeyHeaders(Caller, &'a R, HeadError),
+}
+
+impl<'a, R> Rejected<'a, R> {
+    /// Returns the client and the route of the request, as far as they were found.
+    pub(crate) fn found(&self) -> (Option<&Caller>, Option<&'a R>) {
+        match self {
+            Self::Head(_) => (None, None),
+            Self::Route(caller, _) => (Some(caller), None),
+            Self::KeyHeaders(caller, route, _) => (Some(caller), Some(route)),
+        }
+    }
+}
+
+impl<R> From<Rejected<'_, R>> for Problem {
+    fn from(rejected: Rejected<'_, R>) -> Self {
+        match rejected {
+            Rejected::Head(error) | Rejected::KeyHeaders(_, _, error) => error.into(),
+            Rejected::Route(_, error) => error.into(),
+        }
+    }
+}
+
+/// Checks and normalises the head of a request, identifies its client, reads its path, finds its route, and checks the
+/// headers that limits and idempotency scopes of the route read. Afterwards the target of the request is the one that
+/// is forwarded, also if the request is rejected because of its route.
+pub(crate) fn enter<'a, R: EntryRule, B>(
+    rules: &EntryRules<'a, R>,
+    peer: IpAddr,
+    request: &mut Request<B>,
+) -> Result<Entered<'a, R>, Box<Rejected<'a, R>>> {
+    let caller = head::check(request, rules.max_body, rules.names, rules.methods)
+        .and_then(|()| identify(rules.trust, peer, request))
+        .map_err(Rejected::Head)?;
+    let preflight = preflight_method(request.method(), request.headers());
+    let test = if rules.takes_test_ids {
+        take_test_id(rules, preflight.as_ref(), request)
+    } else {
+        None
+    };
+    let route = match find_route(rules.routes, preflight.as_ref(), request) {
+        Ok(route) => route,
+        Err(error) => return Err(Rejected::Route(caller, error).into()),
+    };
+    let is_preflight = preflight.is_some();
+    if !(is_preflight && rules.answers_preflights)
+        && let Err(error) = route
+            .key_headers()
+            .check(request.headers_mut(), &caller, None)
+    {
+        return Err(Rejected::KeyHeaders(caller, route, error).into());
+    }
+    Ok(Entered {
+        caller,
+        is_preflight,
+        test,
+        route,
+    })
+}
+
+fn identify<B>(trust: &Trust, peer: IpAddr, request: &Request<B>) -> Result<Caller, HeadError> {
+    Ok(trust.identify(peer, request.headers())?)
+}
+
+/// Finds the route of a request, and unifies the spelling of its target.
+fn find_route<'a, R, B>(
+    routes: &'a Matcher<R>,
+    preflight: Option<&Method>,
+    request: &mut Request<B>,
+) -> Result<&'a R, RouteError> {
+    let path = path::read(request.uri().path(), request.uri().query())?;
+    let selected = routes.select(MatchBy::new(request.method(), preflight), &path);
+    if let Some(target) = path.rewritten() {
+        let uri = with_target(request.uri(), target)?;
+        *request.uri_mut() = uri;
+    }
+    selected
+}
+
+/// Removes the prefix `/t/ID/` from the path, if the rest belongs to a route that takes test ids.
+fn take_test_id<R: EntryRule, B>(
+    rules: &EntryRules<'_, R>,
+    preflight: Option<&Method>,
+    request: &mut Request<B>,
+) -> Option<TestId> {
+    let target = request.uri().path_and_query()?;
+    let (id, rest) = TestId::split(target.as_str())?;
+    let uri = with_target(request.uri(), rest.to_owned()).ok()?;
+    let path = path::read(uri.path(), uri.query()).ok()?;
+    let by = MatchBy::new(request.method(), preflight);
+    let route = rules.routes.select(by, &path).ok()?;
+    if !route.takes_test_ids() {
+        return None;
+    }
+    *request.uri_mut() = uri;
+    Some(id)
+}
+
+/// Replaces the path and query of `uri`. The host in the URI is preserved, because an HTTP/2 request has its host only
+/// there, and the host is part of the request's fingerprint.
+fn with_target(uri: &Uri, target: String) -> Result<Uri, RouteError> {
+    let target = PathAndQuery::try_from(target).map_err(|_| RouteError::TargetTooLong)?;
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = Some(target);
+    Uri::from_parts(parts).map_err(|_| RouteError::TargetTooLong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uri_with_a_new_target_has_the_same_host() {
+        let uri: Uri = "https://api.example:81/%61?x".parse().unwrap();
+        let changed = with_target(&uri, "/a?x".to_owned()).unwrap();
+        assert_eq!(changed, "https://api.example:81/a?x");
+        let changed = with_target(&"/%61".parse().unwrap(), "/a".to_owned()).unwrap();
+        assert_eq!(changed, "/a");
+    }
+
+    #[test]
+    fn a_target_that_is_too_long_is_rejected() {
+        let target = format!("/{}", "%7B".repeat(22_000));
+        let error = with_target(&Uri::from_static("/"), target).unwrap_err();
+        assert_eq!(Problem::from(error).status, 400);
+    }
+}
