@@ -32,7 +32,7 @@ pub(crate) mod upgrade;
 mod violation;
 mod write;
 
-pub(crate) use self::body::{Http1Body, Http1BodyError, TrackDelivery};
+pub(crate) use self::body::{Http1Body, TrackDelivery};
 pub(crate) use self::body_wait::BodyWait;
 pub(crate) use self::detect::{Protocol, Rewind, SocketState, detect};
 pub(crate) use self::encoder::FORBIDDEN_TRAILERS;

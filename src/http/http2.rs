@@ -45,6 +45,7 @@ use self::flow::FlowControl;
 use self::linger::LingeringStreams;
 use self::paused_bodies::PausedBodies;
 use self::write_tracking::{QueueSender, QueuedResponses, TrackedPart};
+use super::IncompleteBody;
 use super::connections::{ActiveRequest, ConnectionPermit};
 use super::http1::{Rewind, TrackDelivery};
 use super::service::{Abort, Received, Reply};
@@ -52,7 +53,7 @@ use super::settings::{ClientTimeouts, ServerLimits};
 use super::socket::ClientSocket;
 use crate::metrics::Http2Metrics;
 
-pub(crate) use self::body::{Http2Body, Http2BodyError};
+pub(crate) use self::body::Http2Body;
 
 /// Flow-control window of a stream: the number of bytes that a client can send before the gateway reads them.
 const STREAM_WINDOW: u32 = 256 * 1024;
@@ -259,14 +260,11 @@ async fn exchange<Responding, B>(
     // that an upstream treats such a request as complete as soon as it has received the head.
     let received = match request.body_mut().end_if_declared_empty().await {
         Ok(()) => Received::Request(request),
-        Err(Http2BodyError::Violation(violation)) => Received::Invalid {
+        Err(IncompleteBody::Invalid(violation)) => Received::Invalid {
             violation,
             head: Some(Box::new(request.into_parts().0)),
         },
-        Err(Http2BodyError::Stream(error)) => {
-            tracing::debug!(%error, "client reset HTTP/2 stream or disconnected before the request was complete");
-            return;
-        }
+        Err(_disconnected) => return,
     };
     let mut responding = pin!(service(received));
     let reply = poll_fn(|cx| {

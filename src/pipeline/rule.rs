@@ -61,10 +61,8 @@ pub(super) fn compile(
             Ok(Arc::new(target))
         })
         .collect::<Result<Vec<_>, ConnectorError>>()?;
-    let max_body = policy.server.limits.body_bytes;
     let forwarder = Arc::new(Forwarder::new(
         policy.headers.clone(),
-        max_body,
         Arc::clone(buffers),
         Arc::clone(&shared.tunnels),
     ));

@@ -5,8 +5,7 @@
 //! stage uses are defined in that stage. `upstream` defines the body of an attempt and the copy for retries. `pipeline`
 //! defines a response body that writes the access log line when the body ends.
 
-#[cfg(feature = "gateway")]
-mod client_stream;
+mod error;
 mod held;
 mod read;
 mod request;
@@ -14,8 +13,9 @@ mod response;
 
 pub use response::{BodyError, ResponseBody};
 
+pub(crate) use error::RequestBodyError;
 pub(crate) use read::{ExceededBound, ReadBody, read_body};
-pub(crate) use request::{RequestBody, RequestBodyError};
+pub(crate) use request::RequestBody;
 
 /// Error of a request or response body in an application that uses the layers in `embed`.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -9,7 +9,7 @@ use http::{Response, StatusCode};
 use hyper::body::Incoming;
 
 use super::HostHeader;
-use super::body::{UploadProgress, UploadStage};
+use super::body::UploadProgress;
 use super::connect::ConnectError;
 use super::connection_auth;
 use super::error::ForwardError;
@@ -41,7 +41,6 @@ pub(super) enum AttemptOutcome {
 pub(super) struct Sending<'a> {
     pub(super) host: &'a HostHeader,
     pub(super) timeouts: &'a RequestTimeouts,
-    pub(super) max_body: u64,
     /// Client connection that can own a connection to a server, see [`connection_auth`].
     pub(super) client: Option<&'a Arc<ClientConnection>>,
 }
@@ -56,7 +55,6 @@ pub(super) async fn attempt(
     let Sending {
         host,
         timeouts,
-        max_body,
         client,
     } = *sending;
     let connection = match connection {
@@ -89,7 +87,7 @@ pub(super) async fn attempt(
             Err(late) => return AttemptOutcome::Lost(late.into()),
         };
         let Some(unsent) = failed.take_message() else {
-            let error = classify(failed.into_error(), upload.as_deref(), max_body, &lease);
+            let error = classify(failed.into_error(), upload.as_deref(), &lease);
             return AttemptOutcome::Lost(error);
         };
         // hyper returned the request, so no byte of the request was sent and another connection can send it.
@@ -135,17 +133,13 @@ where
 }
 
 /// Converts an error of hyper into a [`ForwardError`] that names the side that caused it: client or server.
-fn classify(
-    error: hyper::Error,
-    upload: Option<&UploadProgress>,
-    max_body: u64,
-    lease: &Lease,
-) -> ForwardError {
-    match upload.map(|upload| (upload.stage(), upload)) {
-        Some((UploadStage::TooLarge, _)) => ForwardError::TooLarge(max_body),
-        Some((UploadStage::ClientFailed, upload)) => ForwardError::ClientFailed(upload.violation()),
+fn classify(error: hyper::Error, upload: Option<&UploadProgress>, lease: &Lease) -> ForwardError {
+    if let Some(failure) = upload.and_then(UploadProgress::failure) {
+        return ForwardError::RequestBody(failure.clone());
+    }
+    match upload {
         _ if error.is_parse() => ForwardError::InvalidResponse(error.into()),
-        Some((_, upload)) if is_client_paused(upload) => ForwardError::Exchange {
+        Some(upload) if is_client_paused(upload) => ForwardError::Exchange {
             source: error,
             is_server_fault: false,
         },
@@ -160,7 +154,7 @@ fn classify(
 /// Whether the client has sent no part of its request body for [`CLIENT_PAUSE`]. A server that closes the connection
 /// during such a pause has not failed.
 fn is_client_paused(upload: &UploadProgress) -> bool {
-    upload.stage() == UploadStage::InProgress
+    upload.is_in_progress()
         && upload.waits_for_client()
         && upload.last_passed().elapsed() >= CLIENT_PAUSE
 }

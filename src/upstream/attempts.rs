@@ -44,7 +44,6 @@ pub(super) struct Attempts<'a> {
     target: &'a Target,
     metrics: &'a UpstreamMetrics,
     timeouts: RequestTimeouts,
-    max_body: u64,
     /// `None` if a second execution of the request would not be safe.
     copy: Option<RequestCopy>,
     client: Option<&'a Arc<ClientConnection>>,
@@ -77,7 +76,6 @@ impl<'a> Attempts<'a> {
         target: &'a Target,
         retry: Option<RetryPolicy>,
         timeouts: RequestTimeouts,
-        max_body: u64,
         copy: Option<RequestCopy>,
         client: Option<&'a Arc<ClientConnection>>,
         ctx: &'a RequestContext,
@@ -86,7 +84,6 @@ impl<'a> Attempts<'a> {
             target,
             metrics: &target.metrics,
             timeouts,
-            max_body,
             copy,
             client,
             retry: retry.map(RetryPolicy::begin),
@@ -139,7 +136,6 @@ impl<'a> Attempts<'a> {
             let sending = Sending {
                 host,
                 timeouts: &self.timeouts,
-                max_body: self.max_body,
                 client: self.client,
             };
             match attempt(&mut guard, connection, &mut request, &sending).await {

@@ -5,7 +5,7 @@
 //! body was not sent completely, and to find out whether the client or the server caused a failed upload.
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -15,104 +15,73 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::time::Instant;
 
 use super::replay_body::ReplayBody;
-use crate::http::http1::Violation;
 use crate::request::body::{RequestBody, RequestBodyError};
 
-/// Request body that is sent to a server. `None` stands for an empty body.
+/// Request body that is sent to a server.
 #[derive(Debug)]
-pub(crate) struct UpstreamBody(Option<Upload>);
-
-#[derive(Debug)]
-struct Upload {
-    body: UploadSource,
-    progress: Arc<UploadProgress>,
-}
-
-#[derive(Debug)]
-enum UploadSource {
+pub(crate) enum UpstreamBody {
+    Empty,
     /// The body is read from the client.
-    Client(RequestBody),
+    Client(RequestBody, Arc<UploadProgress>),
     /// The part of the body that an earlier attempt has sent is read from a copy in memory, and the rest from the
     /// client.
-    Replay(ReplayBody),
+    Replay(ReplayBody, Arc<UploadProgress>),
 }
 
 /// Progress of the transfer of a request body to a server.
 #[derive(Debug)]
 pub(crate) struct UploadProgress {
-    state: AtomicU8,
+    /// Why the transfer ended: the complete body was sent, or the client's body failed.
+    end: OnceLock<Result<(), RequestBodyError>>,
     started: Instant,
     /// When the last part was sent to the server, in milliseconds since `started`.
     last: AtomicU64,
     waits_for_client: AtomicBool,
-    violation: OnceLock<Violation>,
-}
-
-/// State of the transfer of a request body to a server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum UploadStage {
-    /// A part of the body has not been sent to the server yet.
-    InProgress,
-    /// The complete body has been sent to the server.
-    Sent,
-    /// The body exceeds the maximum size of a request body.
-    TooLarge,
-    /// The client disconnected before the end of the body, or sent invalid HTTP.
-    ClientFailed,
 }
 
 impl UpstreamBody {
-    /// Creates an empty request body.
-    pub(crate) const fn none() -> Self {
-        Self(None)
-    }
-
-    /// Creates a body that is sent while it arrives from the client. Also returns its progress, or `None` for an empty
-    /// body.
-    pub(crate) fn new(body: RequestBody) -> (Self, Option<Arc<UploadProgress>>) {
+    /// Creates a body that is sent while it arrives from the client.
+    pub(crate) fn new(body: RequestBody) -> Self {
         if body.is_end_stream() {
-            return (Self::none(), None);
+            Self::Empty
+        } else {
+            Self::Client(body, Arc::new(UploadProgress::new()))
         }
-        Self::tracked(UploadSource::Client(body))
     }
 
-    /// Creates a body that starts with the part that an earlier attempt has sent. Also returns the progress of the new
-    /// body.
-    pub(super) fn replaying(body: ReplayBody) -> (Self, Option<Arc<UploadProgress>>) {
-        Self::tracked(UploadSource::Replay(body))
+    /// Creates a body that starts with the part that an earlier attempt has sent.
+    pub(super) fn replaying(body: ReplayBody) -> Self {
+        Self::Replay(body, Arc::new(UploadProgress::new()))
     }
 
-    fn tracked(body: UploadSource) -> (Self, Option<Arc<UploadProgress>>) {
-        let progress = Arc::new(UploadProgress {
-            state: AtomicU8::new(UploadStage::InProgress as u8),
-            started: Instant::now(),
-            last: AtomicU64::new(0),
-            waits_for_client: AtomicBool::new(false),
-            violation: OnceLock::new(),
-        });
-        let upload = Upload {
-            body,
-            progress: Arc::clone(&progress),
-        };
-        (Self(Some(upload)), Some(progress))
+    pub(crate) fn progress(&self) -> Option<&Arc<UploadProgress>> {
+        match self {
+            Self::Empty => None,
+            Self::Client(_, progress) | Self::Replay(_, progress) => Some(progress),
+        }
     }
 }
 
 impl UploadProgress {
-    /// Returns the current state of the transfer.
-    pub(crate) fn stage(&self) -> UploadStage {
-        match self.state.load(Ordering::Acquire) {
-            0 => UploadStage::InProgress,
-            1 => UploadStage::Sent,
-            2 => UploadStage::TooLarge,
-            _ => UploadStage::ClientFailed,
+    fn new() -> Self {
+        Self {
+            end: OnceLock::new(),
+            started: Instant::now(),
+            last: AtomicU64::new(0),
+            waits_for_client: AtomicBool::new(false),
         }
     }
 
-    /// If the body was aborted because the client sent invalid HTTP, returns the violation. Otherwise returns `None`.
-    pub(crate) fn violation(&self) -> Option<Violation> {
-        self.violation.get().copied()
+    pub(crate) fn is_in_progress(&self) -> bool {
+        self.end.get().is_none()
+    }
+
+    pub(crate) fn is_sent(&self) -> bool {
+        matches!(self.end.get(), Some(Ok(())))
+    }
+
+    pub(crate) fn failure(&self) -> Option<&RequestBodyError> {
+        self.end.get()?.as_ref().err()
     }
 
     /// Whether the gateway has sent everything that it received from the client, and now waits for more.
@@ -125,52 +94,15 @@ impl UploadProgress {
         self.started + Duration::from_millis(self.last.load(Ordering::Acquire))
     }
 
-    fn end(&self, stage: UploadStage) {
+    fn end(&self, end: Result<(), RequestBodyError>) {
         self.passed();
-        self.state.store(stage as u8, Ordering::Release);
+        self.end.get_or_init(|| end);
     }
 
     fn passed(&self) {
         self.waits_for_client.store(false, Ordering::Release);
         let elapsed = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last.store(elapsed, Ordering::Release);
-    }
-}
-
-impl Upload {
-    fn is_end_stream(&self) -> bool {
-        match &self.body {
-            UploadSource::Client(body) => body.is_end_stream(),
-            UploadSource::Replay(body) => body.is_end_stream(),
-        }
-    }
-
-    fn poll_part(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
-        let part = match &mut self.body {
-            UploadSource::Client(body) => Pin::new(body).poll_frame(cx),
-            UploadSource::Replay(body) => body.poll_part(cx),
-        };
-        let Poll::Ready(part) = part else {
-            self.progress
-                .waits_for_client
-                .store(true, Ordering::Release);
-            return Poll::Pending;
-        };
-        match &part {
-            Some(Ok(_)) if !self.is_end_stream() => self.progress.passed(),
-            Some(Ok(_)) | None => self.progress.end(UploadStage::Sent),
-            Some(Err(RequestBodyError::TooLarge(_))) => self.progress.end(UploadStage::TooLarge),
-            Some(Err(error)) => {
-                if let Some(violation) = error.violation() {
-                    self.progress.violation.get_or_init(|| violation);
-                }
-                self.progress.end(UploadStage::ClientFailed);
-            }
-        }
-        Poll::Ready(part)
     }
 }
 
@@ -182,23 +114,36 @@ impl Body for UpstreamBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
-        match &mut self.0 {
-            None => Poll::Ready(None),
-            Some(upload) => upload.poll_part(cx),
+        let part = match &mut *self {
+            Self::Empty => return Poll::Ready(None),
+            Self::Client(body, _) => Pin::new(body).poll_frame(cx),
+            Self::Replay(body, _) => body.poll_part(cx),
+        };
+        let Some(progress) = self.progress() else {
+            return part;
+        };
+        match &part {
+            Poll::Pending => progress.waits_for_client.store(true, Ordering::Release),
+            Poll::Ready(Some(Ok(_))) if !self.is_end_stream() => progress.passed(),
+            Poll::Ready(Some(Ok(_)) | None) => progress.end(Ok(())),
+            Poll::Ready(Some(Err(error))) => progress.end(Err(error.clone())),
         }
+        part
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.as_ref().is_none_or(Upload::is_end_stream)
+        match self {
+            Self::Empty => true,
+            Self::Client(body, _) => body.is_end_stream(),
+            Self::Replay(body, _) => body.is_end_stream(),
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
-        match &self.0 {
-            None => SizeHint::with_exact(0),
-            Some(upload) => match &upload.body {
-                UploadSource::Client(body) => body.size_hint(),
-                UploadSource::Replay(body) => body.size_hint(),
-            },
+        match self {
+            Self::Empty => SizeHint::with_exact(0),
+            Self::Client(body, _) => body.size_hint(),
+            Self::Replay(body, _) => body.size_hint(),
         }
     }
 }

@@ -14,8 +14,8 @@ use super::breaker;
 use super::connect::ConnectError;
 use super::target::Unavailable;
 use super::timeouts::TimeoutError;
-use crate::http::http1::Violation;
 use crate::metrics::UpstreamFailure;
+use crate::request::body::RequestBodyError;
 use crate::request::context::Delivery;
 use crate::respond::{Problem, RETRY_SOON, TimeoutPhase};
 use crate::retry::Failure;
@@ -63,12 +63,9 @@ pub(crate) enum ForwardError {
     /// A timeout expired before a response arrived. The server may have received the request.
     #[error(transparent)]
     TimedOut(#[from] TimeoutError),
-    /// The request body is larger than this maximum, in bytes.
-    #[error("request body is larger than the maximum of {0} bytes")]
-    TooLarge(u64),
-    /// The client disconnected before the end of the request body, or sent invalid HTTP.
-    #[error("client disconnected before the end of the request body, or sent invalid HTTP")]
-    ClientFailed(Option<Violation>),
+    /// The request body ended before it was complete.
+    #[error(transparent)]
+    RequestBody(RequestBodyError),
 }
 
 impl From<Unavailable> for ForwardError {
@@ -83,10 +80,7 @@ impl From<Unavailable> for ForwardError {
 impl ForwardError {
     /// Whether the client caused the error. Such a request is not retried, and its error is not logged as a warning.
     pub(super) fn is_client_fault(&self) -> bool {
-        matches!(
-            self,
-            Self::TooLarge(_) | Self::ClientFailed(_) | Self::RequiresHttp1
-        )
+        matches!(self, Self::RequestBody(_) | Self::RequiresHttp1)
     }
 
     /// Returns the failure to report to the circuit breaker of the server. `None` if the server did not cause the
@@ -106,8 +100,7 @@ impl ForwardError {
             Self::CircuitOpen { .. }
             | Self::Overloaded
             | Self::RequiresHttp1
-            | Self::TooLarge(_)
-            | Self::ClientFailed(_) => None,
+            | Self::RequestBody(_) => None,
         }
     }
 
@@ -132,8 +125,7 @@ impl ForwardError {
             | Self::ReusedClosed(_)
             | Self::InvalidResponse(_)
             | Self::TimedOut(_)
-            | Self::TooLarge(_)
-            | Self::ClientFailed(_) => Delivery::PossiblySent,
+            | Self::RequestBody(_) => Delivery::PossiblySent,
         }
     }
 
@@ -167,9 +159,7 @@ impl ForwardError {
         match self {
             Self::CircuitOpen { .. } => UpstreamFailure::CircuitOpen,
             Self::Overloaded => UpstreamFailure::Overloaded,
-            Self::TooLarge(_) | Self::ClientFailed(_) | Self::RequiresHttp1 => {
-                UpstreamFailure::Client
-            }
+            Self::RequestBody(_) | Self::RequiresHttp1 => UpstreamFailure::Client,
             Self::Connect(_) => UpstreamFailure::Connect,
             _ => UpstreamFailure::Broken,
         }
@@ -195,12 +185,8 @@ impl ForwardError {
             return Problem::upstream_timeout(phase, &detail, is_held);
         }
         let failure = match self {
-            Self::TooLarge(limit) => return Problem::payload_too_large(*limit),
             Self::RequiresHttp1 => return Problem::http1_required(),
-            Self::ClientFailed(Some(violation)) => return (*violation).into(),
-            Self::ClientFailed(None) => {
-                return Problem::bad_request("The request body is incomplete.");
-            }
+            Self::RequestBody(error) => return error.clone().into(),
             Self::CircuitOpen { wait } => return circuit_open(upstream, *wait),
             Self::Overloaded => return overloaded(name),
             Self::Exchange { .. } | Self::ReusedClosed(_) => {

@@ -29,8 +29,6 @@ pub(crate) struct Forwarder {
     /// Names of the headers from which rate limit keys, scopes and idempotency keys are read. Headers with a similar
     /// name, such as `x_api_key` for `x-api-key`, are not forwarded.
     names: HeaderNames,
-    /// Maximum size of a request body, in bytes.
-    max_body: u64,
     /// Size limits of the request and response bodies in memory.
     buffers: Arc<Buffers>,
     /// Number of upgraded connections of each client, over all workers.
@@ -46,17 +44,10 @@ struct ForwardOutcome {
 }
 
 impl Forwarder {
-    /// Creates the upstream stage. Request bodies have at most `max_body` bytes. `buffers` limits the memory of the
-    /// body copies that retries need. `tunnels` limits the upgraded connections of a client.
-    pub(crate) fn new(
-        names: HeaderNames,
-        max_body: u64,
-        buffers: Arc<Buffers>,
-        tunnels: Arc<Tunnels>,
-    ) -> Self {
+    /// Creates the upstream stage. `buffers` limits the memory of the body copies that retries need. `tunnels` limits the upgraded connections of a client.
+    pub(crate) fn new(names: HeaderNames, buffers: Arc<Buffers>, tunnels: Arc<Tunnels>) -> Self {
         Self {
             names,
-            max_body,
             buffers,
             tunnels,
         }
@@ -180,8 +171,7 @@ impl Forwarder {
         }
         let (request, copy) = builder.build(request);
         let client = owns_connections.then_some(&arrival.connection);
-        let mut attempts =
-            Attempts::new(target, *retry, timeouts, self.max_body, copy, client, ctx);
+        let mut attempts = Attempts::new(target, *retry, timeouts, copy, client, ctx);
         let sent = attempts.run(request).await;
         let response = sent.and_then(|responded| {
             failpoint!("mid-upstream");

@@ -131,7 +131,7 @@ impl HealthChecks {
         let request = Request::get(self.settings.path.as_str())
             .header(HOST, host)
             .header(USER_AGENT, "tidegate-health")
-            .body(UpstreamBody::none())
+            .body(UpstreamBody::Empty)
             .expect("path and headers are valid");
         let connecting = self.connectors[index].connect();
         let mut connection = connecting.await.map_err(|error| error.to_string())?;

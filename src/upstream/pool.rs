@@ -24,7 +24,7 @@ use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout};
 
-use super::body::{UploadProgress, UploadStage, UpstreamBody};
+use super::body::{UploadProgress, UpstreamBody};
 use super::connect::{ConnectError, Connector, ServerConnection};
 use super::connection_auth;
 use super::headers::KEEP_ALIVE;
@@ -275,7 +275,7 @@ impl Lease {
     /// Ends the use of the connection after its response was read completely. The connection is closed if the request
     /// was not sent completely.
     pub(crate) fn finish(self) {
-        let sent = |upload: &Arc<UploadProgress>| upload.stage() == UploadStage::Sent;
+        let sent = |upload: &Arc<UploadProgress>| upload.is_sent();
         let Some(idle_time) = self
             .idle_time
             .filter(|_| self.upload.as_ref().is_none_or(sent))

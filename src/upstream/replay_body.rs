@@ -53,7 +53,7 @@ struct BodyCopy {
 
 /// Request body of one attempt: first the copy, then the parts that the client still sends.
 #[derive(Debug)]
-pub(super) struct ReplayBody {
+pub(crate) struct ReplayBody {
     buffer: ReplayBuffer,
     attempt: u32,
     /// Number of bytes of the body that this attempt has forwarded.

@@ -97,7 +97,7 @@ impl RequestBuilder<'_> {
         let declared = body.size_hint().lower();
         let max_copy = self.max_copy.filter(|&cap| declared <= cap as u64);
         let is_whole = body.whole().is_some();
-        let ((body, upload), copied) = match (body.whole(), max_copy) {
+        let (body, copied) = match (body.whole(), max_copy) {
             // This copy does not count towards the limits on bodies in memory. The idempotency stage or `request_buffer`
             // has already counted the body, or the body shares memory with the request head.
             (Some(bytes), _) if max_copy.is_some() || self.is_repeatable => {
@@ -127,22 +127,21 @@ impl RequestBuilder<'_> {
             is_for_retries: max_copy.is_some(),
             is_repeatable: self.is_repeatable && is_whole,
         });
-        let request = Some(assemble(parts.method, target, parts.headers, body));
-        (UpstreamRequest { request, upload }, copy)
+        let request = UpstreamRequest::new(parts.method, target, parts.headers, body);
+        (request, copy)
     }
 }
 
 impl RequestCopy {
     /// Creates the request of another attempt. Returns `None` if the copy of the body was dropped.
     pub(super) fn to_request(&self) -> Option<UpstreamRequest> {
-        let (body, upload) = match &self.body {
+        let body = match &self.body {
             CopiedBody::Complete(bytes) => UpstreamBody::new(bytes.clone().into()),
             CopiedBody::Buffered(buffer) => UpstreamBody::replaying(buffer.replay()?),
         };
         let (method, target) = (self.method.clone(), self.target.clone());
         let headers = self.headers.iter().cloned().collect();
-        let request = Some(assemble(method, target, headers, body));
-        Some(UpstreamRequest { request, upload })
+        Some(UpstreamRequest::new(method, target, headers, body))
     }
 
     /// Whether the retry policy can send the request again. This is possible unless the copy of its body was dropped.
@@ -155,18 +154,17 @@ impl RequestCopy {
     }
 }
 
-fn assemble(
-    method: Method,
-    target: Uri,
-    headers: HeaderMap,
-    body: UpstreamBody,
-) -> Request<UpstreamBody> {
-    let mut request = Request::new(body);
-    *request.method_mut() = method;
-    *request.uri_mut() = target;
-    *request.version_mut() = Version::HTTP_11;
-    *request.headers_mut() = headers;
-    request
+impl UpstreamRequest {
+    fn new(method: Method, target: Uri, headers: HeaderMap, body: UpstreamBody) -> Self {
+        let upload = body.progress().cloned();
+        let mut request = Request::new(body);
+        *request.method_mut() = method;
+        *request.uri_mut() = target;
+        *request.version_mut() = Version::HTTP_11;
+        *request.headers_mut() = headers;
+        let request = Some(request);
+        Self { request, upload }
+    }
 }
 
 impl HostHeader {

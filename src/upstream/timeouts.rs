@@ -11,7 +11,7 @@ use thiserror::Error;
 use tokio::time::{Instant, timeout_at};
 
 use super::Timeouts;
-use super::body::{UploadProgress, UploadStage};
+use super::body::UploadProgress;
 use crate::respond::TimeoutPhase;
 
 /// If the client neither reads nor sends for this long, the server possibly closes the connection for this reason. The
@@ -108,7 +108,7 @@ impl RequestTimeouts {
             let now = Instant::now();
             let (since, phase, allowed) = match upload {
                 None => (began, TimeoutPhase::FirstByte, first_byte),
-                Some(upload) if upload.stage() == UploadStage::Sent => (
+                Some(upload) if upload.is_sent() => (
                     upload.last_passed().max(began),
                     TimeoutPhase::FirstByte,
                     first_byte,

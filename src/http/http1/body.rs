@@ -12,9 +12,8 @@ use bytes::Bytes;
 use http_body::{Frame, SizeHint};
 use http_body_util::Full;
 use parking_lot::Mutex;
-use thiserror::Error;
 
-use super::violation::Violation;
+use crate::http::IncompleteBody;
 
 /// The body of an HTTP/1 request, which the service reads. Trailers are dropped.
 #[derive(Debug)]
@@ -26,17 +25,6 @@ enum Http1BodySource {
     Complete(Bytes),
     /// The connection receives the body in parts and passes them through a channel.
     Channel(Receiver),
-}
-
-/// Why an HTTP/1 request body ended before it was complete.
-#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-pub enum Http1BodyError {
-    /// The body is invalid HTTP, or the client sent no bytes within `body_timeout`.
-    #[error(transparent)]
-    Violation(#[from] Violation),
-    /// The client or the gateway closed the connection before the body was complete.
-    #[error("the client connection was closed before the request body was complete")]
-    Closed,
 }
 
 /// A response body that the server notifies after it has written the complete response to the socket.
@@ -65,7 +53,7 @@ struct Receiver {
 }
 
 /// Sending half of the channel. The connection passes the parts of a request body to it. If the sender is dropped
-/// before the end of the body, the service receives [`Http1BodyError::Closed`].
+/// before the end of the body, the service receives [`IncompleteBody::Disconnected`].
 #[derive(Debug)]
 pub(super) struct RequestBodySender(Arc<Mutex<Channel>>);
 
@@ -82,7 +70,7 @@ pub(super) enum Demand {
 #[derive(Debug, Default)]
 struct Channel {
     part: Option<Bytes>,
-    end: Option<Result<(), Http1BodyError>>,
+    end: Option<Result<(), IncompleteBody>>,
     /// Waker of the service. `Some` while the service waits for a part.
     receiver: Option<Waker>,
     /// Waker of the connection. `Some` while the connection waits until the service reads or drops the body.
@@ -105,6 +93,18 @@ impl Http1Body {
             RequestBodySender(channel),
             Self(Http1BodySource::Channel(receiver)),
         )
+    }
+
+    /// Returns the next part of the body, or `None` at its end.
+    pub(crate) fn poll_part(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, IncompleteBody>>> {
+        match &mut self.0 {
+            Http1BodySource::Complete(bytes) if bytes.is_empty() => Poll::Ready(None),
+            Http1BodySource::Complete(bytes) => Poll::Ready(Some(Ok(std::mem::take(bytes)))),
+            Http1BodySource::Channel(receiver) => receiver.poll_part(cx),
+        }
     }
 
     /// Returns the bytes of the body if it arrived together with the head. Otherwise returns the unchanged body as
@@ -154,20 +154,20 @@ impl RequestBodySender {
     }
 
     /// Ends the body. `Ok` means that the body is complete. If `end` is `Err`, the service receives the error.
-    pub(super) fn end(self, end: Result<(), Http1BodyError>) {
+    pub(super) fn end(self, end: Result<(), IncompleteBody>) {
         self.0.lock().end(end);
     }
 }
 
 impl Drop for RequestBodySender {
     fn drop(&mut self) {
-        self.0.lock().end(Err(Http1BodyError::Closed));
+        self.0.lock().end(Err(IncompleteBody::Disconnected));
     }
 }
 
 impl Channel {
     /// Ends the body, unless it has already ended.
-    fn end(&mut self, end: Result<(), Http1BodyError>) {
+    fn end(&mut self, end: Result<(), IncompleteBody>) {
         if self.end.is_none() {
             self.end = Some(end);
             self.wake_receiver();
@@ -182,7 +182,7 @@ impl Channel {
 }
 
 impl Receiver {
-    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, Http1BodyError>>> {
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, IncompleteBody>>> {
         if self.ended {
             return Poll::Ready(None);
         }
@@ -220,21 +220,14 @@ impl Drop for Receiver {
 
 impl http_body::Body for Http1Body {
     type Data = Bytes;
-    type Error = Http1BodyError;
+    type Error = IncompleteBody;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Http1BodyError>>> {
-        match &mut self.0 {
-            Http1BodySource::Complete(bytes) if bytes.is_empty() => Poll::Ready(None),
-            Http1BodySource::Complete(bytes) => {
-                Poll::Ready(Some(Ok(Frame::data(std::mem::take(bytes)))))
-            }
-            Http1BodySource::Channel(receiver) => receiver
-                .poll_part(cx)
-                .map(|part| part.map(|part| part.map(Frame::data))),
-        }
+    ) -> Poll<Option<Result<Frame<Bytes>, IncompleteBody>>> {
+        let part = self.poll_part(cx);
+        part.map(|part| part.map(|part| part.map(Frame::data)))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -285,7 +278,7 @@ mod tests {
         poll_fn(|cx| sender.poll_demand(cx)).await
     }
 
-    async fn part(body: &mut Http1Body) -> Option<Result<Bytes, Http1BodyError>> {
+    async fn part(body: &mut Http1Body) -> Option<Result<Bytes, IncompleteBody>> {
         let frame = body.frame().await?;
         Some(frame.map(|frame| frame.into_data().unwrap()))
     }
@@ -331,7 +324,10 @@ mod tests {
         sender.send("one".into());
         drop(sender);
         assert_eq!(part(&mut body).await, Some(Ok("one".into())));
-        assert_eq!(part(&mut body).await, Some(Err(Http1BodyError::Closed)));
+        assert_eq!(
+            part(&mut body).await,
+            Some(Err(IncompleteBody::Disconnected))
+        );
         assert_eq!(part(&mut body).await, None);
     }
 

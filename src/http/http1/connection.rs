@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::coop::poll_proceed;
 use tokio::time::Instant;
 
-use super::body::{Demand, Http1BodyError};
+use super::body::Demand;
 use super::body_wait::BodyWait;
 use super::detect::Rewind;
 use super::encoder::{Encoder, RequestTraits, Sent};
@@ -27,6 +27,7 @@ use super::reader::{Expectation, Message, PendingBody, Reader};
 use super::timers::{Timer, WriteTimeout};
 use super::violation::Violation;
 use super::write::WriteBuffer;
+use crate::http::IncompleteBody;
 use crate::http::settings::{ClientTimeouts, ServerLimits};
 use crate::http::socket::ClientSocket;
 
@@ -427,11 +428,11 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
     }
 
     /// Reports the end of the request body, or its error, to the service. Also updates the state of the read side.
-    fn end_body(&mut self, end: Result<(), Http1BodyError>) {
+    fn end_body(&mut self, end: Result<(), IncompleteBody>) {
         match end {
             Ok(()) => {}
-            Err(Http1BodyError::Violation(_)) => self.state = ReadState::Invalid,
-            Err(Http1BodyError::Closed) => self.state = ReadState::Closed,
+            Err(IncompleteBody::Invalid(_)) => self.state = ReadState::Invalid,
+            Err(IncompleteBody::Disconnected) => self.state = ReadState::Closed,
         }
         self.waiting_since = None;
         if let Some(pending) = self.pending.take() {

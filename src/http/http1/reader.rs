@@ -16,11 +16,12 @@ use http::{Method, Request};
 use tokio::io::{AsyncRead, ReadBuf};
 use tokio_util::io::poll_read_buf;
 
-use super::body::{Http1Body, Http1BodyError, RequestBodySender};
+use super::body::{Http1Body, RequestBodySender};
 use super::decoder::{Decoded, Decoder};
 use super::encoder::RequestTraits;
 use super::head::{self, Framing, Head, HeadLimits, HeaderLine};
 use super::violation::Violation;
+use crate::http::IncompleteBody;
 
 /// Size of the buffer that all connections of a thread share for the first bytes of a request.
 const FIRST_READ: usize = 16 * 1024;
@@ -129,7 +130,7 @@ impl Reader {
         decoder: &mut Decoder,
         io: &mut IO,
         cx: &mut Context<'_>,
-    ) -> Poll<io::Result<Result<Option<Bytes>, Http1BodyError>>> {
+    ) -> Poll<io::Result<Result<Option<Bytes>, IncompleteBody>>> {
         let part = loop {
             match decoder.decode(&mut self.buffer) {
                 Ok(Decoded::Data(data)) => break Ok(Some(data)),
@@ -141,7 +142,7 @@ impl Reader {
                 }
                 Ok(Decoded::Incomplete) => {
                     if ready!(self.poll_fill(io, cx))? == 0 {
-                        break Err(Http1BodyError::Closed);
+                        break Err(IncompleteBody::Disconnected);
                     }
                 }
                 Err(violation) => break Err(violation.into()),

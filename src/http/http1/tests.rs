@@ -22,6 +22,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::*;
+use crate::http::IncompleteBody;
 use crate::http::connections::ConnectionPermit;
 use crate::http::service::{Received, Reply};
 use crate::http::settings::{ClientTimeouts, ServerLimits};
@@ -165,8 +166,10 @@ async fn respond(received: Received<Http1Body>) -> Response<Full<Bytes>> {
     }
     match request.into_body().collect().await {
         Ok(body) => response(StatusCode::OK, body.to_bytes()),
-        Err(Http1BodyError::Violation(violation)) => rejection(violation),
-        Err(error @ Http1BodyError::Closed) => response(StatusCode::BAD_REQUEST, error.to_string()),
+        Err(IncompleteBody::Invalid(violation)) => rejection(violation),
+        Err(error @ IncompleteBody::Disconnected) => {
+            response(StatusCode::BAD_REQUEST, error.to_string())
+        }
     }
 }
 

@@ -12,12 +12,12 @@ use h2::RecvStream;
 use http::Request;
 use http::header::{CONTENT_LENGTH, EXPECT};
 use http_body::SizeHint;
-use thiserror::Error;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::linger::Unread;
 use super::paused_bodies::{PausedBodies, PausedBody};
+use crate::http::IncompleteBody;
 use crate::http::http1::{BodyWait, Violation};
 use crate::http::settings::ClientTimeouts;
 
@@ -50,17 +50,6 @@ const NOT_DROPPED: &str = "only `drop` takes the stream";
 /// `100 Continue`.
 #[derive(Debug)]
 pub(super) struct FirstRead(Option<oneshot::Receiver<()>>);
-
-/// Why an HTTP/2 request body ended before it was complete.
-#[derive(Debug, Error)]
-pub enum Http2BodyError {
-    /// The client sent the body too slowly (`body_timeout` or `min_rate`).
-    #[error(transparent)]
-    Violation(#[from] Violation),
-    /// The client reset the stream, violated the HTTP/2 protocol or disconnected.
-    #[error(transparent)]
-    Stream(#[from] h2::Error),
-}
 
 /// Converts the stream of `request` to a body. [`Unread`] receives the stream if the service drops the body before its
 /// end.
@@ -120,7 +109,7 @@ impl FirstRead {
 
 impl Http2Body {
     /// Waits for the end of the stream if the request has `content-length: 0`. Otherwise returns immediately.
-    pub(super) async fn end_if_declared_empty(&mut self) -> Result<(), Http2BodyError> {
+    pub(super) async fn end_if_declared_empty(&mut self) -> Result<(), IncompleteBody> {
         if self.declared != Some(0) || self.is_end_stream() {
             return Ok(());
         }
@@ -134,7 +123,7 @@ impl Http2Body {
     pub(crate) fn poll_part(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Bytes, Http2BodyError>>> {
+    ) -> Poll<Option<Result<Bytes, IncompleteBody>>> {
         if let Some(first_read) = self.first_read.take() {
             // A send error means that the response has started, which drops the receiver. The error is ignored, because
             // `100 Continue` is then not needed.
@@ -151,7 +140,7 @@ impl Http2Body {
     fn poll_received(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Bytes, Http2BodyError>>> {
+    ) -> Poll<Option<Result<Bytes, IncompleteBody>>> {
         loop {
             let stream = self.stream.as_mut().expect(NOT_DROPPED);
             let Poll::Ready(part) = stream.poll_data(cx) else {
@@ -160,7 +149,10 @@ impl Http2Body {
             };
             let part = match part {
                 None => return Poll::Ready(self.last.take().map(Ok)),
-                Some(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
+                Some(Err(error)) => {
+                    tracing::debug!(%error, "cannot read request body from HTTP/2 stream");
+                    return Poll::Ready(Some(Err(IncompleteBody::Disconnected)));
+                }
                 Some(Ok(part)) => part,
             };
             if part.is_empty() {

@@ -8,18 +8,17 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use http_body_util::combinators::UnsyncBoxBody;
-use thiserror::Error;
 
 use super::BoxError;
+use super::error::RequestBodyError;
 use super::held::HeldParts;
 use super::read::{ReadBody, read_start};
 use crate::request::buffers::BufferCharge;
 use crate::request::log_fields::AccessLogNotes;
-use crate::respond::Problem;
 #[cfg(feature = "gateway")]
 use {
-    super::client_stream::{ClientStream, ClientStreamError},
-    crate::http::http1::Http1Body,
+    crate::http::IncompleteBody,
+    crate::http::http1::{Http1Body, Violation},
     crate::http::http2::Http2Body,
     crate::metrics::Metrics,
 };
@@ -35,14 +34,14 @@ pub(crate) struct RequestBody(RequestBodySource);
 enum RequestBodySource {
     Whole(Bytes),
     /// The stream is boxed, because most requests have no body and each stage moves the request.
-    Stream(Box<LimitedStream>),
+    Stream(Box<RequestStream>),
 }
 
 #[derive(Debug)]
-struct LimitedStream {
+struct RequestStream {
     /// Bytes that [`RequestBody::buffer`] has read from the start of the stream.
     buffered: HeldParts,
-    body: Transport,
+    source: StreamSource,
     /// Maximum length of the body, in bytes. A longer body ends with `TooLarge`.
     limit: u64,
     /// Number of bytes that the client is still allowed to send: `limit` minus the bytes received.
@@ -51,27 +50,15 @@ struct LimitedStream {
     notes: Option<Arc<AccessLogNotes>>,
 }
 
-/// Source of a streamed body: a client connection of the gateway, or the HTTP server of an embedding application.
+/// Where a streamed body comes from: a client connection of the gateway, with the metrics that count a body below
+/// `min_rate`, or the HTTP server of an embedding application.
 #[derive(Debug)]
-enum Transport {
+enum StreamSource {
     #[cfg(feature = "gateway")]
-    Client(ClientStream),
+    Http1(Http1Body, Arc<Metrics>),
+    #[cfg(feature = "gateway")]
+    Http2(Http2Body, Arc<Metrics>),
     Application(UnsyncBoxBody<Bytes, BoxError>),
-}
-
-/// Error that ends the body of a request before it is complete.
-#[derive(Debug, Error)]
-pub enum RequestBodyError {
-    /// The body is longer than the maximum, which is this number of bytes.
-    #[error("request body is larger than `max_body`, which is {0} bytes")]
-    TooLarge(u64),
-    /// The gateway cannot read the body from the client connection.
-    #[cfg(feature = "gateway")]
-    #[error(transparent)]
-    Client(ClientStreamError),
-    /// The HTTP server of the embedding application returned an error while it read the body.
-    #[error("cannot read the request body from the HTTP server of the application")]
-    Application(#[source] BoxError),
 }
 
 impl RequestBody {
@@ -87,10 +74,7 @@ impl RequestBody {
     pub(crate) fn http1(body: Http1Body, limit: u64, metrics: &Arc<Metrics>) -> Self {
         match body.into_complete() {
             Ok(bytes) => bytes.into(),
-            Err(body) => {
-                let body = ClientStream::http1(body, metrics);
-                Self::streaming(Transport::Client(body), limit)
-            }
+            Err(body) => Self::streaming(StreamSource::Http1(body, Arc::clone(metrics)), limit),
         }
     }
 
@@ -100,8 +84,7 @@ impl RequestBody {
         if body.is_end_stream() {
             Self::empty()
         } else {
-            let body = ClientStream::http2(body, metrics);
-            Self::streaming(Transport::Client(body), limit)
+            Self::streaming(StreamSource::Http2(body, Arc::clone(metrics)), limit)
         }
     }
 
@@ -121,13 +104,13 @@ impl RequestBody {
         B::Error: Into<BoxError>,
     {
         let body = body.map_err(Into::into).boxed_unsync();
-        Self::streaming(Transport::Application(body), u64::MAX)
+        Self::streaming(StreamSource::Application(body), u64::MAX)
     }
 
-    fn streaming(body: Transport, limit: u64) -> Self {
-        Self(RequestBodySource::Stream(Box::new(LimitedStream {
+    fn streaming(source: StreamSource, limit: u64) -> Self {
+        Self(RequestBodySource::Stream(Box::new(RequestStream {
             buffered: HeldParts::default(),
-            body,
+            source,
             limit,
             allowance: limit,
             notes: None,
@@ -179,12 +162,12 @@ impl From<Bytes> for RequestBody {
     }
 }
 
-impl LimitedStream {
+impl RequestStream {
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, RequestBodyError>>> {
         if let Some(part) = self.buffered.take() {
             return Poll::Ready(Some(Ok(part)));
         }
-        let data = match ready!(self.body.poll_data(cx)) {
+        let data = match ready!(self.source.poll_data(cx)) {
             Some(Ok(data)) => data,
             other => return Poll::Ready(other),
         };
@@ -199,22 +182,21 @@ impl LimitedStream {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.buffered.is_empty() && self.body.is_end_stream()
+        self.buffered.is_empty() && self.source.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.buffered.size_with(&self.body.size_hint())
+        self.buffered.size_with(&self.source.size_hint())
     }
 }
 
-impl Transport {
+impl StreamSource {
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, RequestBodyError>>> {
         let body = match self {
             #[cfg(feature = "gateway")]
-            Self::Client(body) => {
-                let data = ready!(body.poll_data(cx));
-                return Poll::Ready(data.map(|data| data.map_err(RequestBodyError::Client)));
-            }
+            Self::Http1(body, metrics) => return counted(body.poll_part(cx), metrics),
+            #[cfg(feature = "gateway")]
+            Self::Http2(body, metrics) => return counted(body.poll_part(cx), metrics),
             Self::Application(body) => body,
         };
         loop {
@@ -222,7 +204,8 @@ impl Transport {
             match frame.map(|frame| frame.map(Frame::into_data)) {
                 None => return Poll::Ready(None),
                 Some(Err(error)) => {
-                    return Poll::Ready(Some(Err(RequestBodyError::Application(error))));
+                    let error = RequestBodyError::Application(error.into());
+                    return Poll::Ready(Some(Err(error)));
                 }
                 Some(Ok(Ok(data))) => return Poll::Ready(Some(Ok(data))),
                 Some(Ok(Err(_trailers))) => {}
@@ -233,7 +216,9 @@ impl Transport {
     fn is_end_stream(&self) -> bool {
         match self {
             #[cfg(feature = "gateway")]
-            Self::Client(body) => body.is_end_stream(),
+            Self::Http1(body, _) => body.is_end_stream(),
+            #[cfg(feature = "gateway")]
+            Self::Http2(body, _) => body.is_end_stream(),
             Self::Application(body) => body.is_end_stream(),
         }
     }
@@ -241,10 +226,25 @@ impl Transport {
     fn size_hint(&self) -> SizeHint {
         match self {
             #[cfg(feature = "gateway")]
-            Self::Client(body) => body.size_hint(),
+            Self::Http1(body, _) => body.size_hint(),
+            #[cfg(feature = "gateway")]
+            Self::Http2(body, _) => body.size_hint(),
             Self::Application(body) => body.size_hint(),
         }
     }
+}
+
+/// Counts a body that is slower than `min_rate` or `body_timeout` allows.
+#[cfg(feature = "gateway")]
+fn counted(
+    part: Poll<Option<Result<Bytes, IncompleteBody>>>,
+    metrics: &Metrics,
+) -> Poll<Option<Result<Bytes, RequestBodyError>>> {
+    let part = ready!(part);
+    if let Some(Err(IncompleteBody::Invalid(Violation::BodyTooSlow))) = part {
+        metrics.slow_bodies.inc();
+    }
+    Poll::Ready(part.map(|part| part.map_err(RequestBodyError::Incomplete)))
 }
 
 impl Body for RequestBody {
@@ -277,31 +277,6 @@ impl Body for RequestBody {
         match &self.0 {
             RequestBodySource::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
             RequestBodySource::Stream(streaming) => streaming.size_hint(),
-        }
-    }
-}
-
-#[cfg(feature = "gateway")]
-impl RequestBodyError {
-    /// Returns the violation of HTTP, `body_timeout` or `min_rate` that the gateway reports to the client. Returns
-    /// `None` if the client has disconnected or the error has another cause.
-    pub fn violation(&self) -> Option<crate::http::http1::Violation> {
-        match self {
-            Self::Client(error) => error.violation(),
-            Self::Application(_) | Self::TooLarge(_) => None,
-        }
-    }
-}
-
-impl From<RequestBodyError> for Problem {
-    fn from(error: RequestBodyError) -> Self {
-        match error {
-            RequestBodyError::TooLarge(limit) => Self::payload_too_large(limit),
-            #[cfg(feature = "gateway")]
-            RequestBodyError::Client(error) => error.into(),
-            RequestBodyError::Application(_) => {
-                Self::bad_request("The server cannot read the request body. Send a complete body.")
-            }
         }
     }
 }

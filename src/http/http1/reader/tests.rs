@@ -63,8 +63,8 @@ async fn read_body(
         match part.unwrap() {
             Ok(Some(data)) => all.extend_from_slice(&data),
             Ok(None) => return (all, Ok(())),
-            Err(Http1BodyError::Violation(violation)) => return (all, Err(Some(violation))),
-            Err(Http1BodyError::Closed) => return (all, Err(None)),
+            Err(IncompleteBody::Invalid(violation)) => return (all, Err(Some(violation))),
+            Err(IncompleteBody::Disconnected) => return (all, Err(None)),
         }
     }
 }

@@ -18,8 +18,8 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
-use super::super::body::Http1BodyError;
 use super::*;
+use crate::http::IncompleteBody;
 
 type ServiceFuture<B> = Pin<Box<dyn Future<Output = Response<B>> + Send>>;
 
@@ -253,7 +253,7 @@ async fn a_connection_that_stops_during_a_response_serves_one_more_request() {
             if let Some(ended) = ended {
                 let _ = ended.await;
             }
-            Ok::<_, Http1BodyError>(Frame::data(Bytes::from_static(b"end")))
+            Ok::<_, IncompleteBody>(Frame::data(Bytes::from_static(b"end")))
         });
         Box::pin(async { Response::new(BoxBody::new(StreamBody::new(Box::pin(body)))) })
     });

@@ -65,8 +65,8 @@ async fn read_here(stream: &[u8]) -> (Vec<Bytes>, Option<Violation>) {
                 Received::Invalid { violation, .. } => Err(Some(violation)),
                 Received::Request(request) => match request.into_body().collect().await {
                     Ok(body) => Ok(body.to_bytes()),
-                    Err(Http1BodyError::Violation(violation)) => Err(Some(violation)),
-                    Err(Http1BodyError::Closed) => Err(None),
+                    Err(IncompleteBody::Invalid(violation)) => Err(Some(violation)),
+                    Err(IncompleteBody::Disconnected) => Err(None),
                 },
             };
             events.send(event).expect("the test waits for it");

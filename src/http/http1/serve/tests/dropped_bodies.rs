@@ -97,7 +97,7 @@ fn read_modes() -> impl Strategy<Value = ReadMode> {
 async fn respond(
     reading: ReadMode,
     request: Request<Http1Body>,
-) -> Response<BoxBody<Bytes, Http1BodyError>> {
+) -> Response<BoxBody<Bytes, IncompleteBody>> {
     let mut body = request.into_body();
     match reading {
         ReadMode::WhileResponding => Response::new(body.boxed()),
