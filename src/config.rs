@@ -58,7 +58,7 @@ use crate::scenario::{CountBy, Scenario};
 use crate::store::StoreCapacity;
 use crate::store::redis::settings::{Password, RedisSettings};
 use crate::throttle::Limit;
-use crate::upstream::{Timeouts, Upstream, UpstreamId};
+use crate::upstream::{Timeouts, Upstream};
 
 pub use overrides::Overrides;
 pub use problem::{ConfigErrors, ConfigProblem, Severity};
@@ -88,7 +88,6 @@ pub struct Policy {
     pub(crate) respond: RespondSettings,
     /// `[log]`: format of log lines, and whether requests are written to the access log.
     pub(crate) log: LogSettings,
-    /// Upstreams. An [`UpstreamId`] is an index into this list.
     pub(crate) upstreams: Vec<Arc<Upstream>>,
     /// Rate limits. A [`LimitId`](crate::throttle::LimitId) is an index into this list.
     pub(crate) limits: Vec<Arc<Limit>>,
@@ -156,9 +155,9 @@ impl Policy {
 }
 
 /// Upstream of a route.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct RouteUpstream {
-    pub(crate) id: UpstreamId,
+    pub(crate) upstream: Arc<Upstream>,
     /// Timeouts of requests to the upstream: those of the upstream, or those that the route sets instead.
     pub(crate) timeouts: Timeouts,
 }

@@ -5,7 +5,6 @@ use std::net::{IpAddr, TcpListener};
 
 use http::HeaderMap;
 
-use crate::admin::listener::AdminSources;
 use crate::clock::Clock;
 use crate::config::Policy;
 use crate::idempotency::{IdempotencyKey, RecordId, Scope};
@@ -65,6 +64,5 @@ pub fn start_admin(shared: &Shared, gateway: Stop) -> io::Result<Option<Admin>> 
         return Ok(None);
     };
     let socket = TcpListener::bind(settings.listen)?;
-    let sources = AdminSources::of(shared, gateway);
-    Admin::start(socket, settings, sources).map(Some)
+    Admin::start(socket, settings, shared, gateway).map(Some)
 }

@@ -98,6 +98,21 @@ impl Metrics {
         }
     }
 
+    pub(crate) fn route(&self, name: &str) -> &Arc<RouteMetrics> {
+        let found = self.routes.iter().find(|route| *route.name == *name);
+        found.expect("every route of the configuration has counters")
+    }
+
+    pub(crate) fn limit(&self, name: &str) -> &Arc<LimitMetrics> {
+        let found = self.limits.iter().find(|limit| *limit.name == *name);
+        found.expect("every limit of the configuration has counters")
+    }
+
+    pub(crate) fn upstream(&self, name: &str) -> &Arc<UpstreamMetrics> {
+        let found = self.upstreams.iter().find(|it| *it.name == *name);
+        found.expect("every upstream of the configuration has counters")
+    }
+
     /// Returns the counters of all routes, and at the end the counters of requests that match no route.
     pub(crate) fn all_routes(&self) -> impl Iterator<Item = &Arc<RouteMetrics>> {
         self.routes.iter().chain([&self.unrouted])

@@ -142,11 +142,11 @@ impl Shared {
             tunnels: Arc::new(Tunnels::new(policy.server.tunnels)),
             scenarios: Scenarios::new(&policy.scenarios, &clock),
             upstream_states: (policy.upstreams.iter())
-                .enumerate()
-                .map(|(index, upstream)| {
-                    let routes = policy.routes.iter().filter_map(|route| route.upstream);
-                    let routes = routes.filter(|upstream| upstream.id.0 == index);
-                    let first_byte = routes.map(|upstream| upstream.timeouts.first_byte).max();
+                .map(|upstream| {
+                    let routes = policy.routes.iter();
+                    let routes = routes.filter_map(|route| route.upstream.as_ref());
+                    let routes = routes.filter(|it| Arc::ptr_eq(&it.upstream, upstream));
+                    let first_byte = routes.map(|it| it.timeouts.first_byte).max();
                     Arc::new(UpstreamState::new(
                         upstream,
                         first_byte.unwrap_or(upstream.timeouts.first_byte),

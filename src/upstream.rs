@@ -66,15 +66,9 @@ use std::time::Duration;
 use http::HeaderValue;
 use http::uri::Authority;
 
-/// Index of an upstream in the list of all configured upstreams.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct UpstreamId(pub usize);
-
 /// Settings of one `[upstream.NAME]` section of the configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct Upstream {
-    /// Index of the upstream in the list of all configured upstreams.
-    pub id: UpstreamId,
     /// The `NAME` of the configuration section. Logs and metrics contain this name.
     pub name: Arc<str>,
     /// The servers that share the load. The list is never empty.

@@ -46,25 +46,8 @@ pub struct Admin {
     done: CancellationToken,
 }
 
-/// Parts of a gateway that the admin API reads and changes.
-#[derive(Debug)]
-pub(crate) struct AdminSources {
-    pub registry: Registry,
-    /// Connections of the admin listener.
-    pub connections: Arc<Connections>,
-    /// Handle of the gateway. `/readyz` uses it to check whether the gateway drains.
-    pub gateway: Stop,
-    pub records: RecordStore,
-    /// Source of the secret with which the ids of idempotency records are computed from idempotency keys.
-    pub hash_keys: HashKeySource,
-    pub upstream_states: Arc<[Arc<UpstreamState>]>,
-    pub scenarios: Scenarios,
-    /// How the gateway identifies clients.
-    pub trust: Trust,
-    pub clock: Clock,
-}
-
-/// State that all request handlers of the admin listener share.
+/// Parts of a gateway that the request handlers read and change. It does not hold all of `Shared`, because a store ends
+/// its work when the last `Shared` is dropped, and the thread of the listener can outlive the gateway.
 pub(super) struct AdminState {
     registry: Registry,
     gateway: Stop,
@@ -77,38 +60,30 @@ pub(super) struct AdminState {
     auth: Auth,
 }
 
-impl AdminSources {
-    /// Collects the parts of a gateway from its shared state. `gateway` is the handle that stops this gateway.
-    pub(crate) fn of(shared: &Shared, gateway: Stop) -> Self {
-        let trust = &shared.policy.trust;
+impl Admin {
+    /// Starts a thread that serves the admin API of a gateway on `socket`. Returns an error if the runtime or the thread
+    /// cannot be created.
+    pub(crate) fn start(
+        socket: TcpListener,
+        settings: &AdminSettings,
+        shared: &Shared,
+        gateway: Stop,
+    ) -> io::Result<Self> {
+        socket.set_nonblocking(true)?;
+        let address = socket.local_addr()?;
         let (max, per_client) = (serve::MAX_CONNECTIONS, serve::MAX_CONNECTIONS_PER_CLIENT);
         let connections = Connections::new(max, per_client);
-        Self {
+        let admin = Arc::new(AdminState {
             registry: metrics::registry(shared, Arc::clone(&connections)),
-            connections,
             gateway,
             records: shared.records.clone(),
             hash_keys: shared.hash_keys.clone(),
             upstream_states: Arc::clone(&shared.upstream_states),
             scenarios: shared.scenarios.clone(),
-            trust: trust.clone(),
+            trust: shared.policy.trust.clone(),
             clock: shared.clock.clone(),
-        }
-    }
-}
-
-impl Admin {
-    /// Starts a thread that serves the admin API on `socket`. Returns an error if the runtime or the thread cannot be
-    /// created.
-    pub(crate) fn start(
-        socket: TcpListener,
-        settings: &AdminSettings,
-        sources: AdminSources,
-    ) -> io::Result<Self> {
-        socket.set_nonblocking(true)?;
-        let address = socket.local_addr()?;
-        let (connections, trust) = (Arc::clone(&sources.connections), sources.trust.clone());
-        let admin = Arc::new(AdminState::new(settings, sources));
+            auth: Auth::new(settings),
+        });
         let done = CancellationToken::new();
         let stopped = done.clone();
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -120,7 +95,7 @@ impl Admin {
                 runtime.block_on(async move {
                     match tokio::net::TcpListener::from_std(socket) {
                         Ok(listener) => {
-                            serve::serve(listener, router(admin), connections, &trust, stopped).await;
+                            serve::serve(listener, router(Arc::clone(&admin)), connections, &admin.trust, stopped).await;
                         }
                         Err(error) => tracing::error!(
                             %address,
@@ -272,20 +247,4 @@ fn timed_out() -> AdminProblem {
         "The idempotency store did not respond within {REQUEST_TIMEOUT:?}. The operation can still succeed."
     );
     AdminProblem::plain(StatusCode::GATEWAY_TIMEOUT, detail)
-}
-
-impl AdminState {
-    fn new(settings: &AdminSettings, sources: AdminSources) -> Self {
-        Self {
-            registry: sources.registry,
-            gateway: sources.gateway,
-            records: sources.records,
-            hash_keys: sources.hash_keys,
-            upstream_states: sources.upstream_states,
-            scenarios: sources.scenarios,
-            trust: sources.trust,
-            clock: sources.clock,
-            auth: Auth::new(settings),
-        }
-    }
 }

@@ -144,8 +144,8 @@ pub(crate) fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -
             }
         }
     }
-    let upstream = route.and_then(|route| route.upstream);
-    let upstream = upstream.map(|it| &policy.upstreams[it.id.0]);
+    let upstream = route.and_then(|route| route.upstream.as_ref());
+    let upstream = upstream.map(|it| &it.upstream);
     if let Some(route) = route {
         line("route", route.name.to_string());
         for (name, text) in destination(route, upstream) {

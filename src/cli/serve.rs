@@ -12,7 +12,7 @@ use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::config_file::ConfigFile;
-use crate::admin::listener::{Admin, AdminSources};
+use crate::admin::listener::Admin;
 use crate::clock::Clock;
 use crate::config::{
     self, ConfigProblem, Environment, Loaded, LogFormat, LogSettings, Overrides, Policy,
@@ -128,8 +128,7 @@ impl RunningGateway {
         let admin = match bound {
             None => None,
             Some((socket, settings)) => {
-                let sources = AdminSources::of(&shared, gateway.stopper());
-                Some(Admin::start(socket, settings, sources)?)
+                Some(Admin::start(socket, settings, &shared, gateway.stopper())?)
             }
         };
         watch_signals(on_hangup, gateway.stopper()).context("cannot listen for signals")?;

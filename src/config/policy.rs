@@ -45,7 +45,7 @@ pub(super) fn resolve(file: &File, purpose: Purpose, findings: &mut Findings) ->
         scenarios: &scenarios,
     };
     let mut routes = routes::resolve(file, purpose, known, max_bytes, buffers, findings);
-    store::resolve_lease(&mut store, file, &upstreams, &routes, findings);
+    store::resolve_lease(&mut store, file, &routes, findings);
     if purpose.reads_files() {
         files::check_certificates(file, &upstreams, &store.backend, findings);
     }

@@ -1,5 +1,6 @@
 //! Compiled rule of a route: the settings that each stage needs, prepared when the configuration is loaded.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Shared;
@@ -55,20 +56,20 @@ pub(super) fn compile(
     let targets = shared
         .upstream_states
         .iter()
-        .zip(&metrics.upstreams)
-        .map(|(state, counters)| {
-            let target = Target::new(state, worker, Arc::clone(counters), clock)?;
-            Ok(Arc::new(target))
+        .map(|state| {
+            let name = &*state.upstream.name;
+            let counters = Arc::clone(metrics.upstream(name));
+            let target = Target::new(state, worker, counters, clock)?;
+            Ok((name, Arc::new(target)))
         })
-        .collect::<Result<Vec<_>, ConnectorError>>()?;
+        .collect::<Result<BTreeMap<_, _>, ConnectorError>>()?;
     let forwarder = Arc::new(Forwarder::new(
         policy.headers.clone(),
         Arc::clone(buffers),
         Arc::clone(&shared.tunnels),
     ));
-    let mut counters = metrics.routes.iter();
     Ok(policy.routes.map(|route| {
-        let counters = counters.next().expect("every route has counters");
+        let counters = metrics.route(&route.name);
         let dialect = policy.respond.rate_limit;
         let limits = &route.limits;
         Arc::new(RouteRule {
@@ -89,9 +90,8 @@ pub(super) fn compile(
                 .map(|rule| Arc::new(RouteKeys::new(rule.clone(), Arc::clone(counters)))),
             request_buffer: route.request_buffer,
             forwarder: Arc::clone(&forwarder),
-            target: route
-                .upstream
-                .map(|upstream| RouteTarget::new(&targets[upstream.id.0], upstream.timeouts)),
+            target: (route.upstream.as_ref())
+                .map(|it| RouteTarget::new(&targets[&*it.upstream.name], it.timeouts)),
             scenario: route
                 .scenario
                 .as_ref()

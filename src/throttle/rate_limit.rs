@@ -12,13 +12,13 @@
 mod upstream;
 
 use std::cmp::Reverse;
-use std::sync::Arc;
 
 use bytes::{BufMut, Bytes, BytesMut};
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 use self::upstream::RateLimitField;
-use super::{BucketReading, ChargeOutcome, Decision, Limit, Quota};
+use super::stage::RouteLimit;
+use super::{BucketReading, ChargeOutcome, Decision, Quota};
 use crate::clock::Clock;
 use crate::respond::Dialect;
 use crate::respond::retry_after::whole_seconds;
@@ -39,7 +39,7 @@ const X: [HeaderName; 3] = [
 ];
 
 /// Returns the value of `RateLimit-Policy` for these enforced rate limits, such as `"device";q=4;w=4`.
-pub(super) fn policy(limits: &[Arc<Limit>]) -> HeaderValue {
+pub(super) fn policy(limits: &[RouteLimit]) -> HeaderValue {
     let mut line = BytesMut::new();
     put_policies(&mut line, limits, |index| &limits[index].name);
     value(line.freeze())
@@ -50,7 +50,7 @@ pub(super) fn policy(limits: &[Arc<Limit>]) -> HeaderValue {
 pub(super) fn write(
     headers: &mut HeaderMap,
     dialect: Dialect,
-    limits: &[Arc<Limit>],
+    limits: &[RouteLimit],
     policy: &HeaderValue,
     decision: &Decision,
     clock: &Clock,
@@ -65,7 +65,7 @@ pub(super) fn write(
 
 fn write_members(
     headers: &mut HeaderMap,
-    limits: &[Arc<Limit>],
+    limits: &[RouteLimit],
     policy: &HeaderValue,
     decision: &Decision,
 ) {
@@ -90,7 +90,7 @@ fn write_members(
 fn write_tightest(
     headers: &mut HeaderMap,
     names: &[HeaderName; 3],
-    limits: &[Arc<Limit>],
+    limits: &[RouteLimit],
     decision: &Decision,
     clock: &Clock,
 ) {
@@ -137,7 +137,7 @@ fn take_all_but_last(headers: &mut HeaderMap, name: &HeaderName) -> Vec<HeaderVa
 }
 
 /// Appends the members of `RateLimit-Policy` to `line`, in the order of the route's limits.
-fn put_policies<'a>(line: &mut BytesMut, limits: &[Arc<Limit>], name: impl Fn(usize) -> &'a str) {
+fn put_policies<'a>(line: &mut BytesMut, limits: &[RouteLimit], name: impl Fn(usize) -> &'a str) {
     for (index, limit) in limits.iter().enumerate() {
         begin_member(line, name(index));
         put(line, "q", limit.quota.capacity().get());

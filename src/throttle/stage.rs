@@ -6,6 +6,7 @@
 //! futures would enlarge the future of every request.
 
 use std::num::NonZeroU32;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,17 +36,22 @@ pub(crate) struct Throttle<S> {
 /// Rate limits of a route, prepared for one worker.
 #[derive(Debug)]
 pub(crate) struct RouteLimits {
-    enforced: Vec<Arc<Limit>>,
-    shadow: Vec<Arc<Limit>>,
+    enforced: Vec<RouteLimit>,
+    shadow: Vec<RouteLimit>,
     cost: NonZeroU32,
     dialect: Dialect,
     /// Value of `RateLimit-Policy` for the enforced limits. It is the same in all responses, unless the upstream sends
     /// its own `RateLimit-Policy`.
     policy: HeaderValue,
     metrics: Arc<RouteMetrics>,
-    /// Metrics of the enforced limits, followed by the metrics of the limits in shadow mode.
-    limit_metrics: Vec<Arc<LimitMetrics>>,
     clock: Clock,
+}
+
+/// A limit with the counters of one worker.
+#[derive(Debug)]
+pub(super) struct RouteLimit {
+    pub(super) limit: Arc<Limit>,
+    pub(super) metrics: Arc<LimitMetrics>,
 }
 
 /// Result of the throttle stage for an admitted request, from which the `RateLimit` headers of its response are
@@ -59,6 +65,14 @@ pub(crate) struct Admission {
 
 /// Charges of a request to its rate limits, in the order of the route's limits.
 type Charges<'a> = SmallVec<[Charge<'a>; USUAL_LIMITS]>;
+
+impl Deref for RouteLimit {
+    type Target = Limit;
+
+    fn deref(&self) -> &Limit {
+        &self.limit
+    }
+}
 
 impl RouteLimits {
     /// Prepares the rate limits of a route. A request takes `cost` tokens from each limit. `route` contains the metrics
@@ -75,13 +89,11 @@ impl RouteLimits {
         // each request, which slows them down.
         let (enforced, shadow): (Vec<_>, Vec<_>) = limits
             .iter()
-            .map(|limit| Arc::new(Limit::clone(limit)))
+            .map(|limit| RouteLimit {
+                limit: Arc::new(Limit::clone(limit)),
+                metrics: Arc::clone(metrics.limit(&limit.name)),
+            })
             .partition(|limit| limit.mode == Mode::Enforce);
-        let limit_metrics = enforced
-            .iter()
-            .chain(&shadow)
-            .map(|limit| Arc::clone(&metrics.limits[usize::from(limit.id.0)]))
-            .collect();
         Self {
             policy: rate_limit::policy(&enforced),
             enforced,
@@ -89,7 +101,6 @@ impl RouteLimits {
             cost,
             dialect,
             metrics: Arc::clone(route),
-            limit_metrics,
             clock,
         }
     }
@@ -124,9 +135,7 @@ impl RouteLimits {
         ctx: &RequestContext,
     ) -> Result<(Admission, Duration), Problem> {
         for index in charged.exceeded {
-            self.limit_metrics[self.enforced.len() + index]
-                .shadow_refused
-                .inc();
+            self.shadow[index].metrics.shadow_refused.inc();
         }
         if self.enforced.is_empty() {
             return Ok((Admission::default(), Duration::ZERO));
@@ -142,8 +151,8 @@ impl RouteLimits {
                 Ok((Admission { decision }, delay))
             }
             ChargeOutcome::Rejected { wait, by } => {
-                self.limit_metrics[by].refused.inc();
                 let limit = &self.enforced[by];
+                limit.metrics.refused.inc();
                 ctx.note(|fields| fields.rejected_by = Some((Arc::clone(&limit.name), wait)));
                 let mut problem = rate_limited(limit, wait);
                 if self.enforced.len() > 1 {

@@ -197,8 +197,7 @@ mod tests {
 
     use super::super::breaker::ServerFailure;
     use super::super::{
-        BreakerSettings, HostHeader, Server, Timeouts, Upstream, UpstreamId,
-        shared_state::UpstreamState,
+        BreakerSettings, HostHeader, Server, Timeouts, Upstream, shared_state::UpstreamState,
     };
     use super::*;
 
@@ -212,7 +211,6 @@ mod tests {
             weight: NonZeroU32::new(weight).unwrap(),
         });
         let upstream = Upstream {
-            id: UpstreamId(0),
             name: "api".into(),
             servers: servers.collect(),
             host: HostHeader::Preserve,

@@ -23,7 +23,7 @@ use crate::request::methods::KnownMethods;
 use crate::request::route::{AmbiguousPaths, Matcher, PathMode, RouteMatch, find_shadowed};
 use crate::scenario::Scenario;
 use crate::throttle::{KeyPart, Limit, Mode};
-use crate::upstream::{Timeouts, Upstream, UpstreamId};
+use crate::upstream::{Timeouts, Upstream};
 
 /// What routes can name.
 #[derive(Clone, Copy)]
@@ -237,9 +237,9 @@ impl<'a> Resolver<'a> {
         };
         let policy = RoutePolicy {
             name,
-            upstream: upstream.map(|id| RouteUpstream {
-                id,
-                timeouts: self.timeouts(route, id),
+            upstream: upstream.map(|upstream| RouteUpstream {
+                timeouts: self.timeouts(route, &upstream),
+                upstream,
             }),
             scenario,
             limits,
@@ -271,8 +271,7 @@ impl<'a> Resolver<'a> {
     }
 
     /// Returns the timeouts of the upstream, with those that the route replaces.
-    fn timeouts(&mut self, route: &RouteSection, upstream: UpstreamId) -> Timeouts {
-        let upstream = &self.upstreams[upstream.0];
+    fn timeouts(&mut self, route: &RouteSection, upstream: &Upstream) -> Timeouts {
         let inherited = upstream.timeouts;
         if let Some(Located { span, value }) = &route.first_byte_timeout {
             let deadline = upstream.retry.and_then(|retry| retry.deadline());
@@ -313,12 +312,12 @@ impl<'a> Resolver<'a> {
             .collect()
     }
 
-    fn upstream(&mut self, route: &'a RouteSection, header: &Span) -> Option<UpstreamId> {
+    fn upstream(&mut self, route: &'a RouteSection, header: &Span) -> Option<Arc<Upstream>> {
         let Some(Located { span, value }) = &route.upstream else {
             return self.only_upstream(header);
         };
-        let mut names = self.upstreams.iter().map(|upstream| &*upstream.name);
-        let Some(at) = names.position(|known| known == value) else {
+        let mut upstreams = self.upstreams.iter();
+        let Some(found) = upstreams.find(|known| *known.name == **value) else {
             let names = self.upstreams.iter().map(|upstream| &*upstream.name);
             self.findings.missing(
                 &format!("upstream.{value}"),
@@ -329,14 +328,14 @@ impl<'a> Resolver<'a> {
             return None;
         };
         self.used_upstreams.insert(value);
-        Some(UpstreamId(at))
+        Some(Arc::clone(found))
     }
 
-    fn only_upstream(&mut self, header: &Span) -> Option<UpstreamId> {
+    fn only_upstream(&mut self, header: &Span) -> Option<Arc<Upstream>> {
         match self.upstreams {
             [only] => {
                 self.used_upstreams.insert(&only.name);
-                Some(UpstreamId(0))
+                Some(Arc::clone(only))
             }
             [] => {
                 self.findings.missing(

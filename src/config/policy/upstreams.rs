@@ -18,28 +18,20 @@ use super::super::located::{Located, Named, Setting};
 use super::super::problem::Findings;
 use super::super::scalar::{Label, ServerUrl, display_duration};
 use super::super::source::Span;
-use crate::upstream::{ConcurrencySettings, Server, Timeouts, Upstream, UpstreamId};
+use crate::upstream::{ConcurrencySettings, Server, Timeouts, Upstream};
 
-/// Converts the sections to upstreams, sorted by name. The index of an upstream in the list is its id.
+/// Converts the sections to upstreams, sorted by name.
 pub(super) fn resolve(
     sections: &Named<Label, UpstreamSection>,
     findings: &mut Findings,
 ) -> Vec<Arc<Upstream>> {
-    let numbered = sections.entries.iter().enumerate();
-    numbered
-        .map(|(id, (name, section))| {
-            let upstream = upstream(UpstreamId(id), &name.value, &section.value, findings);
-            Arc::new(upstream)
-        })
+    let sections = sections.entries.iter();
+    sections
+        .map(|(name, section)| Arc::new(upstream(&name.value, &section.value, findings)))
         .collect()
 }
 
-fn upstream(
-    id: UpstreamId,
-    name: &str,
-    section: &UpstreamSection,
-    findings: &mut Findings,
-) -> Upstream {
+fn upstream(name: &str, section: &UpstreamSection, findings: &mut Findings) -> Upstream {
     let servers = section.servers.as_deref().unwrap_or_default();
     check_duplicates(servers, findings);
     if let Some(Located { span, .. }) = &section.ca_file
@@ -65,7 +57,6 @@ fn upstream(
         warn_about_first_byte_timeout(first_byte.0, span, deadline, findings);
     }
     Upstream {
-        id,
         name: name.into(),
         servers: servers
             .iter()

@@ -1,18 +1,27 @@
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
 use smallvec::smallvec;
 
 use super::*;
+use crate::metrics::LimitMetrics;
 use crate::respond::is_rate_limit_field;
-use crate::throttle::{Exceed, KeyPart, LimitId, Mode, OnStoreError, RetryAfterForm};
+use crate::throttle::{Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError, RetryAfterForm};
 
 const ADMITTED: ChargeOutcome = ChargeOutcome::Admitted {
     delay: Duration::ZERO,
 };
 
-fn limit(name: &str, count: u32, period: Duration, burst: u32) -> Arc<Limit> {
-    Arc::new(Limit {
+pub(super) fn route_limit(limit: Limit) -> RouteLimit {
+    RouteLimit {
+        metrics: LimitMetrics::new(&limit.name),
+        limit: Arc::new(limit),
+    }
+}
+
+fn limit(name: &str, count: u32, period: Duration, burst: u32) -> RouteLimit {
+    route_limit(Limit {
         id: LimitId(0),
         name: name.into(),
         quota: Quota::new(NonZeroU32::new(count).unwrap(), period, burst).unwrap(),
@@ -25,7 +34,7 @@ fn limit(name: &str, count: u32, period: Duration, burst: u32) -> Arc<Limit> {
 }
 
 /// Returns two limits: one request per second with burst 3, and 100 requests per hour.
-fn device_and_hourly() -> [Arc<Limit>; 2] {
+fn device_and_hourly() -> [RouteLimit; 2] {
     [
         limit("device", 1, Duration::from_secs(1), 3),
         limit("hourly", 100, Duration::from_hours(1), 99),
@@ -49,7 +58,7 @@ fn rejecting(remaining: u32, millis: u64) -> BucketReading {
 }
 
 /// Returns the headers that the gateway writes, as sorted lines `name: value`.
-fn written(dialect: Dialect, limits: &[Arc<Limit>], decision: &Decision) -> Vec<String> {
+fn written(dialect: Dialect, limits: &[RouteLimit], decision: &Decision) -> Vec<String> {
     let mut headers = HeaderMap::new();
     let clock = Clock::real();
     write(

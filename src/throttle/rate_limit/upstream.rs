@@ -13,7 +13,6 @@
 use std::borrow::Cow;
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 
 use bytes::BytesMut;
@@ -25,8 +24,8 @@ use sfv::visitor::{
 use smallvec::SmallVec;
 use thiserror::Error;
 
-use super::super::Limit;
 use super::super::decision::USUAL_LIMITS;
+use super::super::stage::RouteLimit;
 use crate::clock::Clock;
 
 /// Prefix that the gateway adds to the name of its rate limit if the upstream uses the same name.
@@ -56,13 +55,13 @@ struct MemberWithoutName;
 
 /// Visitor of a list. It collects each member name that ends with the name of a rate limit of the gateway.
 struct NameCollector<'a> {
-    limits: &'a [Arc<Limit>],
+    limits: &'a [RouteLimit],
     found: &'a mut BTreeSet<String>,
 }
 
 impl RateLimitField {
     /// Parses and joins the lines of a header that the upstream sent. Returns an empty field if a line does not parse.
-    pub(super) fn parse(lines: &[HeaderValue], limits: &[Arc<Limit>]) -> Self {
+    pub(super) fn parse(lines: &[HeaderValue], limits: &[RouteLimit]) -> Self {
         let mut field = Self::default();
         for line in lines.iter().filter(|line| !is_blank(line)) {
             let names = NameCollector {
@@ -131,7 +130,7 @@ impl<'de> ItemVisitor<'de> for &mut NameCollector<'_> {
 /// upstream sent, and from the names of the other limits. A name that is already used gets [`PREFIX`]. It gets the
 /// prefix several times if the upstream is a gateway that prefixed its own names.
 pub(super) fn distinct_names<'a>(
-    limits: &'a [Arc<Limit>],
+    limits: &'a [RouteLimit],
     fields: &[&RateLimitField; 2],
 ) -> SmallVec<[Cow<'a, str>; USUAL_LIMITS]> {
     let mut names = SmallVec::<[Cow<'a, str>; USUAL_LIMITS]>::new();

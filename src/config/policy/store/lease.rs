@@ -1,7 +1,6 @@
 //! `lease` of `[store]`: how long an idempotency key stays claimed in Redis after the gateway of the request has
 //! crashed. The lease must be longer than the longest possible execution of a request.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::super::super::RoutePolicy;
@@ -21,7 +20,6 @@ pub(super) const MARGIN: Duration = Duration::from_secs(30);
 pub(in super::super) fn resolve_lease(
     store: &mut StoreSettings,
     file: &File,
-    upstreams: &[Arc<Upstream>],
     routes: &[(RouteMatch, RoutePolicy)],
     findings: &mut Findings,
 ) {
@@ -45,8 +43,7 @@ pub(in super::super) fn resolve_lease(
     let keyed = routes.filter(|(route, _)| route.idempotency.is_some());
     let slowest = keyed
         .filter_map(|(route, section)| {
-            let RouteUpstream { id, timeouts } = route.upstream.as_ref()?;
-            let upstream = &upstreams[id.0];
+            let RouteUpstream { upstream, timeouts } = route.upstream.as_ref()?;
             Some((upstream, section, longest_execution(upstream, timeouts)))
         })
         .max_by_key(|(_, _, (longest, _))| *longest);
@@ -91,8 +88,11 @@ pub(in super::super) fn resolve_lease(
     } = &section.value;
     if first_byte_timeout.is_some() || timeout.is_some() {
         findings.note(&section.span, reason);
-    } else if let Some((upstream, _)) = file.upstream.entries.iter().nth(slowest.id.0) {
-        findings.note(&upstream.span, reason);
+    } else {
+        let mut sections = file.upstream.entries.keys();
+        if let Some(section) = sections.find(|section| *section.value == *slowest.name) {
+            findings.note(&section.span, reason);
+        }
     }
 }
 

@@ -7,16 +7,18 @@ use smallvec::smallvec;
 use super::super::{RATE_LIMIT, RATE_LIMIT_POLICY, policy, write};
 use super::*;
 use crate::respond::Dialect;
+use crate::throttle::Limit;
+use crate::throttle::rate_limit::tests::route_limit;
 use crate::throttle::{BucketReading, ChargeOutcome, Decision, Quota};
 
-fn limits(names: &[&str]) -> Vec<Arc<Limit>> {
+fn limits(names: &[&str]) -> Vec<RouteLimit> {
     let quota = Quota::new(NonZeroU32::MIN, Duration::from_secs(1), 3).unwrap();
-    let limit = |name: &&str| Arc::new(Limit::per_client(name, quota));
+    let limit = |name: &&str| route_limit(Limit::per_client(name, quota));
     names.iter().map(limit).collect()
 }
 
 /// Returns `RateLimit-Policy` and `RateLimit` after the gateway has merged the members of `limits` into them.
-fn merge(limits: &[Arc<Limit>], policies: &[String], states: &[String]) -> [String; 2] {
+fn merge(limits: &[RouteLimit], policies: &[String], states: &[String]) -> [String; 2] {
     let mut headers = HeaderMap::new();
     for (name, lines) in [(RATE_LIMIT_POLICY, policies), (RATE_LIMIT, states)] {
         for line in lines {
