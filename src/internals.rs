@@ -8,7 +8,7 @@ use http::HeaderMap;
 use crate::clock::Clock;
 use crate::config::Policy;
 use crate::idempotency::{IdempotencyKey, RecordId, Scope};
-use crate::pipeline::Shared;
+use crate::pipeline::GatewayState;
 use crate::server::Stop;
 
 pub use crate::admin::listener::Admin;
@@ -29,13 +29,13 @@ pub fn routes(policy: &Policy) -> Matcher<()> {
 }
 
 /// Returns the store of idempotency records of a gateway.
-pub fn records(shared: &Shared) -> &RecordStore {
+pub fn records(shared: &GatewayState) -> &RecordStore {
     &shared.records
 }
 
 /// Returns the id of the idempotency record of `key`, for a client that has the IP address `address` and sends no
 /// credentials. Panics if `key` is not a valid idempotency key.
-pub fn record_id(shared: &Shared, key: &str, address: IpAddr) -> RecordId {
+pub fn record_id(shared: &GatewayState, key: &str, address: IpAddr) -> RecordId {
     let key = IdempotencyKey::parse(key.as_bytes()).expect("the key is valid");
     let secret = &shared.hash_keys.keys().secret;
     let client = ClientId::of(address, 64);
@@ -43,23 +43,23 @@ pub fn record_id(shared: &Shared, key: &str, address: IpAddr) -> RecordId {
 }
 
 /// Returns the clock that all workers of the gateway use.
-pub fn clock(shared: &Shared) -> &Clock {
+pub fn clock(shared: &GatewayState) -> &Clock {
     &shared.clock
 }
 
 /// Returns the number of bytes of request and response bodies that are buffered in memory.
-pub fn buffered_bytes(shared: &Shared) -> usize {
+pub fn buffered_bytes(shared: &GatewayState) -> usize {
     shared.buffers.in_use()
 }
 
 /// Returns the number of responses whose last byte was not written to the client's socket, over all workers.
-pub fn truncated_responses(shared: &Shared) -> u64 {
+pub fn truncated_responses(shared: &GatewayState) -> u64 {
     let workers = shared.metrics.iter();
     workers.map(|metrics| metrics.truncated.get()).sum()
 }
 
 /// Starts the admin listener. Returns `None` if the policy configures no admin listener.
-pub fn start_admin(shared: &Shared, gateway: Stop) -> io::Result<Option<Admin>> {
+pub fn start_admin(shared: &GatewayState, gateway: Stop) -> io::Result<Option<Admin>> {
     let Some(settings) = &shared.policy.admin else {
         return Ok(None);
     };

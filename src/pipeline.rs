@@ -58,7 +58,7 @@ pub(crate) use access_log::LoggedBody;
 
 /// State that all workers of the gateway share.
 #[derive(Clone, Debug)]
-pub struct Shared {
+pub struct GatewayState {
     /// Validated configuration of the gateway.
     pub(crate) policy: Arc<Policy>,
     /// Store of the buckets of rate limits.
@@ -110,7 +110,7 @@ struct Routed {
     rule: Arc<RouteRule>,
 }
 
-impl Shared {
+impl GatewayState {
     /// Creates the state for a policy, with buckets and idempotency records in memory.
     pub(crate) fn new(policy: Arc<Policy>, clock: Clock) -> Self {
         let capacity = policy.store.capacity;
@@ -170,11 +170,11 @@ impl Pipeline {
     /// The worker has its own copy of each reference-counted value that a request uses. If two cores updated the same
     /// reference count, the updates would take more time than the rest of a stage.
     pub(crate) fn new(
-        shared: &Shared,
+        shared: &GatewayState,
         worker: usize,
         tasks: TaskTracker,
     ) -> Result<Self, ConnectorError> {
-        let Shared { policy, clock, .. } = shared;
+        let GatewayState { policy, clock, .. } = shared;
         let metrics = Arc::clone(&shared.metrics[worker]);
         let buffers = Arc::new(shared.buffers.clone());
         let max_executions = policy.server.limits.connections / policy.server.workers;

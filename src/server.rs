@@ -17,7 +17,7 @@
 //! use tidegate::clock::Clock;
 //! use tidegate::config::{self, Environment, Overrides};
 //! use tidegate::server::Gateway;
-//! use tidegate::pipeline::Shared;
+//! use tidegate::pipeline::GatewayState;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let file = r#"
@@ -30,7 +30,7 @@
 //!     path = "/"
 //! "#;
 //! let loaded = config::parse("gateway.toml", file, &Environment::of_process(), &Overrides::default())?;
-//! let shared = Shared::open(Arc::new(loaded.policy), Clock::real())?;
+//! let shared = GatewayState::open(Arc::new(loaded.policy), Clock::real())?;
 //! let gateway = Gateway::start(shared)?;
 //! println!("listening on {}", gateway.addresses()[0]);
 //!
@@ -57,7 +57,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use self::refusal::RefusalWatch;
-use crate::pipeline::{Pipeline, Shared};
+use crate::pipeline::{GatewayState, Pipeline};
 use crate::upstream::addresses::Addresses;
 use crate::upstream::health::HealthChecks;
 
@@ -72,7 +72,7 @@ pub struct Gateway {
     addresses: Vec<SocketAddr>,
     workers: Vec<JoinHandle<()>>,
     stop: Stop,
-    shared: Shared,
+    shared: GatewayState,
 }
 
 /// A handle that stops a gateway, either after a drain or immediately. It is cheap to clone.
@@ -108,7 +108,7 @@ pub enum StartError {
 
 impl Gateway {
     /// Binds the listeners and starts the workers. Returns when all worker threads are started.
-    pub fn start(shared: Shared) -> Result<Self, StartError> {
+    pub fn start(shared: GatewayState) -> Result<Self, StartError> {
         let settings = &shared.policy.server;
         let tls = settings.tls.as_ref().map(tls::acceptor).transpose()?;
         let sockets = listen::bind(&settings.listen, settings.workers)?;
@@ -116,7 +116,7 @@ impl Gateway {
     }
 
     /// Starts a gateway whose listeners can refuse connections for a time.
-    pub(crate) fn start_with_refusal(shared: Shared) -> Result<(Self, Refusal), StartError> {
+    pub(crate) fn start_with_refusal(shared: GatewayState) -> Result<(Self, Refusal), StartError> {
         let settings = &shared.policy.server;
         let tls = settings.tls.as_ref().map(tls::acceptor).transpose()?;
         let sockets = listen::bind(&settings.listen, settings.workers)?;
@@ -129,7 +129,7 @@ impl Gateway {
         sockets: listen::Sockets,
         tls: Option<&TlsAcceptor>,
         refusal: &RefusalWatch,
-        shared: Shared,
+        shared: GatewayState,
     ) -> Result<Self, StartError> {
         // All workers are prepared before the first worker starts. If preparing fails, no worker has accepted a
         // connection yet.
@@ -192,7 +192,7 @@ impl Gateway {
     }
 
     /// Returns the state that all workers share, such as the stores and the configuration.
-    pub fn shared(&self) -> &Shared {
+    pub fn shared(&self) -> &GatewayState {
         &self.shared
     }
 
@@ -208,7 +208,7 @@ impl Gateway {
 }
 
 /// Creates the health checks of all upstreams that have health checks in the configuration.
-fn health_checks(shared: &Shared) -> Result<Vec<HealthChecks>, ConnectorError> {
+fn health_checks(shared: &GatewayState) -> Result<Vec<HealthChecks>, ConnectorError> {
     let checks = shared.upstream_states.iter();
     checks
         .filter_map(|state| HealthChecks::of(state, &shared.clock).transpose())
@@ -216,7 +216,7 @@ fn health_checks(shared: &Shared) -> Result<Vec<HealthChecks>, ConnectorError> {
 }
 
 /// Returns the addresses of all servers of all upstreams.
-fn server_addresses(shared: &Shared) -> Vec<Arc<Addresses>> {
+fn server_addresses(shared: &GatewayState) -> Vec<Arc<Addresses>> {
     let servers = shared.upstream_states.iter().flat_map(|it| &it.servers);
     servers
         .map(|server| Arc::clone(&server.addresses))

@@ -26,7 +26,7 @@ use crate::admin::stage_metrics::OPENMETRICS;
 use crate::clock::Clock;
 use crate::config::AdminSettings;
 use crate::http::connections::Connections;
-use crate::pipeline::Shared;
+use crate::pipeline::GatewayState;
 use crate::request::client::Trust;
 use crate::request::hash_keys::HashKeySource;
 use crate::request::head::requested_host;
@@ -46,8 +46,8 @@ pub struct Admin {
     done: CancellationToken,
 }
 
-/// Parts of a gateway that the request handlers read and change. It does not hold all of `Shared`, because a store ends
-/// its work when the last `Shared` is dropped, and the thread of the listener can outlive the gateway.
+/// Parts of a gateway that the request handlers read and change. It does not hold all of `GatewayState`, because a store ends
+/// its work when the last `GatewayState` is dropped, and the thread of the listener can outlive the gateway.
 pub(super) struct AdminState {
     registry: Registry,
     gateway: Stop,
@@ -66,7 +66,7 @@ impl Admin {
     pub(crate) fn start(
         socket: TcpListener,
         settings: &AdminSettings,
-        shared: &Shared,
+        shared: &GatewayState,
         gateway: Stop,
     ) -> io::Result<Self> {
         socket.set_nonblocking(true)?;

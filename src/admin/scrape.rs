@@ -17,13 +17,13 @@ use crate::admin::stage_metrics::{StageMetrics, counter, gauge, size};
 use crate::clock::Clock;
 use crate::http::connections::Connections;
 use crate::metrics::EarlyReset;
-use crate::pipeline::{Shared, log};
+use crate::pipeline::{GatewayState, log};
 use crate::scenario::Scenarios;
 use crate::upstream::UpstreamState;
 use crate::upstream::tunnel::Tunnels;
 
 /// Creates the registry of all metrics, with the prefix `tidegate`.
-pub(super) fn registry(shared: &Shared, admin: Arc<Connections>) -> Registry {
+pub(super) fn registry(shared: &GatewayState, admin: Arc<Connections>) -> Registry {
     let mut registry = Registry::with_prefix("tidegate");
     let scrape = Scrape {
         stages: StageMetrics {

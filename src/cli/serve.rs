@@ -17,7 +17,7 @@ use crate::clock::Clock;
 use crate::config::{
     self, ConfigProblem, Environment, Loaded, LogFormat, LogSettings, Overrides, Policy,
 };
-use crate::pipeline::{Shared, log};
+use crate::pipeline::{GatewayState, log};
 use crate::server::{Gateway, ListenError, Stop};
 
 const EXAMPLES: &str = "\
@@ -114,7 +114,7 @@ impl RunningGateway {
         crate::failpoint::arm();
         install_tls_provider();
         raise_file_limit();
-        let shared = Shared::open(Arc::new(policy), Clock::real())?;
+        let shared = GatewayState::open(Arc::new(policy), Clock::real())?;
         // The admin address is bound before the gateway starts: if binding fails, no client request has been accepted
         // yet.
         let bound = match &shared.policy.admin {

@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use super::Shared;
+use super::GatewayState;
 use crate::clock::Clock;
 use crate::config::{Backend, Policy};
 use crate::store::{OpenError, OpenStore, RecordStore};
 
-impl Shared {
+impl GatewayState {
     /// Creates the state for a policy, with the store that `[store]` of the configuration selects.
     pub fn open(policy: Arc<Policy>, clock: Clock) -> Result<Self, OpenError> {
         let rules = || {

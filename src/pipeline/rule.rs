@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::Shared;
+use super::GatewayState;
 use crate::idempotency::RouteKeys;
 use crate::metrics::RouteMetrics;
 use crate::request::EntryRule;
@@ -47,7 +47,7 @@ impl EntryRule for Arc<RouteRule> {
 
 /// Prepares all routes of the policy for the worker with this index. `buffers` bounds the memory for bodies.
 pub(super) fn compile(
-    shared: &Shared,
+    shared: &GatewayState,
     worker: usize,
     buffers: &Arc<Buffers>,
 ) -> Result<Matcher<Arc<RouteRule>>, ConnectorError> {

@@ -35,7 +35,7 @@ use crate::upstream::tests::in_memory;
 pub(crate) struct Chain {
     pipeline: Pipeline,
     tasks: TaskTracker,
-    pub(crate) shared: Shared,
+    pub(crate) shared: GatewayState,
     received: Arc<Mutex<Vec<(Parts, Bytes)>>>,
 }
 
@@ -110,7 +110,7 @@ impl Chain {
         );
         let policy = loaded.unwrap_or_else(|errors| panic!("{errors}")).policy;
         let clock = Clock::virtual_from(SystemTime::UNIX_EPOCH);
-        let shared = Shared::open(Arc::new(policy), clock).unwrap();
+        let shared = GatewayState::open(Arc::new(policy), clock).unwrap();
         let tasks = TaskTracker::new();
         Self {
             pipeline: Pipeline::new(&shared, 0, tasks.clone()).unwrap(),

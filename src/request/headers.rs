@@ -116,21 +116,21 @@ pub(crate) struct KeyHeaders {
 }
 
 impl HeaderNames {
-    /// Adds the header names of a route. `counted` are the headers in the keys of its enforced rate limits and in its
-    /// idempotency scope. `watched` are the headers in the keys of its rate limits in shadow mode. `key` is the header
-    /// that contains the idempotency key. Returns the counted headers.
+    /// Adds the header names of a route. `enforced` are the headers in the keys of its enforced rate limits and in its
+    /// idempotency scope. `shadow` are the headers in the keys of its rate limits in shadow mode. `key` is the header
+    /// that contains the idempotency key. Returns the headers that the route reads.
     pub(crate) fn add_route<'a>(
         &mut self,
-        counted: impl Iterator<Item = &'a HeaderName>,
-        watched: impl Iterator<Item = &'a HeaderName>,
+        enforced: impl Iterator<Item = &'a HeaderName>,
+        shadow: impl Iterator<Item = &'a HeaderName>,
         key: Option<&HeaderName>,
     ) -> KeyHeaders {
         let mut of_route = Vec::new();
-        for name in counted {
+        for name in enforced {
             insert(&mut of_route, name);
             insert(&mut self.read, name);
         }
-        for name in watched {
+        for name in shadow {
             insert(&mut self.read, name);
         }
         if let Some(name) = key {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::{Gateway, Refusal};
 use crate::clock::Clock;
 use crate::config::{self, Environment, Overrides, Policy};
-use crate::pipeline::Shared;
+use crate::pipeline::GatewayState;
 
 fn load(path: &Path) -> Policy {
     let environment: Environment = [
@@ -59,7 +59,7 @@ fn every_valid_configuration_starts_a_gateway() {
                 file.clone_from(&cert);
             }
         }
-        let shared = Shared::new(Arc::new(policy), Clock::real());
+        let shared = GatewayState::new(Arc::new(policy), Clock::real());
         let gateway =
             Gateway::start(shared).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         let mut client = TcpStream::connect(gateway.addresses()[0]).unwrap();
@@ -86,7 +86,7 @@ fn gateway_with_refusal() -> (Gateway, Refusal) {
     let environment = Environment::default();
     let loaded = config::parse("test.toml", text, &environment, &Overrides::default());
     let policy = loaded.unwrap_or_else(|errors| panic!("{errors}")).policy;
-    Gateway::start_with_refusal(Shared::new(Arc::new(policy), Clock::real())).unwrap()
+    Gateway::start_with_refusal(GatewayState::new(Arc::new(policy), Clock::real())).unwrap()
 }
 
 /// Sends a request on an open connection, and returns the head of its response.

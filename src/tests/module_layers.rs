@@ -90,7 +90,7 @@ fn imports_are_found_in_every_form() {
     );
     assert_eq!(found("let now = crate::clock::now();"), ["clock"]);
     assert_eq!(
-        found("use super::super::super::pipeline::Shared;"),
+        found("use super::super::super::pipeline::GatewayState;"),
         ["pipeline"]
     );
     assert_eq!(

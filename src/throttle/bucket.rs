@@ -58,18 +58,18 @@ impl<'a> From<&'a Parts> for KeySource<'a> {
 }
 
 impl BucketKey {
-    /// Returns the key of the bucket of kind `side` to which `limit` charges a request of `client`.
+    /// Returns the key of the bucket of this kind to which `limit` charges a request of `client`.
     pub fn of<'a>(
         seed: Seed,
         limit: &Limit,
-        side: BucketKind,
+        kind: BucketKind,
         client: ClientId,
         request: impl Into<KeySource<'a>>,
     ) -> Self {
         let KeySource { headers, parts } = request.into();
         let mut name = seed.hasher();
         name.part(limit.name.as_bytes());
-        name.tag(match side {
+        name.tag(match kind {
             BucketKind::Main => 0,
             BucketKind::Preflight => 1,
         });

@@ -61,7 +61,7 @@ struct IdleConnections {
     /// Idle connections, ordered by the time of their last use. The most recently used connection is last.
     connections: VecDeque<IdleConnection>,
     /// Whether the task that closes expired connections is running.
-    is_swept: bool,
+    has_sweeper: bool,
 }
 
 #[derive(Debug)]
@@ -193,10 +193,10 @@ impl Pool {
         });
         // If there is no tokio runtime, the worker is shutting down and closes all of its connections. So no task is
         // needed.
-        if !idle.is_swept
+        if !idle.has_sweeper
             && let Ok(runtime) = Handle::try_current()
         {
-            idle.is_swept = true;
+            idle.has_sweeper = true;
             runtime.spawn(sweep_repeatedly(Arc::downgrade(self)));
         }
     }
@@ -216,8 +216,8 @@ impl Pool {
         let now = Instant::now();
         let mut idle = self.idle.lock();
         (idle.connections).retain_mut(|idle| self.is_usable(idle, now));
-        idle.is_swept = !idle.connections.is_empty();
-        idle.is_swept
+        idle.has_sweeper = !idle.connections.is_empty();
+        idle.has_sweeper
     }
 }
 
@@ -379,7 +379,7 @@ mod tests {
         tokio::time::sleep(3 * SWEEP_INTERVAL).await;
         assert_eq!(idle(&pool), 0);
         assert!(
-            !pool.idle.lock().is_swept,
+            !pool.idle.lock().has_sweeper,
             "the task ends with the last connection"
         );
         for mut stream in accepted {

@@ -9,7 +9,7 @@ use tidegate::clock::Clock;
 use tidegate::config::{self, Environment, Overrides};
 use tidegate::idempotency::{RecordCounts, Records as _};
 use tidegate::internals::{Admin, records, start_admin};
-use tidegate::pipeline::Shared;
+use tidegate::pipeline::GatewayState;
 use tidegate::server::Gateway as Running;
 
 use super::{Certificates, Client, Upstream, eventually};
@@ -84,7 +84,7 @@ impl Gateway {
     }
 
     /// Returns the state that the worker threads share, including the store of idempotency records.
-    pub(crate) fn shared(&self) -> &Shared {
+    pub(crate) fn shared(&self) -> &GatewayState {
         self.running
             .as_ref()
             .expect("the gateway is running")
@@ -238,7 +238,7 @@ impl GatewayBuilder {
         let policy = loaded
             .unwrap_or_else(|errors| panic!("the configuration is invalid: {errors}"))
             .policy;
-        let shared = Shared::open(Arc::new(policy), Clock::real())
+        let shared = GatewayState::open(Arc::new(policy), Clock::real())
             .unwrap_or_else(|error| panic!("cannot open the store: {error}"));
         let running = Running::start(shared.clone())
             .unwrap_or_else(|error| panic!("cannot start the gateway: {error}"));

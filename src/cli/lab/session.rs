@@ -19,7 +19,7 @@ use crate::config::Environment;
 use crate::config::lab::{LabOptions, ScenarioFile};
 use crate::lab::report::ScenarioResult;
 use crate::lab::{self, operation, rules};
-use crate::pipeline::Shared;
+use crate::pipeline::GatewayState;
 use crate::scenario::observation::Observed;
 use crate::scenario::{Scenario, ScenarioState};
 use crate::server::Gateway;
@@ -127,7 +127,7 @@ impl Session<'_> {
             tls: files.as_ref().map(|(cert, key)| (&**cert, &**key)),
         };
         let loaded = self.file.policy(&self.scenario.name, options, env)?;
-        let shared = Shared::open(Arc::new(loaded.policy), Clock::real())?;
+        let shared = GatewayState::open(Arc::new(loaded.policy), Clock::real())?;
         if self.include_secrets {
             shared.scenarios.include_bodies();
         }

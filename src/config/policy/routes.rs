@@ -102,7 +102,7 @@ pub(super) fn resolve(
     routes
 }
 
-/// Sets `counted` of each route: the headers in the keys of its enforced rate limits and in its idempotency scope.
+/// Sets `key_headers` of each route: the headers in the keys of its enforced rate limits and in its idempotency scope.
 /// Returns the names of all headers that the routes read.
 pub(super) fn resolve_headers(
     file: &File,

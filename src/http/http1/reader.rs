@@ -52,7 +52,7 @@ pub(super) struct Reader {
     /// Received bytes that are not parsed or decoded yet.
     buffer: BytesMut,
     /// Whether the buffer can contain a complete head. If so, the buffer is parsed before the next read.
-    unparsed: bool,
+    may_hold_head: bool,
     /// Size of the next read, in bytes, between [`MIN_READ`] and [`MAX_READ`].
     read_size: usize,
 }
@@ -98,7 +98,7 @@ impl Reader {
     pub(super) fn new(early: BytesMut, limits: HeadLimits) -> Self {
         Self {
             limits,
-            unparsed: !early.is_empty(),
+            may_hold_head: !early.is_empty(),
             buffer: early,
             read_size: MIN_READ,
         }
@@ -111,7 +111,7 @@ impl Reader {
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<Option<Result<Message, Violation>>>> {
         loop {
-            if std::mem::take(&mut self.unparsed)
+            if std::mem::take(&mut self.may_hold_head)
                 && let Some(message) = self.message().transpose()
             {
                 return Poll::Ready(Ok(Some(message)));
@@ -120,7 +120,7 @@ impl Reader {
             if ready!(self.poll_read(io, cx))? == 0 {
                 return Poll::Ready(Ok(None));
             }
-            self.unparsed = self.may_complete_head(known);
+            self.may_hold_head = self.may_complete_head(known);
         }
     }
 
@@ -164,7 +164,7 @@ impl Reader {
             if ready!(self.poll_read(io, cx))? == 0 {
                 return Poll::Ready(Ok(()));
             }
-            self.unparsed = true;
+            self.may_hold_head = true;
         }
         Poll::Pending
     }
@@ -239,7 +239,7 @@ impl Reader {
 
     /// Updates the reader after bytes were removed from the buffer, and releases the memory of an empty buffer.
     fn consumed(&mut self) {
-        self.unparsed = !self.buffer.is_empty();
+        self.may_hold_head = !self.buffer.is_empty();
         if self.buffer.is_empty() {
             self.buffer = BytesMut::new();
         }
