@@ -454,7 +454,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(cases(100))]
+    #![proptest_config(cases(40))]
     #[test]
     fn histories_on_disk_match_the_model(
         events in proptest::collection::vec(any_event(), 1..80)

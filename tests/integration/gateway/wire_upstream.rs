@@ -362,7 +362,7 @@ fn an_upstream_that_responds_early_and_stops_reading_does_not_block_the_client()
         // The server neither reads the body nor closes the connection while the test runs.
         std::thread::sleep(2 * TEST_TIMEOUT);
     });
-    let timeouts = "body_timeout = \"300ms\"\nidle_timeout = \"300ms\"";
+    let timeouts = "body_timeout = \"1s\"\nidle_timeout = \"300ms\"";
     let gateway = WireGateway::with(upstream.address, timeouts, "");
     let mut client = gateway.client();
     let len = 64 << 20;
