@@ -16,13 +16,15 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::io::{BufRead, BufReader, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use crate::support::free_address;
 
 const PORTS: [&str; 4] = ["8080", "8443", "9090", "9000"];
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
@@ -295,12 +297,7 @@ fn run(document: &str) {
 /// port number would then also change the digits of the free port.
 fn free_port() -> String {
     loop {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-        let port = listener
-            .local_addr()
-            .expect("an address")
-            .port()
-            .to_string();
+        let port = free_address().port().to_string();
         if !PORTS.iter().any(|used| port.contains(used)) {
             return port;
         }

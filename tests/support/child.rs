@@ -32,8 +32,13 @@ impl Drop for KilledOnDrop {
     }
 }
 
-/// Returns an address of the loopback interface with a free port, for a server that cannot choose its port.
+/// Returns an address of the loopback interface with a free port, for a server that cannot choose its port. The port is
+/// below those that Linux assigns, so no connection takes it before the server listens.
 pub(crate) fn free_address() -> SocketAddr {
-    let free = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port is free");
-    free.local_addr().expect("the listener has an address")
+    loop {
+        let port = fastrand::u16(12_000..32_000);
+        if let Ok(free) = TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
+            return free.local_addr().expect("the listener has an address");
+        }
+    }
 }

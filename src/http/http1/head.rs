@@ -7,7 +7,7 @@
 //!
 //! One empty line before the request line is accepted, as RFC 9112, section 2.2, recommends. Some old clients send an
 //! empty line after a body. A second empty line is rejected. The values of headers such as `Host` are checked in
-//! `intake`, because the same checks apply to HTTP/2.
+//! `request::head`, because the same checks apply to HTTP/2.
 
 mod octets;
 

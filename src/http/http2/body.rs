@@ -59,7 +59,7 @@ pub(super) fn receive(
     paused_bodies: &PausedBodies,
 ) -> (Request<Http2Body>, FirstRead, Unread) {
     let header = |name| request.headers().get(name);
-    // An invalid length is ignored here, because `intake` rejects the request later.
+    // An invalid length is ignored here, because the entry of the request rejects it later.
     let declared = header(CONTENT_LENGTH)
         .and_then(|length| length.to_str().ok())
         .and_then(|length| length.parse().ok());
