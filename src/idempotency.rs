@@ -33,6 +33,7 @@ pub(crate) mod stored_response;
 
 pub use crate::request::hash_keys::ClientHash;
 pub use claim::{Claim, ClaimRequest, RecordSettings};
+pub use error::ClaimRejection;
 pub use fingerprint::{Fingerprint, Mismatch};
 pub use in_flight::Waiter;
 pub use outcome::{ExecutionOutcome, RecordState};

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::rule::OnUnknown;
 use super::{
-    ClientHash, Fingerprint, Mismatch, Permit, RecordId, RecordState, StoredResponse, Waiter,
+    ClaimRejection, ClientHash, Fingerprint, Permit, RecordId, RecordState, StoredResponse, Waiter,
 };
 use crate::clock::Moment;
 
@@ -52,131 +52,77 @@ pub enum Claim {
     Replay(Arc<StoredResponse>),
     /// An equal request is in flight. The waiter receives the outcome of that request.
     InFlight(Waiter),
-    /// The idempotency key was used for a different request.
-    Mismatch(Mismatch),
-    /// An equal request was sent to the upstream, but its outcome is unknown.
-    Unknown,
-    /// An equal request was executed, but its response is not stored.
-    Tombstone,
-    /// The claim is rejected: the idempotency key is new, and its scope already has `max_keys_per_scope` keys.
-    ScopeFull {
-        /// Lower bound of the time until the next key of the scope expires.
-        min_wait: Duration,
-    },
-    /// The claim is rejected: the idempotency key is new, and its client already uses its share of the keys in the
-    /// store.
-    ClientFull {
-        /// Maximum number of idempotency keys per client.
-        limit: u64,
-        /// Lower bound of the time until the next key of the client expires.
-        min_wait: Duration,
-    },
-    /// The claim is rejected: the idempotency key is new, and the store has `max_keys` keys or Redis is out of memory.
-    StoreFull,
+    /// The request must not be executed.
+    Rejected(ClaimRejection),
 }
 
-/// Part of an idempotency record that decides a claim on its key. `T` is a point in time on the clock of the store.
+/// Part of an idempotency record that decides a claim on its key. `T` is a point in time on the clock of the store, `F`
+/// the execution of a record in flight, and `R` the response of a completed record. Both are [`Infallible`] in a store
+/// that has no such records.
+///
+/// [`Infallible`]: std::convert::Infallible
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RecordView<'a, T> {
-    /// State of the idempotency record.
-    pub state: RecordState,
+pub(crate) struct RecordView<T, F, R> {
+    pub state: StateView<F, R>,
     /// Fingerprint of the request that created the record.
-    pub fingerprint: &'a Fingerprint,
-    /// Time at which the lease of a claim in progress ends. From then on, the outcome of the claim is unknown. `None`
-    /// if the claim has no lease.
-    pub lease_ends: Option<T>,
-    /// Time at which the record expires; `None` while the record is in progress without a lease.
+    pub fingerprint: Fingerprint,
+    /// `None` if the record does not expire, because its execution is in flight or could not be recorded.
     pub expires: Option<T>,
 }
 
-/// Decision on a claim. It depends only on the record of the idempotency key, not on the number of keys in the store.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ClaimDecision {
-    /// The idempotency key can be claimed.
-    Available(Availability),
-    /// An equal request has claimed the key and is in flight.
-    InFlight,
-    /// An equal request was executed, and the record contains its response.
-    Replay,
-    /// The key was used for a request with another fingerprint.
-    Mismatch(Mismatch),
-    /// An equal request was sent to the upstream. Its outcome is unknown.
+/// State of a record, with what a claim on its key needs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum StateView<F, R> {
+    InFlight(F),
+    Completed(R),
     Unknown,
-    /// An equal request was executed. The record does not contain its response.
     Tombstone,
 }
 
-/// Reason why an idempotency key can be claimed.
+/// Decision on a claim of a key that has a record. A key without a record can be claimed if the scope, the client and the
+/// store are below their maximum number of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Availability {
-    /// The idempotency key has no record. A claim adds a record, unless the scope, the client or the store has reached
-    /// its maximum number of keys.
-    New,
-    /// The record of the idempotency key has expired, or its outcome is unknown and `on_unknown` is `release`. A claim
-    /// replaces the record, so the number of keys does not change.
-    Replace,
+pub(crate) enum ClaimDecision<F, R> {
+    /// The claim replaces the record, which has expired, or whose outcome is unknown with `on_unknown = "release"`. The
+    /// number of keys does not change.
+    Available,
+    InFlight(F),
+    Replay(R),
+    Rejected(ClaimRejection),
 }
 
-/// Decides a claim on an idempotency key at `now`. Every store except Redis calls this function. A test compares the
+/// Decides a claim on the key of `record` at `now`. Every store except Redis calls this function. A test compares the
 /// Redis script `claim.lua` with this function.
-///
-/// `record` is the record of the key. A store that deletes expired records passes `None` instead of an expired record.
-pub(crate) fn decide_claim<T: PartialOrd + Copy>(
-    record: Option<RecordView<'_, T>>,
+pub(crate) fn decide_claim<T: PartialOrd + Copy, F, R>(
+    record: RecordView<T, F, R>,
     request: &ClaimRequest,
     now: T,
-) -> ClaimDecision {
-    let Some(record) = record else {
-        return ClaimDecision::Available(Availability::New);
-    };
-    let is_over = |end: Option<T>| end.is_some_and(|end| end <= now);
-    if is_over(record.expires) {
-        return ClaimDecision::Available(Availability::Replace);
+) -> ClaimDecision<F, R> {
+    if record.expires.is_some_and(|expires| expires <= now) {
+        return ClaimDecision::Available;
     }
-    if let Some(mismatch) = request.fingerprint.differs_from(record.fingerprint) {
-        return ClaimDecision::Mismatch(mismatch);
+    if let Some(mismatch) = request.fingerprint.differs_from(&record.fingerprint) {
+        return ClaimDecision::Rejected(ClaimRejection::KeyReused(mismatch));
     }
     match record.state {
-        RecordState::Completed => ClaimDecision::Replay,
-        RecordState::Tombstone => ClaimDecision::Tombstone,
-        RecordState::InProgress if !is_over(record.lease_ends) => ClaimDecision::InFlight,
-        RecordState::InProgress | RecordState::Unknown => match request.settings.on_unknown {
-            OnUnknown::Hold => ClaimDecision::Unknown,
-            OnUnknown::Release => ClaimDecision::Available(Availability::Replace),
+        StateView::InFlight(execution) => ClaimDecision::InFlight(execution),
+        StateView::Completed(response) => ClaimDecision::Replay(response),
+        StateView::Tombstone => ClaimDecision::Rejected(ClaimRejection::ResponseNotRetained),
+        StateView::Unknown => match request.settings.on_unknown {
+            OnUnknown::Hold => ClaimDecision::Rejected(ClaimRejection::OutcomeUnknown),
+            OnUnknown::Release => ClaimDecision::Available,
         },
     }
 }
 
-impl<'a, T> RecordView<'a, T> {
-    /// Creates the view of a record that is in progress and has no lease.
-    pub(crate) fn in_progress(fingerprint: &'a Fingerprint) -> Self {
-        Self {
-            state: RecordState::InProgress,
-            fingerprint,
-            lease_ends: None,
-            expires: None,
-        }
-    }
-
-    /// Creates the view of a record whose execution has ended and which expires at `expires`.
-    pub(crate) fn ended(state: RecordState, fingerprint: &'a Fingerprint, expires: T) -> Self {
-        Self {
-            state,
-            fingerprint,
-            lease_ends: None,
-            expires: Some(expires),
-        }
-    }
-}
-
-impl ClaimDecision {
-    /// Converts the decision into a claim result that never leads to an execution. A store calls this function if it
-    /// can neither grant a claim, add a waiter nor load a response.
-    pub(crate) fn rejection(self) -> Claim {
-        match self {
-            Self::Mismatch(mismatch) => Claim::Mismatch(mismatch),
-            Self::Replay | Self::Tombstone => Claim::Tombstone,
-            Self::Unknown | Self::InFlight | Self::Available(_) => Claim::Unknown,
+impl<F, R> StateView<F, R> {
+    /// Returns the view of a record whose execution has ended. A completed record whose response was evicted is a
+    /// tombstone.
+    pub(crate) fn ended(state: RecordState, response: Option<R>) -> Self {
+        match (state, response) {
+            (RecordState::Completed, Some(response)) => Self::Completed(response),
+            (RecordState::Completed | RecordState::Tombstone, _) => Self::Tombstone,
+            (RecordState::Unknown | RecordState::InProgress, _) => Self::Unknown,
         }
     }
 }
@@ -191,7 +137,7 @@ impl RecordSettings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::idempotency::{KeyHash, ScopeHash};
+    use crate::idempotency::{KeyHash, Mismatch, ScopeHash};
 
     const FIRST: Fingerprint = Fingerprint {
         request: [1; 16],
@@ -214,84 +160,67 @@ mod tests {
         }
     }
 
-    fn view(state: RecordState) -> RecordView<'static, u64> {
+    fn view(state: StateView<(), ()>) -> RecordView<u64, (), ()> {
         RecordView {
             state,
-            fingerprint: &FIRST,
-            lease_ends: (state == RecordState::InProgress).then_some(10),
+            fingerprint: FIRST,
             expires: Some(20),
         }
     }
 
+    const AVAILABLE: ClaimDecision<(), ()> = ClaimDecision::Available;
+
     #[test]
     fn a_claim_of_an_equal_request_depends_on_the_state_of_the_record() {
         let (hold, release) = (request(OnUnknown::Hold), request(OnUnknown::Release));
-        let replace = ClaimDecision::Available(Availability::Replace);
-        for (state, now, held, released) in [
-            (
-                RecordState::InProgress,
-                9,
-                ClaimDecision::InFlight,
-                ClaimDecision::InFlight,
-            ),
-            (RecordState::InProgress, 10, ClaimDecision::Unknown, replace),
-            (
-                RecordState::Completed,
-                19,
-                ClaimDecision::Replay,
-                ClaimDecision::Replay,
-            ),
-            (
-                RecordState::Tombstone,
-                19,
-                ClaimDecision::Tombstone,
-                ClaimDecision::Tombstone,
-            ),
-            (RecordState::Unknown, 19, ClaimDecision::Unknown, replace),
+        let not_retained = ClaimDecision::Rejected(ClaimRejection::ResponseNotRetained);
+        let unknown = ClaimDecision::Rejected(ClaimRejection::OutcomeUnknown);
+        let in_flight = ClaimDecision::InFlight(());
+        let replay = ClaimDecision::Replay(());
+        for (state, held, released) in [
+            (StateView::InFlight(()), in_flight, in_flight),
+            (StateView::Completed(()), replay, replay),
+            (StateView::Tombstone, not_retained, not_retained),
+            (StateView::Unknown, unknown, AVAILABLE),
         ] {
-            let record = Some(view(state));
-            assert_eq!(decide_claim(record, &hold, now), held, "{state:?} at {now}");
+            assert_eq!(decide_claim(view(state), &hold, 19), held, "{state:?}");
             assert_eq!(
-                decide_claim(record, &release, now),
+                decide_claim(view(state), &release, 19),
                 released,
-                "{state:?} at {now}"
+                "{state:?}"
             );
         }
     }
 
     #[test]
-    fn a_claim_without_a_lease_stays_in_flight() {
-        let record = RecordView::in_progress(&FIRST);
-        let decision = decide_claim(Some(record), &request(OnUnknown::Release), u64::MAX);
-        assert_eq!(decision, ClaimDecision::InFlight);
+    fn a_claim_in_flight_does_not_expire() {
+        let record = RecordView {
+            expires: None,
+            ..view(StateView::InFlight(()))
+        };
+        let decision = decide_claim(record, &request(OnUnknown::Release), u64::MAX);
+        assert_eq!(decision, ClaimDecision::InFlight(()));
     }
 
     #[test]
     fn a_different_request_is_a_mismatch_in_every_state_until_the_record_expires() {
-        for state in RecordState::ALL {
+        let reused = |mismatch| ClaimDecision::Rejected(ClaimRejection::KeyReused(mismatch));
+        for state in [
+            StateView::InFlight(()),
+            StateView::Completed(()),
+            StateView::Tombstone,
+            StateView::Unknown,
+        ] {
             for on_unknown in [OnUnknown::Hold, OnUnknown::Release] {
                 let mut other = request(on_unknown);
                 other.fingerprint.credentials = [2; 16];
                 let decision =
-                    |request: &ClaimRequest, now| decide_claim(Some(view(state)), request, now);
-                let credentials = ClaimDecision::Mismatch(Mismatch::Credentials);
-                assert_eq!(decision(&other, 19), credentials);
+                    |request: &ClaimRequest, now| decide_claim(view(state), request, now);
+                assert_eq!(decision(&other, 19), reused(Mismatch::Credentials));
                 other.fingerprint.request = [2; 16];
-                assert_eq!(
-                    decision(&other, 19),
-                    ClaimDecision::Mismatch(Mismatch::Request)
-                );
-                assert_eq!(
-                    decision(&other, 20),
-                    ClaimDecision::Available(Availability::Replace)
-                );
+                assert_eq!(decision(&other, 19), reused(Mismatch::Request));
+                assert_eq!(decision(&other, 20), AVAILABLE);
             }
         }
-    }
-
-    #[test]
-    fn a_key_without_a_record_can_be_claimed_as_new() {
-        let decision = decide_claim::<u64>(None, &request(OnUnknown::Hold), 0);
-        assert_eq!(decision, ClaimDecision::Available(Availability::New));
     }
 }

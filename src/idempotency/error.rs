@@ -1,12 +1,11 @@
 //! Errors of the idempotency stage, and their conversion to the problem responses that clients receive.
 
-use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::{HeaderName, StatusCode};
 
-use super::{BodyKeyError, KeyError, Mismatch};
+use super::{BodyKeyError, KeyError, Mismatch, OnUnknown, RecordSettings};
 use crate::respond::{Problem, RETRY_SOON};
 
 /// Reason for which the idempotency stage rejects a request.
@@ -35,34 +34,8 @@ pub enum IdempotencyError {
     },
     /// The request has an idempotency key and upgrades the connection to another protocol.
     Upgrade,
-    /// The idempotency key was used for a different request.
-    KeyReused(Mismatch),
     /// The first request with the idempotency key is in flight.
     InFlight,
-    /// The first request with the idempotency key was sent, and its outcome is unknown.
-    OutcomeUnknown {
-        /// Whether the route has `on_unknown = "hold"`: the gateway then rejects every retry with this key until its
-        /// record expires.
-        is_held: bool,
-    },
-    /// The first request with the idempotency key was executed, but its response was not stored.
-    ResponseNotRetained,
-    /// The scope of the caller has the maximum number of idempotency keys.
-    KeysExhausted {
-        /// Maximum number of idempotency keys per scope: `max_keys_per_scope`.
-        limit: NonZeroU32,
-        /// Lower bound of the time until the next key of the scope expires.
-        min_wait: Duration,
-    },
-    /// The client already uses its share of the idempotency keys in the store.
-    ClientKeysExhausted {
-        /// Maximum number of idempotency keys per client.
-        limit: u64,
-        /// Lower bound of the time until the next key of the client expires.
-        min_wait: Duration,
-    },
-    /// The idempotency store has no capacity for another key.
-    StoreFull,
     /// The worker has the maximum number of requests with idempotency keys in flight.
     TooManyExecutions,
     /// The body of the request or of the replay exceeds the memory that `max_buffered` or `max_buffered_per_client`
@@ -70,6 +43,31 @@ pub enum IdempotencyError {
     BuffersFull,
     /// The idempotency store does not respond, or reports an error.
     StoreUnavailable,
+}
+
+/// Reason for which a claim on an idempotency key is rejected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClaimRejection {
+    /// The idempotency key was used for a different request.
+    KeyReused(Mismatch),
+    /// An equal request was sent to the upstream, but its outcome is unknown.
+    OutcomeUnknown,
+    /// An equal request was executed, but its response is not stored.
+    ResponseNotRetained,
+    /// The idempotency key is new, and its scope already has `max_keys_per_scope` keys.
+    ScopeFull {
+        /// Lower bound of the time until the next key of the scope expires.
+        min_wait: Duration,
+    },
+    /// The idempotency key is new, and its client already uses its share of the keys in the store.
+    ClientFull {
+        /// Maximum number of idempotency keys per client.
+        limit: u64,
+        /// Lower bound of the time until the next key of the client expires.
+        min_wait: Duration,
+    },
+    /// The idempotency key is new, and the store has `max_keys` keys or Redis is out of memory.
+    StoreFull,
 }
 
 /// Detail of the problem on a route with `on_unknown = "hold"`, where the gateway rejects a retry with the same key.
@@ -120,27 +118,7 @@ impl From<IdempotencyError> for Problem {
                 "A request with an idempotency key cannot switch protocols, because the new protocol cannot be \
                  replayed. Remove the key or the Upgrade header.",
             ),
-            E::KeyReused(mismatch) => new(StatusCode::UNPROCESSABLE_ENTITY, REUSED, reused(mismatch)),
             E::InFlight => in_flight(),
-            E::OutcomeUnknown { is_held } => outcome_unknown(is_held),
-            E::ResponseNotRetained => not_retained(),
-            E::KeysExhausted { limit, min_wait } => {
-                let detail = format!(
-                    "This caller has {limit} idempotency keys that have not expired, which is the maximum. The request \
-                     was not executed. Retry it with the same key when other keys have expired."
-                );
-                new(StatusCode::TOO_MANY_REQUESTS, EXHAUSTED, &detail).retry_after(min_wait)
-            }
-            E::ClientKeysExhausted { limit, min_wait } => {
-                let detail = format!(
-                    "This client has {limit} idempotency keys or more, which is the maximum for all its credentials \
-                     together. The request was not executed. Retry it with the same key when other keys have expired."
-                );
-                new(StatusCode::TOO_MANY_REQUESTS, EXHAUSTED, &detail).retry_after(min_wait)
-            }
-            E::StoreFull => Self::store_unavailable(
-                "The idempotency store is full. The request was not executed. Retry it later with the same key.",
-            ),
             E::TooManyExecutions => Self::store_unavailable(
                 "The maximum number of requests with idempotency keys is in flight. The request was not executed. \
                  Retry it later with the same key.",
@@ -153,6 +131,47 @@ impl From<IdempotencyError> for Problem {
             E::StoreUnavailable => Self::store_unavailable(
                 "The idempotency store is unavailable. The request was not executed. Retry it later with the same \
                  key.",
+            ),
+        }
+    }
+}
+
+impl ClaimRejection {
+    /// Returns the problem for a request on a route with these settings.
+    pub(super) fn problem(self, settings: &RecordSettings) -> Problem {
+        let exhausted = |min_wait, detail: String| {
+            let (kind, title) = EXHAUSTED;
+            Problem::new(StatusCode::TOO_MANY_REQUESTS, kind, title, detail).retry_after(min_wait)
+        };
+        match self {
+            Self::KeyReused(mismatch) => {
+                let (kind, title) = REUSED;
+                Problem::new(
+                    StatusCode::UNPROCESSABLE_ENTITY,
+                    kind,
+                    title,
+                    reused(mismatch),
+                )
+            }
+            Self::OutcomeUnknown => outcome_unknown(settings.on_unknown),
+            Self::ResponseNotRetained => not_retained(),
+            Self::ScopeFull { min_wait } => {
+                let limit = settings.max_keys_per_scope;
+                let detail = format!(
+                    "This caller has {limit} idempotency keys that have not expired, which is the maximum. The request \
+                     was not executed. Retry it with the same key when other keys have expired."
+                );
+                exhausted(min_wait, detail)
+            }
+            Self::ClientFull { limit, min_wait } => {
+                let detail = format!(
+                    "This client has {limit} idempotency keys or more, which is the maximum for all its credentials \
+                     together. The request was not executed. Retry it with the same key when other keys have expired."
+                );
+                exhausted(min_wait, detail)
+            }
+            Self::StoreFull => Problem::store_unavailable(
+                "The idempotency store is full. The request was not executed. Retry it later with the same key.",
             ),
         }
     }
@@ -182,22 +201,20 @@ fn in_flight() -> Problem {
     .retry_after(RETRY_SOON)
 }
 
-fn outcome_unknown(is_held: bool) -> Problem {
-    let detail = if is_held {
-        OUTCOME_HELD
-    } else {
-        OUTCOME_RELEASED
+fn outcome_unknown(on_unknown: OnUnknown) -> Problem {
+    let new = |detail| {
+        Problem::new(
+            StatusCode::CONFLICT,
+            "idempotency-outcome-unknown",
+            "Outcome unknown",
+            detail,
+        )
     };
-    let mut problem = Problem::new(
-        StatusCode::CONFLICT,
-        "idempotency-outcome-unknown",
-        "Outcome unknown",
-        detail,
-    );
+    let mut problem = match on_unknown {
+        OnUnknown::Hold => new(OUTCOME_HELD).never_retry(),
+        OnUnknown::Release => new(OUTCOME_RELEASED),
+    };
     problem.is_outcome_unknown = true;
-    if is_held {
-        problem = problem.never_retry();
-    }
     problem
 }
 
@@ -223,7 +240,6 @@ mod tests {
         for (error, expected) in [
             (E::InFlight, Some(1)),
             (E::BuffersFull, Some(1)),
-            (E::StoreFull, Some(5)),
             (E::StoreUnavailable, Some(5)),
             (E::TooManyExecutions, Some(5)),
         ] {
@@ -234,19 +250,21 @@ mod tests {
             };
             assert_eq!(Some(found), wait, "{error:?}");
         }
-        for error in [
-            E::OutcomeUnknown { is_held: true },
-            E::ResponseNotRetained,
-            E::KeyReused(Mismatch::Request),
-            E::Upgrade,
+        let settings = RecordSettings::default();
+        let full = ClaimRejection::StoreFull.problem(&settings);
+        assert!(matches!(full.retry, Retry::After(wait, _) if wait.as_secs() == 5));
+        for problem in [
+            ClaimRejection::OutcomeUnknown.problem(&settings),
+            ClaimRejection::ResponseNotRetained.problem(&settings),
+            ClaimRejection::KeyReused(Mismatch::Request).problem(&settings),
+            E::Upgrade.into(),
         ] {
-            assert_eq!(
-                Problem::from(error.clone()).retry,
-                Retry::Never,
-                "{error:?}"
-            );
+            assert_eq!(problem.retry, Retry::Never, "{problem:?}");
         }
-        let released = Problem::from(E::OutcomeUnknown { is_held: false });
+        let released = ClaimRejection::OutcomeUnknown.problem(&RecordSettings {
+            on_unknown: OnUnknown::Release,
+            ..settings
+        });
         assert_eq!(released.retry, Retry::Unspecified);
         assert!(released.is_outcome_unknown);
     }

@@ -5,7 +5,7 @@
 
 use tokio::sync::watch;
 
-use super::claim::RecordView;
+use super::claim::{RecordView, StateView};
 use super::{ClaimToken, ExecutionOutcome};
 use crate::clock::Moment;
 
@@ -44,10 +44,12 @@ impl InFlightExecution {
         self.waiters.get_or_insert_default().join()
     }
 
-    /// Returns the part of the record that determines the result of other claims on the same idempotency key. It
-    /// contains no lease, because this process knows that the execution is still running.
-    pub(crate) fn view(&self) -> RecordView<'_, Moment> {
-        RecordView::in_progress(&self.token.request.fingerprint)
+    pub(crate) fn view<R>(&mut self) -> RecordView<Moment, &mut Self, R> {
+        RecordView {
+            fingerprint: self.token.request.fingerprint,
+            expires: None,
+            state: StateView::InFlight(self),
+        }
     }
 
     /// Ends the execution and passes its outcome to all waiters.

@@ -21,17 +21,18 @@ use self::detach::Detached;
 use self::execution::Execution;
 use self::wait::wait;
 use super::{
-    Claim, ClaimRequest, Fingerprint, IdempotencyError, KeyRule, OnUnknown, RecordId, Records,
-    StoreError, StoredResponse,
+    Claim, ClaimRejection, ClaimRequest, Fingerprint, IdempotencyError, KeyRule, OnUnknown,
+    RecordId, Records, StoreError, StoredResponse,
 };
 use crate::clock::Clock;
 use crate::failpoint::failpoint;
 use crate::metrics::{KeyedMetrics, RouteMetrics};
 use crate::request::body::{ExceededBound, ReadBody, RequestBody, ResponseBody, read_body};
 use crate::request::buffers::{Buffered, Buffers};
+use crate::request::client::ClientId;
 use crate::request::context::{FailedRequest, RequestContext, Resend};
 use crate::request::hash_keys::HashKeySource;
-use crate::request::log_fields::KeyUse;
+use crate::request::log_fields::{AccessLogNotes, KeyUse};
 use crate::request::request_id::RequestId;
 use crate::respond::{Hints, Problem};
 
@@ -77,11 +78,24 @@ impl RouteKeys {
         &self.metrics.keyed
     }
 
-    /// Returns the error for a request whose idempotency key has an unknown outcome.
-    fn outcome_unknown(&self) -> IdempotencyError {
-        IdempotencyError::OutcomeUnknown {
-            is_held: self.holds_unknown(),
-        }
+    /// Counts a rejected claim, and returns the problem for the client. Notes an unknown outcome for the access log.
+    fn reject(&self, rejection: ClaimRejection, notes: Option<&Arc<AccessLogNotes>>) -> Problem {
+        let metrics = self.metrics();
+        let count = match rejection {
+            ClaimRejection::KeyReused(_) => &metrics.mismatches,
+            ClaimRejection::OutcomeUnknown => {
+                note(notes, KeyUse::Unknown);
+                &metrics.unknowns
+            }
+            ClaimRejection::ResponseNotRetained => &metrics.tombstones,
+            ClaimRejection::ClientFull { .. } => {
+                metrics.client_share_rejections.inc();
+                &metrics.exhausted
+            }
+            ClaimRejection::ScopeFull { .. } | ClaimRejection::StoreFull => &metrics.exhausted,
+        };
+        count.inc();
+        rejection.problem(&self.rule.settings)
     }
 
     /// Returns whether the route has `on_unknown = "hold"`. If so, a request whose outcome is unknown is never executed
@@ -170,20 +184,21 @@ impl<S: Records> Idempotency<S> {
             let waiter = if let Some(slot) = slot {
                 let execution = execution(slot);
                 let running = async move {
-                    match execution.stage.claim(&claim, &execution.keys).await? {
-                        Claim::Won(permit) => {
-                            let result = execution.run(permit, request, execute).await;
-                            result.map(ControlFlow::Break)
+                    let (keys, notes) = (&execution.keys, execution.notes.as_ref());
+                    let response = match execution.stage.claim(&claim, keys).await? {
+                        Claim::Won(permit) => execution.run(permit, request, execute).await?,
+                        Claim::Replay(stored) => {
+                            let client = execution.client;
+                            execution.stage.replay(&stored, keys, client, notes)?
                         }
-                        claimed => Ok(ControlFlow::Continue(claimed)),
-                    }
+                        Claim::InFlight(waiter) => return Ok(ControlFlow::Continue(waiter)),
+                        Claim::Rejected(rejection) => return Err(keys.reject(rejection, notes)),
+                    };
+                    Ok(ControlFlow::Break(response))
                 };
                 match Detached::new(running, &stage.tasks).await? {
                     ControlFlow::Break(response) => return Ok(response),
-                    ControlFlow::Continue(Claim::InFlight(waiter)) => waiter,
-                    ControlFlow::Continue(ended) => {
-                        return stage.replay_or_reject(&ended, keys, ctx);
-                    }
+                    ControlFlow::Continue(waiter) => waiter,
                 }
             } else {
                 match stage.claim(&claim, keys).await? {
@@ -203,7 +218,12 @@ impl<S: Records> Idempotency<S> {
                         drop((request, execute));
                         waiter
                     }
-                    ended => return stage.replay_or_reject(&ended, keys, ctx),
+                    Claim::Replay(stored) => {
+                        return stage.replay(&stored, keys, ctx.caller.id(), ctx.notes.as_ref());
+                    }
+                    Claim::Rejected(rejection) => {
+                        return Err(keys.reject(rejection, ctx.notes.as_ref()));
+                    }
                 }
             };
             // The wait is boxed, because its timer would enlarge the future of every request with an idempotency key.
@@ -218,21 +238,18 @@ impl<S: Records> StageState<S> {
         Arc::clone(&self.executions).try_acquire_owned().ok()
     }
 
-    /// Responds to a request whose key has neither been claimed nor is in progress.
-    fn replay_or_reject(
+    fn replay(
         &self,
-        claimed: &Claim,
+        stored: &StoredResponse,
         keys: &RouteKeys,
-        ctx: &RequestContext,
+        client: ClientId,
+        notes: Option<&Arc<AccessLogNotes>>,
     ) -> Result<Response<ResponseBody>, Problem> {
         let metrics = keys.metrics();
-        let Claim::Replay(stored) = claimed else {
-            return Err(to_problem(claim_error(claimed, keys), ctx));
-        };
         let mut response = replay(stored, &self.hints);
         if self.records.copies_replays() {
             let body = stored.body();
-            let mut charge = self.buffers.charge(ctx.caller.id(), Buffered::Replay);
+            let mut charge = self.buffers.charge(client, Buffered::Replay);
             if charge.grow(body.len()).is_err() {
                 metrics.exhausted.inc();
                 return Err(IdempotencyError::BuffersFull.into());
@@ -240,7 +257,7 @@ impl<S: Records> StageState<S> {
             *response.body_mut() = charge.hold(body).into();
         }
         metrics.replays.inc();
-        ctx.note(|fields| fields.idempotency = Some(KeyUse::Replayed));
+        note(notes, KeyUse::Replayed);
         Ok(response)
     }
 
@@ -318,37 +335,10 @@ fn replay(stored: &StoredResponse, hints: &Hints) -> Response<ResponseBody> {
     response
 }
 
-/// Converts an error into a problem. If the outcome of the request is unknown, also notes this for the access log.
-fn to_problem(error: IdempotencyError, ctx: &RequestContext) -> Problem {
-    if matches!(error, IdempotencyError::OutcomeUnknown { .. }) {
-        ctx.note(|fields| fields.idempotency = Some(KeyUse::Unknown));
+fn note(notes: Option<&Arc<AccessLogNotes>>, key_use: KeyUse) {
+    if let Some(notes) = notes {
+        notes.fields().idempotency = Some(key_use);
     }
-    error.into()
-}
-
-/// Returns the error for a rejected claim, and increments the metric for it.
-fn claim_error(claim: &Claim, keys: &RouteKeys) -> IdempotencyError {
-    let metrics = keys.metrics();
-    let (count, error) = match *claim {
-        Claim::Mismatch(mismatch) => (&metrics.mismatches, IdempotencyError::KeyReused(mismatch)),
-        Claim::Tombstone => (&metrics.tombstones, IdempotencyError::ResponseNotRetained),
-        Claim::StoreFull => (&metrics.exhausted, IdempotencyError::StoreFull),
-        Claim::ScopeFull { min_wait } => {
-            let limit = keys.rule.settings.max_keys_per_scope;
-            let error = IdempotencyError::KeysExhausted { limit, min_wait };
-            (&metrics.exhausted, error)
-        }
-        Claim::ClientFull { limit, min_wait } => {
-            metrics.client_share_rejections.inc();
-            let error = IdempotencyError::ClientKeysExhausted { limit, min_wait };
-            (&metrics.exhausted, error)
-        }
-        Claim::Unknown | Claim::Won(_) | Claim::Replay(_) | Claim::InFlight(_) => {
-            (&metrics.unknowns, keys.outcome_unknown())
-        }
-    };
-    count.inc();
-    error
 }
 
 /// Increments the metric of failed idempotency store operations, and returns the error for the request. If the store

@@ -42,6 +42,7 @@ mod totals;
 mod writer;
 
 use std::collections::HashSet;
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
@@ -65,11 +66,10 @@ use super::capacity_use::{Bound, CapacityUse, ForgottenKeys, UseSamples};
 use super::health::Health;
 use super::in_flight::InFlightTable;
 use crate::clock::Clock;
-use crate::idempotency::claim::{ClaimDecision, RecordView, decide_claim};
+use crate::idempotency::claim::{ClaimDecision, RecordView, StateView, decide_claim};
 use crate::idempotency::{
     Claim, ClaimRequest, ClaimToken, ExecutionOutcome, Fingerprint, KeyHash, OnAbandon, Permit,
-    RecordCounts, RecordId, RecordInfo, RecordState, Records, ScopeHash, Secret, StoreError,
-    StoredResponse,
+    RecordCounts, RecordId, RecordInfo, Records, ScopeHash, Secret, StoreError, StoredResponse,
 };
 
 pub(crate) use store_dir::StoreDirError;
@@ -287,11 +287,15 @@ impl DiskStoreState {
             return Some(claim);
         }
         let recent = self.recent.get(&request.id)?;
-        let record = RecordView::ended(RecordState::Completed, &recent.fingerprint, recent.expires);
-        match decide_claim(Some(record), request, self.store_clock.now()) {
-            ClaimDecision::Available(_) => None,
-            ClaimDecision::Replay => Some(Claim::Replay(recent.response)),
-            decision => Some(decision.rejection()),
+        let record = RecordView {
+            state: StateView::<Infallible, _>::Completed(recent.response),
+            fingerprint: recent.fingerprint,
+            expires: Some(recent.expires),
+        };
+        match decide_claim(record, request, self.store_clock.now()) {
+            ClaimDecision::Available => None,
+            ClaimDecision::Replay(response) => Some(Claim::Replay(response)),
+            ClaimDecision::Rejected(rejection) => Some(Claim::Rejected(rejection)),
         }
     }
 }

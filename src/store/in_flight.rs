@@ -5,15 +5,16 @@
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
+use std::convert::Infallible;
 use std::hash::{BuildHasher, RandomState};
 
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::clock::Moment;
-use crate::idempotency::claim::{ClaimDecision, RecordView, decide_claim};
+use crate::idempotency::claim::{ClaimDecision, RecordView, StateView, decide_claim};
 use crate::idempotency::{
-    Claim, ClaimRequest, ClaimToken, ExecutionOutcome, Fingerprint, InFlightExecution, KeyHash,
-    RecordId, RecordInfo, RecordState, ScopeHash,
+    Claim, ClaimRejection, ClaimRequest, ClaimToken, ExecutionOutcome, Fingerprint,
+    InFlightExecution, KeyHash, RecordId, RecordInfo, RecordState, ScopeHash,
 };
 
 const SHARDS: usize = 32;
@@ -41,12 +42,13 @@ struct LostExecution {
 }
 
 impl InFlightEntry {
-    fn view(&self) -> RecordView<'_, Moment> {
+    fn view(&mut self) -> RecordView<Moment, &mut InFlightExecution, Infallible> {
         match self {
             Self::Running(execution) => execution.view(),
             Self::Lost(lost) => RecordView {
-                state: RecordState::Unknown,
-                ..RecordView::in_progress(&lost.fingerprint)
+                state: StateView::Unknown,
+                fingerprint: lost.fingerprint,
+                expires: None,
             },
         }
     }
@@ -82,16 +84,13 @@ impl InFlightTable {
     pub(in crate::store) fn check(&self, request: &ClaimRequest) -> Option<Claim> {
         let mut shard = self.shard(request.id);
         let entry = shard.get_mut(&request.id)?;
-        Some(
-            match (decide_claim(Some(entry.view()), request, request.at), entry) {
-                (ClaimDecision::InFlight, InFlightEntry::Running(execution)) => {
-                    Claim::InFlight(execution.join())
-                }
-                // If the execution is lost, the claim is rejected even with `on_unknown = "release"`, because the
-                // failed store could not store a new claim.
-                (decision, _) => decision.rejection(),
-            },
-        )
+        Some(match decide_claim(entry.view(), request, request.at) {
+            ClaimDecision::InFlight(execution) => Claim::InFlight(execution.join()),
+            ClaimDecision::Rejected(rejection) => Claim::Rejected(rejection),
+            // If the execution is lost, the claim is rejected even with `on_unknown = "release"`, because the failed
+            // store could not store a new claim.
+            ClaimDecision::Available => Claim::Rejected(ClaimRejection::OutcomeUnknown),
+        })
     }
 
     /// Adds an execution to the table. The caller must have stored the claim of the execution before.
@@ -226,7 +225,7 @@ mod tests {
         in_flight.lose(&late, Moment::default());
         assert!(matches!(
             in_flight.check(&late.request),
-            Some(Claim::Unknown)
+            Some(Claim::Rejected(ClaimRejection::OutcomeUnknown))
         ));
         in_flight.end(&early, ExecutionOutcome::Unknown);
         assert!(in_flight.check(&late.request).is_some());

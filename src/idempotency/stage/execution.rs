@@ -9,10 +9,12 @@ use http::header::{CONNECTION, UPGRADE};
 use http::{HeaderName, Request, Response};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::super::disposition::{Disposition, is_stream};
+use super::super::disposition::{is_stream, means_not_executed};
 use super::super::stored_response::{ORIGINAL_REQUEST_ID, remove_trailer_header};
-use super::super::{ExecutionOutcome, IdempotencyError, Permit, Records, StoredResponse};
-use super::{RouteKeys, StageState, store_failed};
+use super::super::{
+    ClaimRejection, ExecutionOutcome, IdempotencyError, Permit, Records, StoredResponse,
+};
+use super::{RouteKeys, StageState, note, store_failed};
 use crate::failpoint::failpoint;
 use crate::request::body::{BodyError, ReadBody, RequestBody, ResponseBody, read_body};
 use crate::request::buffers::Buffered;
@@ -88,14 +90,15 @@ impl<S: Records> Execution<S> {
         mut response: Response<ResponseBody>,
     ) -> (ExecutionOutcome, Result<Response<ResponseBody>, Problem>) {
         let rule = &self.keys.rule;
-        let is_released = match Disposition::of(rule, response.status(), response.headers()) {
-            Disposition::Stream => return (ExecutionOutcome::Tombstone, Ok(response)),
-            Disposition::Store => false,
-            Disposition::Release if is_stream(response.headers()) => {
-                return (ExecutionOutcome::Released(None), Ok(response));
-            }
-            Disposition::Release => true,
+        let is_released = means_not_executed(rule, response.status(), response.headers());
+        let without_response = if is_released {
+            ExecutionOutcome::Released(None)
+        } else {
+            ExecutionOutcome::Tombstone
         };
+        if is_stream(response.headers()) {
+            return (without_response, Ok(response));
+        }
         let mut charge = self.stage.buffers.charge(self.client, Buffered::Response);
         let outcome = match read_body(response.body_mut(), rule.max_response, &mut charge).await {
             Ok(ReadBody::Whole(body)) => {
@@ -127,11 +130,7 @@ impl<S: Records> Execution<S> {
             }
             Ok(ReadBody::Partial { held, next, .. }) => {
                 response.body_mut().put_back(charge.hold(held), next);
-                if is_released {
-                    ExecutionOutcome::Released(None)
-                } else {
-                    ExecutionOutcome::Tombstone
-                }
+                without_response
             }
             Err(error) => {
                 let (outcome, problem) = self.outcome_of_truncated(&error, is_released);
@@ -202,12 +201,12 @@ impl<S: Records> Execution<S> {
             ended.map_err(|error| {
                 metrics.lost.inc();
                 store_failed("complete", &error, metrics);
-                self.note_unknown();
-                self.keys.outcome_unknown().into()
+                note(self.notes.as_ref(), KeyUse::Unknown);
+                ClaimRejection::OutcomeUnknown.problem(&self.keys.rule.settings)
             })
         } else {
             let (count, step) = if is_unknown {
-                self.note_unknown();
+                note(self.notes.as_ref(), KeyUse::Unknown);
                 (&metrics.lost, "mark unknown")
             } else {
                 (&metrics.released, "release")
@@ -220,12 +219,6 @@ impl<S: Records> Execution<S> {
                 store_failed(step, &error, metrics);
             }
             Ok(())
-        }
-    }
-
-    fn note_unknown(&self) {
-        if let Some(notes) = &self.notes {
-            notes.fields().idempotency = Some(KeyUse::Unknown);
         }
     }
 }

@@ -3,8 +3,10 @@
 use http::Response;
 use tokio::time::timeout;
 
-use super::{RouteKeys, replay, to_problem};
-use crate::idempotency::{ExecutionOutcome, IdempotencyError, InFlightPolicy, Waiter};
+use super::{RouteKeys, replay};
+use crate::idempotency::{
+    ClaimRejection, ExecutionOutcome, IdempotencyError, InFlightPolicy, Waiter,
+};
 use crate::request::body::ResponseBody;
 use crate::request::context::RequestContext;
 use crate::request::log_fields::KeyUse;
@@ -34,12 +36,10 @@ pub(super) async fn wait(
             received.map(|stored| stored.to_response())
         }
         Ok(ExecutionOutcome::Unknown) => {
-            metrics.unknowns.inc();
-            Err(to_problem(keys.outcome_unknown(), ctx))
+            Err(keys.reject(ClaimRejection::OutcomeUnknown, ctx.notes.as_ref()))
         }
         Ok(ExecutionOutcome::Tombstone) => {
-            metrics.tombstones.inc();
-            Err(IdempotencyError::ResponseNotRetained.into())
+            Err(keys.reject(ClaimRejection::ResponseNotRetained, ctx.notes.as_ref()))
         }
         Ok(ExecutionOutcome::Released(None)) | Err(_) => {
             metrics.conflicts.inc();

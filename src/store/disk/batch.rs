@@ -19,8 +19,8 @@ use super::writer::{ClaimEnd, Op, send_reply};
 use super::{DiskStoreState, RecentResponse, Timestamp, WriterHandle, millis};
 use crate::idempotency::claim::{ClaimDecision, decide_claim};
 use crate::idempotency::{
-    Claim, ClaimRequest, ClaimToken, ClientHash, ExecutionOutcome, InFlightExecution, Permit,
-    RecordId, RecordState, ScopeHash, StoreError,
+    Claim, ClaimRejection, ClaimRequest, ClaimToken, ClientHash, ExecutionOutcome,
+    InFlightExecution, Permit, RecordId, RecordState, ScopeHash, StoreError,
 };
 use crate::store::capacity::{ClientCounts, Full, StoreCapacity};
 
@@ -123,11 +123,11 @@ impl<'a> Batch<'a> {
             // The claim is skipped, because its caller no longer waits.
             Op::Claim(_, ack) if ack.is_closed() => {}
             Op::Claim(request, ack) => match self.claim(&request) {
-                Ok(Claim::ScopeFull { .. } | Claim::ClientFull { .. } | Claim::StoreFull)
-                    if self.has_expired() =>
-                {
-                    return Some(Op::Claim(request, ack));
-                }
+                Ok(Claim::Rejected(
+                    ClaimRejection::ScopeFull { .. }
+                    | ClaimRejection::ClientFull { .. }
+                    | ClaimRejection::StoreFull,
+                )) if self.has_expired() => return Some(Op::Claim(request, ack)),
                 Ok(Claim::Won(permit)) => self.replies.won.push((ack, permit)),
                 // The reply does not wait for the commit, because the claim changes nothing. A send error is ignored:
                 // the caller no longer waits.
@@ -149,32 +149,22 @@ impl<'a> Batch<'a> {
         if let Some(claim) = self.shared.in_flight.check(request) {
             return Ok(claim);
         }
-        let stored = self.engine.record(request.id)?;
-        let record = stored.as_ref().map(|(record, _)| record.view());
-        let replaced = match (decide_claim(record, request, self.now), stored) {
-            (ClaimDecision::Available(_), replaced) => replaced,
-            (
-                ClaimDecision::Replay,
-                Some((
-                    DiskRecord {
-                        response: Some(response),
-                        fingerprint,
-                        expires,
-                        ..
-                    },
-                    _,
-                )),
-            ) => {
-                let recent = RecentResponse {
-                    fingerprint,
-                    expires,
-                    response: Arc::clone(&response),
-                };
-                self.shared.recent.insert(request.id, recent);
-                return Ok(Claim::Replay(response));
+        let replaced = self.engine.record(request.id)?;
+        if let Some((record, _)) = &replaced {
+            match decide_claim(record.view(), request, self.now) {
+                ClaimDecision::Available => {}
+                ClaimDecision::Replay(response) => {
+                    let recent = RecentResponse {
+                        fingerprint: record.fingerprint,
+                        expires: record.expires,
+                        response: Arc::clone(response),
+                    };
+                    self.shared.recent.insert(request.id, recent);
+                    return Ok(Claim::Replay(Arc::clone(response)));
+                }
+                ClaimDecision::Rejected(rejection) => return Ok(Claim::Rejected(rejection)),
             }
-            (decision, _) => return Ok(decision.rejection()),
-        };
+        }
         let Some(owner) = self.owner.upgrade() else {
             return Err(StoreError::new("the idempotency store is being closed"));
         };
@@ -189,21 +179,21 @@ impl<'a> Batch<'a> {
         if request.settings.is_scope_full(keys) {
             let next = self.ended.next_expiry();
             let min_wait = next.map_or(Duration::ZERO, |next| next.since(self.now));
-            return Ok(Claim::ScopeFull { min_wait });
+            return Ok(Claim::Rejected(ClaimRejection::ScopeFull { min_wait }));
         }
         let held = self.clients.held(request.client);
         let full = self.capacity.admit(self.totals.keys, held).err();
         if let Some(full) = full
             && (self.has_expired() || !self.can_forget())
         {
-            return Ok(self.rejection(full));
+            return Ok(Claim::Rejected(self.rejection(full)));
         }
         // A claim that is not admitted forgets no key.
         self.admission.admit(Instant::now())?;
         if let Some(full) = full
             && !self.forget_oldest()?
         {
-            return Ok(self.rejection(full));
+            return Ok(Claim::Rejected(self.rejection(full)));
         }
         // The forgotten key can be one of this scope.
         let keys = self.keys_of(request.id.scope)?;
@@ -213,16 +203,16 @@ impl<'a> Batch<'a> {
         Ok(self.grant(request, owner))
     }
 
-    fn rejection(&self, full: Full) -> Claim {
+    fn rejection(&self, full: Full) -> ClaimRejection {
         let Full::Client(limit) = full else {
-            return Claim::StoreFull;
+            return ClaimRejection::StoreFull;
         };
         let forgettable = self.ended.next_forgettable(self.capacity.min_ttl);
         let next = (self.ended.next_expiry().into_iter())
             .chain(forgettable)
             .min();
         let min_wait = next.map_or(Duration::ZERO, |next| next.since(self.now));
-        Claim::ClientFull { limit, min_wait }
+        ClaimRejection::ClientFull { limit, min_wait }
     }
 
     fn grant(&mut self, request: &ClaimRequest, owner: Arc<WriterHandle>) -> Claim {

@@ -1,11 +1,12 @@
 //! Encoding of idempotency records and claims on disk.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use super::Timestamp;
-use crate::idempotency::claim::RecordView;
+use crate::idempotency::claim::{RecordView, StateView};
 use crate::idempotency::{
     ClientHash, ExecutionOutcome, Fingerprint, RecordState, ResponseSummary, StoredResponse,
 };
@@ -105,16 +106,20 @@ struct EncodedRecord<'a> {
 }
 
 impl DiskRecord {
-    pub(super) fn view(&self) -> RecordView<'_, Timestamp> {
-        RecordView::ended(self.state, &self.fingerprint, self.expires)
+    pub(super) fn view(&self) -> RecordView<Timestamp, Infallible, &Arc<StoredResponse>> {
+        RecordView {
+            state: StateView::ended(self.state, self.response.as_ref()),
+            fingerprint: self.fingerprint,
+            expires: Some(self.expires),
+        }
     }
 
     /// Returns the outcome of the execution that the record describes.
     pub(super) fn into_outcome(self) -> ExecutionOutcome {
-        match (self.state, self.response) {
-            (RecordState::Completed, Some(response)) => ExecutionOutcome::Completed(response),
-            (RecordState::Completed | RecordState::Tombstone, _) => ExecutionOutcome::Tombstone,
-            (RecordState::Unknown | RecordState::InProgress, _) => ExecutionOutcome::Unknown,
+        match StateView::<Infallible, _>::ended(self.state, self.response) {
+            StateView::Completed(response) => ExecutionOutcome::Completed(response),
+            StateView::Tombstone => ExecutionOutcome::Tombstone,
+            StateView::Unknown => ExecutionOutcome::Unknown,
         }
     }
 

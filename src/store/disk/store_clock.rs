@@ -123,8 +123,8 @@ mod tests {
     use super::*;
     use crate::clock::Moment;
     use crate::idempotency::{
-        Claim, ClaimRequest, ClientHash, ExecutionOutcome, Fingerprint, KeyHash, OnUnknown,
-        RecordId, RecordSettings, Records, ScopeHash,
+        Claim, ClaimRejection, ClaimRequest, ClientHash, ExecutionOutcome, Fingerprint, KeyHash,
+        OnUnknown, RecordId, RecordSettings, Records, ScopeHash,
     };
     use crate::store::StoreCapacity;
     use crate::store::disk::DiskRecords;
@@ -171,7 +171,7 @@ mod tests {
     /// Returns whether the idempotency key still has a record. If it has none, this call claims the key.
     async fn is_known(records: &DiskRecords) -> bool {
         match records.claim(&request()).await.unwrap() {
-            Claim::Unknown => true,
+            Claim::Rejected(ClaimRejection::OutcomeUnknown) => true,
             Claim::Won(_) => false,
             other => panic!("{other:?}"),
         }

@@ -27,11 +27,11 @@ use self::counts::KeyCounts;
 use self::shard::{ClaimNumbers, EndedRecord, RecordShard};
 use super::hashers::{BuildFibonacciHasher, BuildIdentityHasher};
 use crate::clock::{Clock, Moment};
-use crate::idempotency::claim::Availability;
+use crate::idempotency::claim::ClaimDecision;
 use crate::idempotency::{
-    Claim, ClaimRequest, ClaimToken, ClientHash, ExecutionOutcome, InFlightExecution, KeyHash,
-    OnAbandon, Permit, RecordCounts, RecordId, RecordInfo, Records, ScopeHash, StoreError,
-    StoredResponse,
+    Claim, ClaimRejection, ClaimRequest, ClaimToken, ClientHash, ExecutionOutcome,
+    InFlightExecution, KeyHash, OnAbandon, Permit, RecordCounts, RecordId, RecordInfo, Records,
+    ScopeHash, StoreError, StoredResponse,
 };
 use crate::store::capacity::{Full, StoreCapacity};
 use crate::store::capacity_use::{Bound, CapacityUse, ForgottenKeys, UseSamples};
@@ -153,10 +153,10 @@ impl MemoryRecords {
         // Client of a key that was forgotten for this claim. It counts until the new key takes its place.
         let mut forgotten = None;
         let claim = loop {
-            let claim = table.try_claim(request, &mut forgotten);
-            if !matches!(claim, Claim::StoreFull | Claim::ClientFull { .. }) {
-                break claim;
-            }
+            let full = match table.try_claim(request, &mut forgotten) {
+                Ok(claim) => break claim,
+                Err(full) => full,
+            };
             // The counts can include expired records of other shards too.
             let swept = table.sweep(now);
             if swept.any {
@@ -168,15 +168,13 @@ impl MemoryRecords {
                 forgotten = table.forget_oldest(shard, now);
                 continue;
             }
-            let Claim::ClientFull { limit, .. } = claim else {
-                break claim;
+            let Full::Client(limit) = full else {
+                break Claim::Rejected(ClaimRejection::StoreFull);
             };
             let forgettable = swept.oldest.map(|(forgettable, _)| forgettable);
             let next = swept.next_expiry.into_iter().chain(forgettable).min();
-            break Claim::ClientFull {
-                limit,
-                min_wait: next.map_or(Duration::ZERO, |next| next.since(now)),
-            };
+            let min_wait = next.map_or(Duration::ZERO, |next| next.since(now));
+            break Claim::Rejected(ClaimRejection::ClientFull { limit, min_wait });
         };
         table.counts.remove(forgotten.as_slice());
         if matches!(claim, Claim::Won(_)) && table.use_samples.is_due(since_start(now)) {
@@ -192,46 +190,46 @@ impl MemoryRecords {
 }
 
 impl RecordTable {
-    /// Claims an idempotency key, if need be in place of the key of the client `forgotten`.
+    /// Claims an idempotency key, if need be in place of the key of the client `forgotten`. Fails if the client or the
+    /// store has too many keys. The caller then searches all shards for keys to drop.
     fn try_claim(
         self: &Arc<Self>,
         request: &ClaimRequest,
         forgotten: &mut Option<ClientHash>,
-    ) -> Claim {
+    ) -> Result<Claim, Full> {
         let (table, now) = (self, request.at);
         let mut shard = table.shard(request.id.scope);
         let mut dropped = shard.drop_expired(now, DROPPED_PER_CLAIM);
         table.counts.remove(&dropped.clients);
         let claim = loop {
-            let full = match shard.decide(request, now) {
-                Ok(claim) => break claim,
-                Err(Availability::Replace) => {
-                    break table.grant(&mut shard, request, &mut dropped.numbers);
+            match shard.decide(request, now) {
+                Some(ClaimDecision::InFlight(execution)) => {
+                    break Ok(Claim::InFlight(execution.join()));
                 }
-                Err(Availability::New)
-                    if request
-                        .settings
-                        .is_scope_full(shard.keys_of(request.id.scope)) =>
-                {
-                    let next = shard.ended.next_expiry();
-                    Claim::ScopeFull {
-                        min_wait: next.map_or(Duration::ZERO, |next| next.since(now)),
+                Some(ClaimDecision::Replay(response)) => break Ok(Claim::Replay(response)),
+                Some(ClaimDecision::Rejected(rejection)) => break Ok(Claim::Rejected(rejection)),
+                Some(ClaimDecision::Available) => {
+                    break Ok(table.grant(&mut shard, request, &mut dropped.numbers));
+                }
+                None => {}
+            }
+            let keys = shard.keys_of(request.id.scope);
+            let full = if request.settings.is_scope_full(keys) {
+                let next = shard.ended.next_expiry();
+                let min_wait = next.map_or(Duration::ZERO, |next| next.since(now));
+                Ok(Claim::Rejected(ClaimRejection::ScopeFull { min_wait }))
+            } else {
+                let counted = match forgotten.take() {
+                    Some(client) => {
+                        table.counts.transfer(client, request.client);
+                        Ok(())
                     }
+                    None => table.counts.add(request.client),
+                };
+                match counted {
+                    Ok(()) => break Ok(table.grant(&mut shard, request, &mut dropped.numbers)),
+                    Err(full) => Err(full),
                 }
-                Err(Availability::New) if let Some(client) = forgotten.take() => {
-                    table.counts.transfer(client, request.client);
-                    break table.grant(&mut shard, request, &mut dropped.numbers);
-                }
-                Err(Availability::New) => match table.counts.add(request.client) {
-                    Ok(()) => break table.grant(&mut shard, request, &mut dropped.numbers),
-                    // The caller sets the real `min_wait`, because it needs the other shards, and this shard must be
-                    // unlocked first.
-                    Err(Full::Client(limit)) => Claim::ClientFull {
-                        limit,
-                        min_wait: Duration::ZERO,
-                    },
-                    Err(Full::Store) => Claim::StoreFull,
-                },
             };
             // The counts can include expired records of this shard. If any are dropped, the claim is tried again.
             let more = shard.drop_expired(now, MAX_DROPPED_PER_LOCK);

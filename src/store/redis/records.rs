@@ -32,8 +32,8 @@ use super::Redis;
 use super::client::RedisClient;
 use super::error::CallError;
 use crate::idempotency::{
-    Claim, ClaimRequest, ClaimToken, ExecutionOutcome, KeyHash, Permit, RecordCounts, RecordId,
-    RecordInfo, Records, ScopeHash, StoreError, StoredResponse,
+    Claim, ClaimRejection, ClaimRequest, ClaimToken, ExecutionOutcome, KeyHash, Permit,
+    RecordCounts, RecordId, RecordInfo, Records, ScopeHash, StoreError, StoredResponse,
 };
 use crate::store::{CapacityUse, Health, Part};
 
@@ -112,7 +112,7 @@ impl RedisRecords {
                 return match failure {
                     CallError::Full(reason) => {
                         tracing::debug!(%reason, "cannot store idempotency key, Redis is out of memory");
-                        Ok(Claim::StoreFull)
+                        Ok(Claim::Rejected(ClaimRejection::StoreFull))
                     }
                     failure => Err(failure.into()),
                 };
@@ -134,16 +134,13 @@ impl RedisRecords {
                 Claim::Replay(calls::decode_response(request.id, &response)?)
             }
             ClaimReply::InFlight(owner) => Claim::InFlight(claims.remote.join(request.id, owner)),
-            ClaimReply::Mismatch(mismatch) => Claim::Mismatch(mismatch),
-            ClaimReply::Unknown => Claim::Unknown,
-            ClaimReply::Tombstone => Claim::Tombstone,
-            ClaimReply::ScopeFull(min_wait) => Claim::ScopeFull { min_wait },
-            ClaimReply::ClientFull => Claim::ClientFull {
+            ClaimReply::Rejected(rejection) => Claim::Rejected(rejection),
+            ClaimReply::ClientFull => Claim::Rejected(ClaimRejection::ClientFull {
                 limit: claims
                     .max_keys_per_client()
                     .map_or(0, |most| most.get().into()),
                 min_wait: full.unwrap_or_default(),
-            },
+            }),
             ClaimReply::Cancelled => {
                 return Err(StoreError::new(
                     "the claim of the idempotency key was cancelled before it arrived at Redis",

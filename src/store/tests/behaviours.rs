@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::idempotency::{
-    Claim, ClaimRequest, ClientHash, ExecutionOutcome, Fingerprint, OnUnknown, RecordCounts,
-    RecordState, Records,
+    Claim, ClaimRejection, ClaimRequest, ClientHash, ExecutionOutcome, Fingerprint, OnUnknown,
+    RecordCounts, RecordState, Records,
 };
 use crate::store::StoreCapacity;
 
@@ -110,7 +110,10 @@ pub(crate) async fn another_request_with_a_used_key_is_a_mismatch_in_every_state
             other.fingerprint = OTHER_REQUEST;
             other.settings.on_unknown = on_unknown;
             let claim = fixture.claim(other).await;
-            assert!(matches!(claim, Claim::Mismatch(_)), "{key}: {claim:?}");
+            assert!(
+                matches!(claim, Claim::Rejected(ClaimRejection::KeyReused(_))),
+                "{key}: {claim:?}"
+            );
         }
     }
     // The rejected claims have not changed the records.
@@ -124,11 +127,11 @@ pub(crate) async fn another_request_with_a_used_key_is_a_mismatch_in_every_state
     ));
     assert!(matches!(
         fixture.claim(claim_request(3)).await,
-        Claim::Unknown
+        Claim::Rejected(ClaimRejection::OutcomeUnknown)
     ));
     assert!(matches!(
         fixture.claim(claim_request(4)).await,
-        Claim::Tombstone
+        Claim::Rejected(ClaimRejection::ResponseNotRetained)
     ));
     drop(in_flight);
 }
@@ -189,7 +192,7 @@ pub(crate) async fn waiters_receive_a_tombstone_if_the_response_is_not_stored(ki
     assert!(matches!(waiting.ended().await, ExecutionOutcome::Tombstone));
     assert!(matches!(
         fixture.claim(claim_request(1)).await,
-        Claim::Tombstone
+        Claim::Rejected(ClaimRejection::ResponseNotRetained)
     ));
 }
 
@@ -216,7 +219,7 @@ pub(crate) async fn a_permit_dropped_after_the_request_was_sent_makes_its_key_un
     assert!(matches!(waiting.ended().await, ExecutionOutcome::Unknown));
     assert!(matches!(
         fixture.claim(claim_request(1)).await,
-        Claim::Unknown
+        Claim::Rejected(ClaimRejection::OutcomeUnknown)
     ));
 }
 
@@ -225,7 +228,7 @@ pub(crate) async fn on_unknown_decides_whether_an_unknown_key_can_be_claimed(kin
     fixture.lose(claim_request(1)).await;
     assert!(matches!(
         fixture.claim(claim_request(1)).await,
-        Claim::Unknown
+        Claim::Rejected(ClaimRejection::OutcomeUnknown)
     ));
     let mut released = claim_request(1);
     released.settings.on_unknown = OnUnknown::Release;
@@ -272,11 +275,11 @@ pub(crate) async fn records_expire_after_their_ttl_except_those_in_progress(kind
     ));
     assert!(matches!(
         fixture.claim(claim_request(3)).await,
-        Claim::Unknown
+        Claim::Rejected(ClaimRejection::OutcomeUnknown)
     ));
     assert!(matches!(
         fixture.claim(claim_request(4)).await,
-        Claim::Tombstone
+        Claim::Rejected(ClaimRejection::ResponseNotRetained)
     ));
     fixture.advance(TTL.saturating_sub(fixture.almost_ttl()));
     for key in 2..=4 {
@@ -316,7 +319,9 @@ pub(crate) async fn a_full_scope_rejects_new_keys(kind: StoreKind) {
     let in_flight = fixture.win(three(2, 1)).await;
     fixture.lose(three(3, 1)).await;
     match fixture.claim(three(4, 1)).await {
-        Claim::ScopeFull { min_wait } => assert!(min_wait <= TTL / 2, "{min_wait:?}"),
+        Claim::Rejected(ClaimRejection::ScopeFull { min_wait }) => {
+            assert!(min_wait <= TTL / 2, "{min_wait:?}");
+        }
         other => panic!("{other:?}"),
     }
     // The maximum of a scope rejects neither the existing idempotency keys of the scope nor the keys of other scopes.
@@ -332,7 +337,7 @@ pub(crate) async fn a_full_scope_rejects_new_keys(kind: StoreKind) {
     fixture.run(three(5, 1), &numbered_response(5)).await;
     assert!(matches!(
         fixture.claim(three(6, 1)).await,
-        Claim::ScopeFull { .. }
+        Claim::Rejected(ClaimRejection::ScopeFull { .. })
     ));
     fixture.advance(TTL / 2);
     fixture.run(three(6, 1), &numbered_response(6)).await;
@@ -357,7 +362,7 @@ pub(crate) async fn a_scope_whose_keys_have_expired_is_not_full_while_many_other
     fixture.lose(two(2)).await;
     assert!(matches!(
         fixture.claim(two(3)).await,
-        Claim::ScopeFull { .. }
+        Claim::Rejected(ClaimRejection::ScopeFull { .. })
     ));
     fixture.advance(TTL);
     drop(fixture.win(two(3)).await);
@@ -382,7 +387,10 @@ pub(crate) async fn a_full_store_rejects_new_keys_until_some_expire(kind: StoreK
             .await;
     }
     let newcomer = of_client(10, 10);
-    assert!(matches!(fixture.claim(newcomer).await, Claim::StoreFull));
+    assert!(matches!(
+        fixture.claim(newcomer).await,
+        Claim::Rejected(ClaimRejection::StoreFull)
+    ));
     // The rejected claim has evicted no record.
     assert!(matches!(
         fixture.claim(in_scope(claim_request(0), 0, 200)).await,
@@ -441,7 +449,7 @@ pub(crate) async fn a_full_store_forgets_the_oldest_completed_keys_older_than_mi
     fixture.advance(MIN_TTL.saturating_sub(minute * 3 + Duration::from_millis(1)));
     assert!(matches!(
         fixture.claim(of_client(8)).await,
-        Claim::StoreFull
+        Claim::Rejected(ClaimRejection::StoreFull)
     ));
     assert_eq!(fixture.counts().await.forgotten, 0);
     assert_eq!(fixture.counts().await.effective_ttl, Some(TTL));
@@ -458,12 +466,18 @@ pub(crate) async fn a_full_store_forgets_the_oldest_completed_keys_older_than_mi
             && matches!(&claim, Claim::Replay(_)) == (key != 1);
         assert!(expected, "{key}: {claim:?}");
     }
-    assert!(matches!(fixture.claim(of_client(2)).await, Claim::Unknown));
+    assert!(matches!(
+        fixture.claim(of_client(2)).await,
+        Claim::Rejected(ClaimRejection::OutcomeUnknown)
+    ));
     // The keys 4, 3 and 5 were forgotten, in this order. They can be claimed again in place of the keys 6 and 7.
     for key in [4, 5] {
         fixture.run(of_client(key), &numbered_response(key)).await;
     }
-    assert!(matches!(fixture.claim(short).await, Claim::StoreFull));
+    assert!(matches!(
+        fixture.claim(short).await,
+        Claim::Rejected(ClaimRejection::StoreFull)
+    ));
     assert_eq!(fixture.counts().await.forgotten, 5);
     drop(in_flight);
 }
@@ -489,7 +503,7 @@ pub(crate) async fn concurrent_claims_in_a_full_store_replace_one_key_each(kind:
         running.join_all().await;
         assert!(matches!(
             fixture.claim(of_client(1_000)).await,
-            Claim::StoreFull
+            Claim::Rejected(ClaimRejection::StoreFull)
         ));
         fixture.advance(Duration::from_mins(1));
     }
@@ -551,7 +565,7 @@ pub(crate) async fn responses_beyond_max_bytes_become_tombstones(kind: StoreKind
                 assert_eq!(replayed, sized_response(key, 4_000));
                 stored += 1;
             }
-            Claim::Tombstone => assert_eq!(
+            Claim::Rejected(ClaimRejection::ResponseNotRetained) => assert_eq!(
                 stored, 0,
                 "a newer response was evicted before an older one"
             ),

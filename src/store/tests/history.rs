@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::clock::Moment;
 use crate::idempotency::{
-    Claim, ClaimRequest, ClientHash, ExecutionOutcome, Fingerprint, OnUnknown, Permit,
-    RecordCounts, RecordId, RecordState, Records, Waiter,
+    Claim, ClaimRejection, ClaimRequest, ClientHash, ExecutionOutcome, Fingerprint, OnUnknown,
+    Permit, RecordCounts, RecordId, RecordState, Records, Waiter,
 };
 use crate::store::StoreCapacity;
 use proptest::prelude::*;
@@ -299,11 +299,11 @@ impl HistoryRun {
                 assert_eq!(replayed, numbered_response(number));
                 ExpectedClaim::Replay(number)
             }
-            Claim::Mismatch(_) => ExpectedClaim::Mismatch,
-            Claim::Unknown => ExpectedClaim::Unknown,
-            Claim::Tombstone => ExpectedClaim::Tombstone,
-            Claim::StoreFull => ExpectedClaim::StoreFull,
-            full @ (Claim::ScopeFull { .. } | Claim::ClientFull { .. }) => panic!("{full:?}"),
+            Claim::Rejected(ClaimRejection::KeyReused(_)) => ExpectedClaim::Mismatch,
+            Claim::Rejected(ClaimRejection::OutcomeUnknown) => ExpectedClaim::Unknown,
+            Claim::Rejected(ClaimRejection::ResponseNotRetained) => ExpectedClaim::Tombstone,
+            Claim::Rejected(ClaimRejection::StoreFull) => ExpectedClaim::StoreFull,
+            Claim::Rejected(full) => panic!("{full:?}"),
         };
         assert_eq!(got, expected);
     }

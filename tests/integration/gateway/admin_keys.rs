@@ -5,8 +5,8 @@ use std::sync::Arc;
 use http::Response;
 use serde_json::{Value, json};
 use tidegate::idempotency::{
-    Claim, ClaimRequest, ClientHash, ExecutionOutcome, Fingerprint, Permit, RecordSettings,
-    Records as _, StoredResponse as Stored,
+    Claim, ClaimRejection, ClaimRequest, ClientHash, ExecutionOutcome, Fingerprint, Permit,
+    RecordSettings, Records as _, StoredResponse as Stored,
 };
 use tidegate::internals::{clock, record_id, records};
 
@@ -221,7 +221,10 @@ async fn a_key_of_two_callers_has_two_records_and_scope_selects_one() {
 async fn a_key_that_was_freed_can_be_claimed_again() {
     let admin_api = AdminApi::open();
     admin_api.unknown("lost", ANN).await;
-    assert!(matches!(admin_api.claim("lost", ANN).await, Claim::Unknown));
+    assert!(matches!(
+        admin_api.claim("lost", ANN).await,
+        Claim::Rejected(ClaimRejection::OutcomeUnknown)
+    ));
     let freed = admin_api.free("lost").await;
     assert_eq!((freed.status, freed.text().as_str()), (204, ""));
     assert!(matches!(admin_api.claim("lost", ANN).await, Claim::Won(_)));

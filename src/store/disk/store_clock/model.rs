@@ -16,8 +16,8 @@ use tempfile::TempDir;
 
 use crate::clock::{Clock, Moment};
 use crate::idempotency::{
-    Claim, ClaimRequest, ClientHash, ExecutionOutcome, Fingerprint, KeyHash, OnUnknown, Permit,
-    RecordId, RecordSettings, Records, ScopeHash, StoredResponse,
+    Claim, ClaimRejection, ClaimRequest, ClientHash, ExecutionOutcome, Fingerprint, KeyHash,
+    OnUnknown, Permit, RecordId, RecordSettings, Records, ScopeHash, StoredResponse,
 };
 use crate::store::StoreCapacity;
 use crate::store::disk::DiskRecords;
@@ -110,10 +110,10 @@ impl StoreHistory {
                 let last = std::mem::replace(&mut self.keys[index], ModelKey::InFlight(permit));
                 cases.executed_again_after_ttl += usize::from(matches!(last, ModelKey::Ended(_)));
             }
-            Claim::Replay(_) | Claim::Unknown => {
+            Claim::Replay(_) | Claim::Rejected(ClaimRejection::OutcomeUnknown) => {
                 let event_log = || format!("key {index} outlives its TTL\n{}", self.event_log());
                 assert!(is_within_ttl, "{}", event_log());
-                if matches!(claim, Claim::Unknown) {
+                if matches!(claim, Claim::Rejected(ClaimRejection::OutcomeUnknown)) {
                     cases.unknown += 1;
                 } else {
                     cases.replayed += 1;
@@ -247,8 +247,8 @@ fn name(claim: &Claim) -> &'static str {
         Claim::Won(_) => "executed",
         Claim::Replay(_) => "replayed",
         Claim::InFlight(_) => "in flight",
-        Claim::Unknown => "outcome unknown",
-        _ => "other",
+        Claim::Rejected(ClaimRejection::OutcomeUnknown) => "outcome unknown",
+        Claim::Rejected(_) => "other",
     }
 }
 

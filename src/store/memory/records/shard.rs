@@ -9,10 +9,10 @@ use smallvec::SmallVec;
 
 use super::super::hashers::BuildIdentityHasher;
 use crate::clock::Moment;
-use crate::idempotency::claim::{Availability, ClaimDecision, RecordView, decide_claim};
+use crate::idempotency::claim::{ClaimDecision, RecordView, StateView, decide_claim};
 use crate::idempotency::{
-    Claim, ClaimRequest, ClaimToken, ClientHash, Fingerprint, InFlightExecution, KeyHash,
-    RecordCounts, RecordId, RecordInfo, RecordState, ScopeHash, StoredResponse,
+    ClaimRequest, ClaimToken, ClientHash, Fingerprint, InFlightExecution, KeyHash, RecordCounts,
+    RecordId, RecordInfo, RecordState, ScopeHash, StoredResponse,
 };
 use crate::store::ended_queues::EndedQueues;
 
@@ -83,10 +83,14 @@ impl MemoryRecord {
         }
     }
 
-    fn view(&self) -> RecordView<'_, Moment> {
+    fn view(&mut self) -> RecordView<Moment, &mut InFlightExecution, Arc<StoredResponse>> {
         match self {
             Self::InFlight(execution) => execution.view(),
-            Self::Ended(ended) => RecordView::ended(ended.state, &ended.fingerprint, ended.expires),
+            Self::Ended(ended) => RecordView {
+                state: StateView::ended(ended.state, ended.response.upgrade()),
+                fingerprint: ended.fingerprint,
+                expires: Some(ended.expires),
+            },
         }
     }
 
@@ -115,27 +119,14 @@ impl MemoryRecord {
 }
 
 impl RecordShard {
-    /// Returns the result of a claim if a record of the idempotency key decides the claim. If the key can be claimed,
-    /// fails with the [`Availability`] of the key.
+    /// Returns `None` if the idempotency key has no record.
     pub(super) fn decide(
         &mut self,
         request: &ClaimRequest,
         now: Moment,
-    ) -> Result<Claim, Availability> {
-        let record = self.records.get_mut(&request.id);
-        let decision = decide_claim(record.as_deref().map(MemoryRecord::view), request, now);
-        match (decision, record) {
-            (ClaimDecision::Available(vacancy), _) => Err(vacancy),
-            (ClaimDecision::InFlight, Some(MemoryRecord::InFlight(execution))) => {
-                Ok(Claim::InFlight(execution.join()))
-            }
-            (ClaimDecision::Replay, Some(MemoryRecord::Ended(ended)))
-                if let Some(response) = ended.response.upgrade() =>
-            {
-                Ok(Claim::Replay(response))
-            }
-            (decision, _) => Ok(decision.rejection()),
-        }
+    ) -> Option<ClaimDecision<&mut InFlightExecution, Arc<StoredResponse>>> {
+        let record = self.records.get_mut(&request.id)?;
+        Some(decide_claim(record.view(), request, now))
     }
 
     /// Returns the number of idempotency keys of a scope, or 0 if the scope has none.

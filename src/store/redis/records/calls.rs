@@ -8,8 +8,8 @@ use redis::{FromRedisValue, ParsingError, Value};
 use super::super::script::{CLAIM, Call, FREE, READ, RELEASE, RENEW, SETTLE};
 use super::names::{OwnerToken, RecordNames};
 use crate::idempotency::{
-    ClaimRequest, ClaimToken, ClientHash, Fingerprint, Mismatch, OnUnknown, RecordId, RecordState,
-    ResponseSummary, StoreError, StoredResponse,
+    ClaimRejection, ClaimRequest, ClaimToken, ClientHash, Fingerprint, Mismatch, OnUnknown,
+    RecordId, RecordState, ResponseSummary, StoreError, StoredResponse,
 };
 use crate::store::encoding::{DecodeError, EncodedResponse, open, seal, summary_of_start};
 
@@ -28,12 +28,10 @@ pub(super) enum ClaimReply {
     Won(Option<ClientHash>),
     Replay(Vec<u8>),
     InFlight(OwnerToken),
-    Mismatch(Mismatch),
-    Unknown,
-    Tombstone,
-    ScopeFull(Duration),
-    Cancelled,
+    Rejected(ClaimRejection),
+    /// The client of a new key has too many keys. The caller knows their maximum.
     ClientFull,
+    Cancelled,
 }
 
 /// The reply of the script that deletes a record whose outcome is unknown. It contains the client of the record, and
@@ -233,13 +231,17 @@ impl FromRedisValue for ClaimReply {
             0 => Self::Won(parse_client(detail)?),
             1 => Self::Replay(Vec::from_redis_value(detail)?),
             2 => Self::InFlight(parse_owner(detail)?),
-            3 => Self::Mismatch(match u8::from_redis_value(detail)? {
-                0 => Mismatch::Request,
-                _ => Mismatch::Credentials,
+            3 => Self::Rejected(ClaimRejection::KeyReused(
+                match u8::from_redis_value(detail)? {
+                    0 => Mismatch::Request,
+                    _ => Mismatch::Credentials,
+                },
+            )),
+            4 => Self::Rejected(ClaimRejection::OutcomeUnknown),
+            5 => Self::Rejected(ClaimRejection::ResponseNotRetained),
+            6 => Self::Rejected(ClaimRejection::ScopeFull {
+                min_wait: Duration::from_millis(u64::from_redis_value(detail)?),
             }),
-            4 => Self::Unknown,
-            5 => Self::Tombstone,
-            6 => Self::ScopeFull(Duration::from_millis(u64::from_redis_value(detail)?)),
             7 => Self::Cancelled,
             8 => Self::ClientFull,
             _ => return Err("the reply of claim.lua has an unknown result code".into()),

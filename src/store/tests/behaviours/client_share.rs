@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::idempotency::{Claim, ClaimRequest, ClientHash, ExecutionOutcome, OnUnknown, Records};
+use crate::idempotency::{
+    Claim, ClaimRejection, ClaimRequest, ClientHash, ExecutionOutcome, OnUnknown, Records,
+};
 use crate::store::StoreCapacity;
 
 use super::OTHER_REQUEST;
@@ -28,7 +30,7 @@ fn request_of(client: ClientHash, key: u16) -> ClaimRequest {
 /// Asserts that the store rejects the new idempotency key `key` of `client`, because the client has too many keys.
 async fn assert_full(fixture: &RecordFixture, client: ClientHash, key: u16) {
     match fixture.claim(request_of(client, key)).await {
-        Claim::ClientFull { limit, min_wait } => {
+        Claim::Rejected(ClaimRejection::ClientFull { limit, min_wait }) => {
             assert!((4..=5).contains(&limit), "{limit}");
             assert!(min_wait > Duration::ZERO, "{min_wait:?}");
         }
@@ -68,17 +70,29 @@ pub(crate) async fn a_client_that_holds_its_share_cannot_claim_a_new_key(kind: S
         let mut known_scope = request_of(CLIENT, 7);
         known_scope.id.scope = id(2, 2).scope;
         let claim = fixture.claim(known_scope).await;
-        assert!(matches!(claim, Claim::ClientFull { .. }), "{claim:?}");
+        assert!(
+            matches!(claim, Claim::Rejected(ClaimRejection::ClientFull { .. })),
+            "{claim:?}"
+        );
     }
 
     let claim = async |key| fixture.claim(request_of(CLIENT, key)).await;
     assert!(matches!(claim(1).await, Claim::InFlight(_)));
     assert!(matches!(claim(2).await, Claim::Replay(_)));
-    assert!(matches!(claim(3).await, Claim::Unknown));
-    assert!(matches!(claim(4).await, Claim::Tombstone));
+    assert!(matches!(
+        claim(3).await,
+        Claim::Rejected(ClaimRejection::OutcomeUnknown)
+    ));
+    assert!(matches!(
+        claim(4).await,
+        Claim::Rejected(ClaimRejection::ResponseNotRetained)
+    ));
     let mut reused = request_of(CLIENT, 5);
     reused.fingerprint = OTHER_REQUEST;
-    assert!(matches!(fixture.claim(reused).await, Claim::Mismatch(_)));
+    assert!(matches!(
+        fixture.claim(reused).await,
+        Claim::Rejected(ClaimRejection::KeyReused(_))
+    ));
 
     // Other clients are not affected: they replay these idempotency keys and claim their own.
     let replayed = fixture.claim(request_of(OTHER_CLIENT, 2)).await;
@@ -232,7 +246,7 @@ pub(crate) async fn a_single_client_can_use_most_of_the_store(kind: StoreKind) {
         fixture.advance(Duration::from_millis(1));
     }
     match fixture.claim(request_of(CLIENT, 100)).await {
-        Claim::ClientFull { limit, min_wait } => {
+        Claim::Rejected(ClaimRejection::ClientFull { limit, min_wait }) => {
             assert_eq!(limit, 10);
             let first = TTL.saturating_sub(Duration::from_millis(81));
             assert_eq!(min_wait, first);
@@ -260,7 +274,9 @@ pub(crate) async fn a_client_above_its_share_replaces_keys_older_than_min_ttl(ki
             .await;
     }
     match fixture.claim(request_of(CLIENT, 100)).await {
-        Claim::ClientFull { min_wait, .. } => assert_eq!(min_wait, TTL / 6),
+        Claim::Rejected(ClaimRejection::ClientFull { min_wait, .. }) => {
+            assert_eq!(min_wait, TTL / 6);
+        }
         other => panic!("{other:?}"),
     }
     fixture.advance(TTL / 6);
@@ -272,7 +288,10 @@ pub(crate) async fn a_client_above_its_share_replaces_keys_older_than_min_ttl(ki
     let counts = fixture.counts().await;
     assert_eq!((counts.completed, counts.forgotten), (81, 81));
     let claim = fixture.claim(request_of(CLIENT, 182)).await;
-    assert!(matches!(claim, Claim::ClientFull { .. }), "{claim:?}");
+    assert!(
+        matches!(claim, Claim::Rejected(ClaimRejection::ClientFull { .. })),
+        "{claim:?}"
+    );
     // The other 19 % of the store are left for other clients.
     fixture
         .run(request_of(OTHER_CLIENT, 1), &numbered_response(1))
@@ -320,7 +339,10 @@ async fn a_disk_store_counts_its_keys_again_when_it_is_opened() {
     // The crash made the outcome of the execution unknown. Its idempotency key still counts against the share of the
     // client.
     let claim = fixture.claim(request_of(CLIENT, SHARE)).await;
-    assert!(matches!(claim, Claim::Unknown), "{claim:?}");
+    assert!(
+        matches!(claim, Claim::Rejected(ClaimRejection::OutcomeUnknown)),
+        "{claim:?}"
+    );
     assert_full(&fixture, CLIENT, SHARE + 1).await;
     let freed = fixture
         .records

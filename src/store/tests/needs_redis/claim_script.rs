@@ -15,10 +15,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::{Clock, Moment};
-use crate::idempotency::claim::{Availability, ClaimDecision, RecordView, decide_claim};
+use crate::idempotency::claim::{ClaimDecision, RecordView, StateView, decide_claim};
 use crate::idempotency::{
-    Claim, ClaimRequest, ExecutionOutcome, Fingerprint, OnUnknown, Permit, RecordId, RecordState,
-    Records,
+    Claim, ClaimRejection, ClaimRequest, ExecutionOutcome, Fingerprint, OnUnknown, Permit,
+    RecordId, RecordState, Records,
 };
 use crate::store::redis::Redis;
 use crate::store::redis::records::RedisRecords;
@@ -99,11 +99,15 @@ struct ExpectedRecord {
 }
 
 impl ExpectedRecord {
-    fn view(&self) -> RecordView<'_, Moment> {
+    /// The outcome is unknown from the end of the lease on. Only Redis has leases.
+    fn view(&self, now: Moment) -> RecordView<Moment, (), usize> {
+        let state = match self.state {
+            RecordState::InProgress if !self.is_unknown(now) => StateView::InFlight(()),
+            state => StateView::ended(state, Some(self.claim)),
+        };
         RecordView {
-            state: self.state,
-            fingerprint: &self.fingerprint,
-            lease_ends: self.lease_ends,
+            state,
+            fingerprint: self.fingerprint,
             expires: Some(self.expires),
         }
     }
@@ -209,17 +213,12 @@ impl<'a> ScriptComparison<'a> {
         };
         let claimed = self.gateways[gateway].claim(claim_request).await.unwrap();
         let record = self.records.get(&claim_request.id);
-        let decision = decide_claim(
-            record.map(ExpectedRecord::view),
-            claim_request,
-            claim_request.at,
-        );
+        let now = claim_request.at;
+        let decision = record.map(|record| decide_claim(record.view(now), claim_request, now));
         let keys = u32::try_from(self.records.len()).unwrap();
         let is_full = claim_request.settings.is_scope_full(keys);
         match (decision, claimed) {
-            (ClaimDecision::Available(Availability::New), Claim::ScopeFull { min_wait })
-                if is_full =>
-            {
+            (None, Claim::Rejected(ClaimRejection::ScopeFull { min_wait })) if is_full => {
                 let expiries = self.records.values().map(|record| record.expires);
                 let next = expiries.min().unwrap().since(claim_request.at);
                 // `min_wait` can be up to 30 s shorter than `next`, because real time also passes on the server.
@@ -229,8 +228,8 @@ impl<'a> ScriptComparison<'a> {
                     self.records
                 );
             }
-            (ClaimDecision::Available(vacancy), Claim::Won(permit)) => {
-                assert!(vacancy == Availability::Replace || !is_full);
+            (None | Some(ClaimDecision::Available), Claim::Won(permit)) => {
+                assert!(record.is_some() || !is_full);
                 let lease_ends = claim_request.at.after(LEASE);
                 self.claims += 1;
                 let record = ExpectedRecord {
@@ -247,14 +246,14 @@ impl<'a> ScriptComparison<'a> {
                     permit,
                 });
             }
-            (ClaimDecision::Mismatch(expected), Claim::Mismatch(got)) => assert_eq!(got, expected),
-            (ClaimDecision::Replay, Claim::Replay(replayed)) => {
-                let number = u16::try_from(record.unwrap().claim).unwrap();
+            (Some(ClaimDecision::Replay(number)), Claim::Replay(replayed)) => {
+                let number = u16::try_from(number).unwrap();
                 assert_eq!(replayed, numbered_response(number));
             }
-            (ClaimDecision::InFlight, Claim::InFlight(_))
-            | (ClaimDecision::Unknown, Claim::Unknown)
-            | (ClaimDecision::Tombstone, Claim::Tombstone) => {}
+            (Some(ClaimDecision::Rejected(expected)), Claim::Rejected(got)) => {
+                assert_eq!(got, expected);
+            }
+            (Some(ClaimDecision::InFlight(())), Claim::InFlight(_)) => {}
             (decision, claimed) => panic!("{claimed:?} instead of {decision:?} for {record:?}"),
         }
     }

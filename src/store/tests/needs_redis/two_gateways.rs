@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::clock::Clock;
 use crate::idempotency::{
-    Claim, ClaimRequest, ExecutionOutcome, Fingerprint, OnUnknown, Permit, RecordState, Records,
-    StoreError, StoredResponse, Waiter,
+    Claim, ClaimRejection, ClaimRequest, ExecutionOutcome, Fingerprint, OnUnknown, Permit,
+    RecordState, Records, StoreError, StoredResponse, Waiter,
 };
 use crate::store::redis::Redis;
 use crate::store::redis::records::RedisRecords;
@@ -220,7 +220,7 @@ async fn close_waits_until_redis_has_the_outcomes_of_dropped_permits() {
     let other = join(&settings);
     assert!(matches!(
         other.claim(&claim_request(1)).await.unwrap(),
-        Claim::Unknown
+        Claim::Rejected(ClaimRejection::OutcomeUnknown)
     ));
     drop(win(&other, claim_request(2)).await);
     drop(records);
@@ -276,7 +276,7 @@ async fn the_key_of_a_crashed_gateway_is_unknown_when_its_lease_expires() {
     assert!(matches!(ended(waiting).await, ExecutionOutcome::Unknown));
     assert!(matches!(
         claim_after_end(b, claim_request(1)).await,
-        Claim::Unknown
+        Claim::Rejected(ClaimRejection::OutcomeUnknown)
     ));
     let found = b.find(id(1, 1).key, None, 10).await.unwrap();
     assert_eq!(found[0].state, RecordState::Unknown);
@@ -347,7 +347,7 @@ async fn a_server_without_memory_rejects_new_keys_but_ends_claims_and_replays() 
     fleet.redis().fill();
     assert!(matches!(
         a.claim(&claim_request(3)).await.unwrap(),
-        Claim::StoreFull
+        Claim::Rejected(ClaimRejection::StoreFull)
     ));
     drop(wait(b, claim_request(2)).await);
     a.end(completed, ExecutionOutcome::Completed(numbered_response(1)))
@@ -361,7 +361,7 @@ async fn a_server_without_memory_rejects_new_keys_but_ends_claims_and_replays() 
     assert_replay(b, claim_request(1), &numbered_response(1)).await;
     assert!(matches!(
         b.claim(&claim_request(2)).await.unwrap(),
-        Claim::Unknown
+        Claim::Rejected(ClaimRejection::OutcomeUnknown)
     ));
     fleet.redis().unfill();
     drop(win(b, claim_request(3)).await);
@@ -522,7 +522,7 @@ async fn a_response_is_stored_when_redis_is_back_or_unknown_when_the_lease_expir
     // Both results are correct: Redis now executes the calls that it received while frozen, so it can have stored the
     // outcome.
     match claim_after_end(b, claim_request(2)).await {
-        Claim::Unknown => {}
+        Claim::Rejected(ClaimRejection::OutcomeUnknown) => {}
         Claim::Replay(replayed) => assert_eq!(replayed, numbered_response(1)),
         other => panic!("{other:?}"),
     }
