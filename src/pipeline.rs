@@ -33,7 +33,7 @@ use crate::config::{Policy, ServerSettings};
 use crate::http::connections::Connections;
 use crate::http::http1::Violation;
 use crate::http::service::{Abort, Received, Reply};
-use crate::idempotency::Idempotency;
+use crate::idempotency::{Idempotency, OnUnknown};
 use crate::metrics::Metrics;
 use crate::request::body::{RequestBody, ResponseBody};
 use crate::request::buffers::{Buffered, Buffers};
@@ -359,8 +359,9 @@ impl Pipeline {
             Ok(Some((keys, keyed))) => {
                 let id = Some(&routed.arrival.request_id);
                 let owned = Arc::clone(routed);
-                let execute =
-                    move |request, resend| async move { forward(&owned, request, resend).await };
+                let execute = move |request, claim: Option<OnUnknown>| async move {
+                    forward(&owned, request, claim.into()).await
+                };
                 Box::pin(self.idempotency.run(ctx, keys, keyed, id, request, execute))
             }
             Err(error) => Box::pin(future::ready(Err(error.into()))),

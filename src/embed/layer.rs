@@ -21,11 +21,11 @@ use tower::{Layer, Service};
 
 use super::rules::HeaderChecks;
 use crate::clock::Clock;
-use crate::idempotency::{Idempotency, IdempotencyError, RouteKeys};
+use crate::idempotency::{Idempotency, IdempotencyError, OnUnknown, RouteKeys};
 use crate::metrics::RouteMetrics;
 use crate::request::body::{BodyError, BoxError, RequestBody, ResponseBody};
 use crate::request::client::Trust;
-use crate::request::context::{Delivery, FailedRequest, RequestContext, Resend};
+use crate::request::context::{Delivery, FailedRequest, RequestContext};
 use crate::request::headers::{PADDED_VALUE, has_padded_value};
 use crate::request::request_id::RequestId;
 use crate::respond::cors::preflight_method;
@@ -225,9 +225,8 @@ impl RuleState {
         let failure = Arc::new(Mutex::new(None));
         let slot = Arc::clone(&failure);
         let tasks = self.tasks.clone();
-        let execute = move |mut request: Request<RequestBody>, resend| async move {
-            // `ByMethod` means that the request has no idempotency key, so there is no claim.
-            if resend != Resend::ByMethod {
+        let execute = move |mut request: Request<RequestBody>, claim: Option<OnUnknown>| async move {
+            if claim.is_some() {
                 // The stage has added this execution to `tasks`. If `tasks` is open here, the shutdown waits for it.
                 if tasks.is_closed() {
                     return Err(shut_down());

@@ -10,7 +10,7 @@ use http::{HeaderName, Method, StatusCode};
 
 use super::claim::RecordSettings;
 use super::key::IDEMPOTENCY_KEY;
-use crate::request::context::KeyFunction;
+use crate::request::context::{KeyFunction, Resend};
 
 /// Settings that a route applies to requests with an idempotency key.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -145,6 +145,17 @@ pub enum OnUnknown {
     Hold,
     /// The request is executed, possibly a second time. The upstream must detect this with the idempotency key.
     Release,
+}
+
+impl From<Option<OnUnknown>> for Resend {
+    /// `None` stands for a request without an idempotency key.
+    fn from(claim: Option<OnUnknown>) -> Self {
+        match claim {
+            None => Self::ByMethod,
+            Some(OnUnknown::Hold) => Self::Never,
+            Some(OnUnknown::Release) => Self::Always,
+        }
+    }
 }
 
 impl Default for KeyRule {

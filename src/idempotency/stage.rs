@@ -30,7 +30,7 @@ use crate::metrics::{KeyedMetrics, RouteMetrics};
 use crate::request::body::{ExceededBound, ReadBody, RequestBody, ResponseBody, read_body};
 use crate::request::buffers::{Buffered, Buffers};
 use crate::request::client::ClientId;
-use crate::request::context::{FailedRequest, RequestContext, Resend};
+use crate::request::context::{FailedRequest, RequestContext};
 use crate::request::hash_keys::HashKeySource;
 use crate::request::log_fields::{AccessLogNotes, KeyUse};
 use crate::request::request_id::RequestId;
@@ -142,8 +142,8 @@ impl<S: Records> Idempotency<S> {
     ///
     /// Replays of the response name `request_id`; `None` if an embedding application has no id for the request.
     ///
-    /// `execute` receives the request with its complete body, and whether it is allowed to send the request more than
-    /// once. `execute` is completed even if the returned future is dropped.
+    /// `execute` receives the request with its complete body, and `on_unknown` of the claim under which it is executed;
+    /// `None` if it has no key. `execute` is completed even if the returned future is dropped.
     #[expect(
         clippy::manual_async_fn,
         reason = "an async fn stores its arguments twice, which makes this boxed future larger"
@@ -158,14 +158,14 @@ impl<S: Records> Idempotency<S> {
         execute: F,
     ) -> impl Future<Output = Result<Response<ResponseBody>, Problem>> + Send + use<'a, S, F, Fut>
     where
-        F: FnOnce(Request<RequestBody>, Resend) -> Fut + Send + 'static,
+        F: FnOnce(Request<RequestBody>, Option<OnUnknown>) -> Fut + Send + 'static,
         Fut: Future<Output = Result<Response<ResponseBody>, FailedRequest>> + Send + 'static,
     {
         async move {
             let stage = &self.0;
             let prepared = stage.prepare(ctx, keys, &mut keyed, &mut request).await?;
             let Some(claim) = prepared else {
-                return Ok(execute(request, Resend::ByMethod).await?);
+                return Ok(execute(request, None).await?);
             };
             let execution = |slot| Execution {
                 stage: Arc::clone(stage),

@@ -12,14 +12,14 @@ use tokio::sync::OwnedSemaphorePermit;
 use super::super::disposition::{is_stream, means_not_executed};
 use super::super::stored_response::{ORIGINAL_REQUEST_ID, remove_trailer_header};
 use super::super::{
-    ClaimRejection, ExecutionOutcome, IdempotencyError, Permit, Records, StoredResponse,
+    ClaimRejection, ExecutionOutcome, IdempotencyError, OnUnknown, Permit, Records, StoredResponse,
 };
 use super::{RouteKeys, StageState, note, store_failed};
 use crate::failpoint::failpoint;
 use crate::request::body::{BodyError, ReadBody, RequestBody, ResponseBody, read_body};
 use crate::request::buffers::Buffered;
 use crate::request::client::ClientId;
-use crate::request::context::{Delivery, FailedRequest, Resend};
+use crate::request::context::{Delivery, FailedRequest};
 use crate::request::log_fields::{AccessLogNotes, KeyUse};
 use crate::request::request_id::RequestId;
 use crate::respond::{Problem, is_rate_limit_field};
@@ -45,7 +45,7 @@ impl<S: Records> Execution<S> {
         execute: F,
     ) -> Result<Response<ResponseBody>, Problem>
     where
-        F: FnOnce(Request<RequestBody>, Resend) -> Fut + Send,
+        F: FnOnce(Request<RequestBody>, Option<OnUnknown>) -> Fut + Send,
         Fut: Future<Output = Result<Response<ResponseBody>, FailedRequest>> + Send,
     {
         self.keys.metrics().claims.inc();
@@ -55,12 +55,8 @@ impl<S: Records> Execution<S> {
             return Err(IdempotencyError::StoreUnavailable.into());
         }
         permit.mark_sent();
-        let resend = if self.keys.holds_unknown() {
-            Resend::Never
-        } else {
-            Resend::Always
-        };
-        let (outcome, result) = match execute(request, resend).await {
+        let on_unknown = self.keys.rule.settings.on_unknown;
+        let (outcome, result) = match execute(request, Some(on_unknown)).await {
             Ok(response) => self.outcome_of_response(response).await,
             Err(failed) => (self.outcome_of_failure(&failed), Err(failed.problem)),
         };
