@@ -15,7 +15,7 @@ use super::credentials::{self, SignedIdentity};
 use super::rule::ScopePart;
 use super::{IdempotencyKey, Scope};
 use crate::request::client::ClientId;
-use crate::request::hash_keys::{HashInput, Secret, Subject};
+use crate::request::hash_keys::{HashInput, Secret, Subject, Tag};
 use crate::request::headers::canonical;
 
 /// Hash of an idempotency key.
@@ -40,18 +40,6 @@ pub struct RecordId {
     pub scope: ScopeHash,
 }
 
-/// Tags that precede the parts of a scope in the input of the hash. [`HashInput::client`] uses tag 1.
-#[derive(Clone, Copy)]
-enum ScopeTag {
-    All = 0,
-    Header = 2,
-    /// Tag of the client and the identity in an `Authorization` header that is signed separately for each request.
-    Signed = 3,
-    Cookie = 4,
-    /// Tag of the name of a caller that an embedding application has determined.
-    Named = 5,
-}
-
 impl KeyHash {
     /// Hashes an idempotency key with the secret of the store.
     pub fn of(secret: &Secret, key: &IdempotencyKey<'_>) -> Self {
@@ -63,7 +51,7 @@ impl ScopeHash {
     /// Hashes the part of a request that `scope` selects, for a request that `client` sent with these headers.
     fn of(secret: &Secret, scope: &Scope, client: ClientId, headers: &HeaderMap) -> Self {
         Self(secret.hash(Subject::Scope, |parts| match scope {
-            Scope::Shared => parts.tag(ScopeTag::All as u8),
+            Scope::Shared => parts.tag(Tag::All as u8),
             // A function that names the caller was evaluated before, in `RecordId::named`.
             Scope::Credential | Scope::Function(_) => add_credential(parts, headers, client),
             Scope::Parts(names) => {
@@ -86,7 +74,7 @@ fn add_credential(parts: &mut HashInput, headers: &HeaderMap, client: ClientId) 
     let mut lines = credentials::lines(headers, &AUTHORIZATION);
     match (lines.next().and_then(SignedIdentity::parse), lines.next()) {
         (Some(signed), None) => {
-            parts.tag(ScopeTag::Signed as u8);
+            parts.tag(Tag::Signed as u8);
             parts.client(client);
             signed.add_to(parts);
         }
@@ -101,7 +89,7 @@ fn add_cookie(parts: &mut HashInput, headers: &HeaderMap, name: &str, client: Cl
     if count == 0 {
         return parts.client(client);
     }
-    parts.tag(ScopeTag::Cookie as u8);
+    parts.tag(Tag::Cookie as u8);
     parts.add(name.as_bytes());
     parts.number(count);
     values().for_each(|value| parts.add(value));
@@ -115,7 +103,7 @@ fn add_header(parts: &mut HashInput, headers: &HeaderMap, name: &HeaderName, cli
     if count == 0 {
         return parts.client(client);
     }
-    parts.tag(ScopeTag::Header as u8);
+    parts.tag(Tag::Header as u8);
     parts.add(name.as_str().as_bytes());
     parts.number(count);
     lines().for_each(|line| parts.add(&canonical(name, line)));
@@ -147,7 +135,7 @@ impl RecordId {
         Self {
             key: KeyHash::of(secret, key),
             scope: ScopeHash(secret.hash(Subject::Scope, |parts| {
-                parts.tag(ScopeTag::Named as u8);
+                parts.tag(Tag::Named as u8);
                 parts.add(rule.as_bytes());
                 parts.add(caller.as_bytes());
             })),

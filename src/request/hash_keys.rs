@@ -11,12 +11,11 @@
 //! the same input.
 
 use std::fmt;
-use std::hash::Hasher as _;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 use parking_lot::RwLock;
-use siphasher::sip128::SipHasher13;
+use siphasher::sip128::{Hash128, SipHasher13};
 
 use super::client::ClientId;
 
@@ -60,6 +59,20 @@ pub(crate) enum Subject {
     Fingerprint = 3,
     Seed = 4,
     Credentials = 5,
+}
+
+/// Tags that precede the parts of a scope or limit key in the input of a hash.
+#[derive(Clone, Copy)]
+pub(crate) enum Tag {
+    /// All requests, whoever sends them.
+    All = 0,
+    Client = 1,
+    Header = 2,
+    /// Tag of the client and the identity in an `Authorization` header that is signed separately for each request.
+    Signed = 3,
+    Cookie = 4,
+    /// Tag of the name of a caller that an embedding application has determined.
+    Named = 5,
 }
 
 impl Secret {
@@ -138,55 +151,21 @@ impl Seed {
         Self(high, low)
     }
 
-    /// Returns a `SipHash` hasher that has the seed as its key.
-    pub(crate) fn hasher(self) -> NameHasher {
-        NameHasher(SipHasher13::new_with_keys(self.0, self.1))
+    /// Returns the 128-bit hash of the parts that `fill` adds.
+    pub(crate) fn hash(self, fill: impl FnOnce(&mut HashInput)) -> Hash128 {
+        let mut parts = HashInput::default();
+        fill(&mut parts);
+        SipHasher13::new_with_keys(self.0, self.1).hash(parts.all())
     }
 
     /// Returns the hash that identifies a client.
     pub fn client(self, client: ClientId) -> ClientHash {
-        let mut hasher = self.hasher();
-        hasher.client(client);
-        ClientHash(hasher.0.finish())
+        ClientHash(self.hash(|parts| parts.client(client)).h1)
     }
 }
 
-/// `SipHash` of a list of parts. Each part is preceded by a tag or by its length.
-pub(crate) struct NameHasher(pub(crate) SipHasher13);
-
-impl NameHasher {
-    pub(crate) fn tag(&mut self, tag: u8) {
-        self.0.write_u8(tag);
-    }
-
-    /// Adds a length as 8 bytes in little-endian order, so that gateways of all architectures compute the same hash.
-    pub(crate) fn length(&mut self, length: usize) {
-        self.0.write(&(length as u64).to_le_bytes());
-    }
-
-    pub(crate) fn part(&mut self, bytes: &[u8]) {
-        self.length(bytes.len());
-        self.0.write(bytes);
-    }
-
-    /// Adds the value of a header that has one field line. The number of field lines, which is always 1, is added too.
-    /// The reason is that earlier versions added this number, and the hash must be the same as in these versions.
-    pub(crate) fn header(&mut self, value: &[u8]) {
-        self.tag(4);
-        self.length(1);
-        self.part(value);
-    }
-
-    pub(crate) fn client(&mut self, client: ClientId) {
-        self.tag(3);
-        match client.ip() {
-            IpAddr::V4(address) => self.part(&address.octets()),
-            IpAddr::V6(address) => self.part(&address.octets()),
-        }
-    }
-}
-
-/// Input of a BLAKE3 hash with a [`Secret`]: a list of parts, each preceded by its length.
+/// Input of a hash: a list of parts, each preceded by its length, and of tags. Lengths have 8 bytes in little-endian
+/// order, so that gateways of all architectures compute the same hash.
 pub(crate) struct HashInput {
     /// The input while it has at most [`SHORT`] bytes.
     short: [u8; SHORT],
@@ -195,9 +174,6 @@ pub(crate) struct HashInput {
     /// The complete input if it has more than [`SHORT`] bytes. Otherwise this field is empty.
     long: Vec<u8>,
 }
-
-/// Tag that precedes a client in a hashed scope.
-const CLIENT: u8 = 1;
 
 /// Maximum size of an input that needs no allocation, in bytes.
 const SHORT: usize = 256;
@@ -274,7 +250,7 @@ impl HashInput {
     }
 
     pub(crate) fn client(&mut self, client: ClientId) {
-        self.tag(CLIENT);
+        self.tag(Tag::Client as u8);
         match client.ip() {
             IpAddr::V4(address) => self.add(&address.octets()),
             IpAddr::V6(address) => self.add(&address.octets()),
@@ -326,22 +302,7 @@ impl fmt::Debug for Seed {
 
 #[cfg(test)]
 mod tests {
-    use siphasher::sip128::{Hash128, Hasher128 as _};
-
     use super::*;
-
-    #[test]
-    fn separate_writes_hash_like_one_write_of_the_same_bytes() {
-        let mut split = Seed::from_halves(1, 2).hasher();
-        split.part(b"device");
-        let mut whole = SipHasher13::new_with_keys(1, 2);
-        let mut bytes = vec![6, 0, 0, 0, 0, 0, 0, 0];
-        bytes.extend(b"device");
-        whole.write(&bytes);
-        let Hash128 { h1, h2 } = whole.finish128();
-        let named = split.0.finish128();
-        assert_eq!((named.h1, named.h2), (h1, h2));
-    }
 
     #[test]
     fn parts_are_collected_in_order_with_and_without_an_allocation() {
