@@ -1,13 +1,15 @@
-//! The clock of the gateway. Tests use a virtual clock, which they advance themselves.
+//! The clock of the gateway. Tests use the clock of a simulated machine, which they advance themselves.
 //!
 //! Rate limits use monotonic nanoseconds since the creation of the clock, so a step of the wall clock never changes a
 //! decision. The wall clock is used for dates and for snapshots of rate-limit buckets. The disk store uses the boot
 //! clock (`CLOCK_BOOTTIME`) within one boot, and the wall clock across reboots. The boot clock also advances while the
 //! machine is suspended and while the gateway does not run.
 
+#[cfg(any(test, feature = "internals"))]
+mod simulated;
+
 use std::fs;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime};
 
 use rustix::time::{ClockId, clock_gettime};
@@ -66,7 +68,7 @@ impl BootId {
     }
 }
 
-/// A real or virtual clock. Clones are cheap, and all clones of a clock show the same time.
+/// Clock of the gateway. Clones are cheap, and all clones of a clock show the same time.
 #[derive(Clone, Debug)]
 pub struct Clock(ClockSource);
 
@@ -75,52 +77,8 @@ enum ClockSource {
     Real {
         origin: Instant,
     },
-    Virtual {
-        machine: Arc<Machine>,
-        /// Value of [`Machine::running`] when the virtual process started, in nanoseconds.
-        origin: u64,
-    },
-}
-
-/// Clocks of a simulated machine since its boot. Times are in nanoseconds.
-#[derive(Debug)]
-struct Machine {
-    id: BootId,
-    /// How long the machine has run since its boot, without suspended time.
-    running: AtomicU64,
-    suspended: AtomicU64,
-    wall_at_boot: SystemTime,
-    /// Sum of all forward and backward steps of the wall clock.
-    wall_steps: AtomicI64,
-}
-
-impl Machine {
-    fn boot(wall: SystemTime) -> Arc<Self> {
-        static BOOTS: AtomicU64 = AtomicU64::new(0);
-        Arc::new(Self {
-            id: BootId(BOOTS.fetch_add(1, Ordering::Relaxed).into()),
-            running: AtomicU64::new(0),
-            suspended: AtomicU64::new(0),
-            wall_at_boot: wall,
-            wall_steps: AtomicI64::new(0),
-        })
-    }
-
-    fn since_boot(&self) -> Duration {
-        let nanos = [&self.running, &self.suspended].map(|nanos| nanos.load(Ordering::Acquire));
-        nanos.map(Duration::from_nanos).into_iter().sum()
-    }
-
-    fn wall(&self) -> SystemTime {
-        let shown = self.wall_at_boot + self.since_boot();
-        let steps = self.wall_steps.load(Ordering::Acquire);
-        let size = Duration::from_nanos(steps.unsigned_abs());
-        if steps < 0 {
-            shown - size
-        } else {
-            shown + size
-        }
-    }
+    #[cfg(any(test, feature = "internals"))]
+    Simulated(simulated::Process),
 }
 
 impl Clock {
@@ -131,22 +89,12 @@ impl Clock {
         })
     }
 
-    /// Creates the clock of a simulated machine that boots now, with its wall clock at `wall_origin`. The time changes
-    /// only by calls such as [`advance`](Self::advance).
-    pub fn virtual_from(wall_origin: SystemTime) -> Self {
-        Self(ClockSource::Virtual {
-            machine: Machine::boot(wall_origin),
-            origin: 0,
-        })
-    }
-
     /// Returns the monotonic time since the clock was created.
     pub fn now(&self) -> Moment {
         match &self.0 {
             ClockSource::Real { origin } => Moment::default().after(origin.elapsed()),
-            ClockSource::Virtual { machine, origin } => {
-                Moment(machine.running.load(Ordering::Acquire) - origin)
-            }
+            #[cfg(any(test, feature = "internals"))]
+            ClockSource::Simulated(process) => process.now(),
         }
     }
 
@@ -155,7 +103,8 @@ impl Clock {
     pub fn wall(&self) -> SystemTime {
         match &self.0 {
             ClockSource::Real { .. } => SystemTime::now(),
-            ClockSource::Virtual { machine, .. } => machine.wall(),
+            #[cfg(any(test, feature = "internals"))]
+            ClockSource::Simulated(process) => process.machine.wall(),
         }
     }
 
@@ -167,7 +116,8 @@ impl Clock {
             ClockSource::Real { .. } => clock_gettime(ClockId::Boottime)
                 .try_into()
                 .unwrap_or_default(),
-            ClockSource::Virtual { machine, .. } => machine.since_boot(),
+            #[cfg(any(test, feature = "internals"))]
+            ClockSource::Simulated(process) => process.machine.since_boot(),
         }
     }
 
@@ -176,94 +126,10 @@ impl Clock {
     pub fn boot_id(&self) -> Option<BootId> {
         match &self.0 {
             ClockSource::Real { .. } => BootId::current(),
-            ClockSource::Virtual { machine, .. } => Some(machine.id),
+            #[cfg(any(test, feature = "internals"))]
+            ClockSource::Simulated(process) => Some(process.machine.id),
         }
     }
-
-    /// Advances the monotonic, boot and wall clocks of a simulated machine by the same duration.
-    ///
-    /// # Panics
-    ///
-    /// Panics if the clock is real.
-    pub fn advance(&self, by: Duration) {
-        self.machine()
-            .running
-            .fetch_add(nanos(by), Ordering::AcqRel);
-    }
-
-    /// Suspends the simulated machine for `time`. The wall and boot clocks advance, but the monotonic clock does not.
-    ///
-    /// # Panics
-    ///
-    /// Panics if the clock is real.
-    pub fn suspend(&self, time: Duration) {
-        self.machine()
-            .suspended
-            .fetch_add(nanos(time), Ordering::AcqRel);
-    }
-
-    /// Steps the wall clock of a simulated machine forward. The monotonic and boot clocks do not change.
-    ///
-    /// # Panics
-    ///
-    /// Panics if the clock is real.
-    pub fn step_wall(&self, by: Duration) {
-        self.machine()
-            .wall_steps
-            .fetch_add(signed_nanos(by), Ordering::AcqRel);
-    }
-
-    /// Steps the wall clock of a simulated machine back. The monotonic and boot clocks do not change.
-    ///
-    /// # Panics
-    ///
-    /// Panics if the clock is real.
-    pub fn step_wall_back(&self, by: Duration) {
-        self.machine()
-            .wall_steps
-            .fetch_sub(signed_nanos(by), Ordering::AcqRel);
-    }
-
-    /// Returns the clock of a new process on the same simulated machine, within the same boot. The monotonic clock of
-    /// the new process starts at zero.
-    ///
-    /// # Panics
-    ///
-    /// Panics if the clock is real.
-    #[must_use]
-    pub fn restart_process(&self) -> Self {
-        let machine = self.machine();
-        Self(ClockSource::Virtual {
-            origin: machine.running.load(Ordering::Acquire),
-            machine: Arc::clone(machine),
-        })
-    }
-
-    /// Returns the clock of the same simulated machine after a reboot. The wall clock continues, and all other clocks
-    /// start at zero.
-    ///
-    /// # Panics
-    ///
-    /// Panics if the clock is real.
-    #[must_use]
-    pub fn reboot(&self) -> Self {
-        Self::virtual_from(self.machine().wall())
-    }
-
-    fn machine(&self) -> &Arc<Machine> {
-        match &self.0 {
-            ClockSource::Real { .. } => panic!("the real clock cannot be changed"),
-            ClockSource::Virtual { machine, .. } => machine,
-        }
-    }
-}
-
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).expect("the duration is below 584 years")
-}
-
-fn signed_nanos(step: Duration) -> i64 {
-    i64::try_from(step.as_nanos()).expect("the step is below 292 years")
 }
 
 #[cfg(test)]
