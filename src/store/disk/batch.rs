@@ -11,38 +11,34 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use self::replies::{PendingEnd, PendingReplies};
-use super::claim_admission::ClaimAdmission;
-use super::engine::{Changes, Durability, EndedRecords, Engine, ExpiryKey};
+use super::engine::{Changes, Durability, Engine, ExpiryKey};
 use super::record::{DiskRecord, StoredClaim};
 use super::totals::StoreTotals;
-use super::writer::{ClaimEnd, Op, send_reply};
+use super::writer::{ClaimEnd, Ledger, Op, send_reply};
 use super::{DiskStoreState, RecentResponse, Timestamp, WriterHandle, millis};
 use crate::idempotency::claim::{ClaimDecision, decide_claim};
 use crate::idempotency::{
     Claim, ClaimRejection, ClaimRequest, ClaimToken, ClientHash, ExecutionOutcome,
     InFlightExecution, Permit, RecordId, RecordState, ScopeHash, StoreError,
 };
-use crate::store::capacity::{ClientCounts, Full, StoreCapacity};
+use crate::store::capacity::{Full, StoreCapacity};
 
 /// A batch of the writer thread. It accepts operations until it is committed.
 pub(super) struct Batch<'a> {
     engine: &'a Engine,
     shared: &'a DiskStoreState,
     owner: &'a Weak<WriterHandle>,
-    last_claim: &'a mut u64,
-    admission: &'a mut ClaimAdmission,
     capacity: StoreCapacity,
+    /// The key counts of clients include the changes of this batch, and the queues of ended records lack those that it
+    /// removes. If the batch fails, the writer thread reads both again. The totals are those of the last commit.
+    ledger: &'a mut Ledger,
     now: Timestamp,
     changes: Changes<'a>,
     durability: Durability,
+    /// Totals including the changes of this batch.
     totals: StoreTotals,
     /// The scopes whose number of idempotency keys this batch changes, each with the number after the batch.
     scopes: HashMap<ScopeHash, u32>,
-    /// Number of idempotency keys of each client, including the changes of this batch. If the batch fails, the writer
-    /// thread counts the keys again.
-    clients: &'a mut ClientCounts,
-    /// Ended records of earlier batches. If the batch fails, the writer thread reads them again.
-    ended: &'a mut EndedRecords,
     stored: Vec<(Timestamp, Duration, bool, ExpiryKey)>,
     forgotten_bytes: u64,
     /// Ids of the records that the batch changes.
@@ -62,35 +58,24 @@ pub(super) struct BatchResult {
 }
 
 impl<'a> Batch<'a> {
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "the arguments are fields of the writer that are borrowed separately"
-    )]
     pub(super) fn new(
         engine: &'a Engine,
         shared: &'a DiskStoreState,
-        totals: StoreTotals,
-        capacity: StoreCapacity,
-        last_claim: &'a mut u64,
-        clients: &'a mut ClientCounts,
-        ended: &'a mut EndedRecords,
-        admission: &'a mut ClaimAdmission,
         owner: &'a Weak<WriterHandle>,
+        capacity: StoreCapacity,
+        ledger: &'a mut Ledger,
     ) -> Self {
         Self {
             engine,
             shared,
             owner,
-            last_claim,
-            admission,
             capacity,
+            totals: ledger.totals,
+            ledger,
             now: shared.store_clock.now(),
             changes: engine.changes(),
             durability: Durability::Engine,
-            totals,
             scopes: HashMap::new(),
-            clients,
-            ended,
             stored: Vec::new(),
             forgotten_bytes: 0,
             changed: HashSet::new(),
@@ -106,7 +91,7 @@ impl<'a> Batch<'a> {
             Op::Claim(ClaimRequest { id, .. }, _) | Op::Free(id, _) => self.changed.contains(id),
             Op::End(end) => self.changed.contains(&end.token.request.id),
             #[cfg(test)]
-            Op::Sweep(_) => true,
+            Op::Sweep(_) => !self.changed.is_empty(),
         }
     }
 
@@ -140,7 +125,9 @@ impl<'a> Batch<'a> {
                 other => drop(ack.send(other)),
             },
             #[cfg(test)]
-            Op::Sweep(_) => unreachable!("a sweep is never part of a batch"),
+            Op::Sweep(ack) if self.has_expired() => return Some(Op::Sweep(ack)),
+            #[cfg(test)]
+            Op::Sweep(ack) => drop(ack.send(Ok(()))),
         }
         None
     }
@@ -169,19 +156,19 @@ impl<'a> Batch<'a> {
             return Err(StoreError::new("the idempotency store is being closed"));
         };
         if let Some((record, weight)) = replaced {
-            self.admission.admit(Instant::now())?;
+            self.ledger.admission.admit(Instant::now())?;
             self.remove(request.id, record.expires, record.state, weight);
-            self.clients.remove(record.client);
-            self.clients.add(request.client);
+            self.ledger.clients.remove(record.client);
+            self.ledger.clients.add(request.client);
             return Ok(self.grant(request, owner));
         }
         let keys = self.keys_of(request.id.scope)?;
         if request.settings.is_scope_full(keys) {
-            let next = self.ended.next_expiry();
+            let next = self.ledger.ended.next_expiry();
             let min_wait = next.map_or(Duration::ZERO, |next| next.since(self.now));
             return Ok(Claim::Rejected(ClaimRejection::ScopeFull { min_wait }));
         }
-        let held = self.clients.held(request.client);
+        let held = self.ledger.clients.held(request.client);
         let full = self.capacity.admit(self.totals.keys, held).err();
         if let Some(full) = full
             && (self.has_expired() || !self.can_forget())
@@ -189,7 +176,7 @@ impl<'a> Batch<'a> {
             return Ok(Claim::Rejected(self.rejection(full)));
         }
         // A claim that is not admitted forgets no key.
-        self.admission.admit(Instant::now())?;
+        self.ledger.admission.admit(Instant::now())?;
         if let Some(full) = full
             && !self.forget_oldest()?
         {
@@ -199,7 +186,7 @@ impl<'a> Batch<'a> {
         let keys = self.keys_of(request.id.scope)?;
         self.scopes.insert(request.id.scope, keys + 1);
         self.totals.keys += 1;
-        self.clients.add(request.client);
+        self.ledger.clients.add(request.client);
         Ok(self.grant(request, owner))
     }
 
@@ -207,8 +194,8 @@ impl<'a> Batch<'a> {
         let Full::Client(limit) = full else {
             return ClaimRejection::StoreFull;
         };
-        let forgettable = self.ended.next_forgettable(self.capacity.min_ttl);
-        let next = (self.ended.next_expiry().into_iter())
+        let forgettable = self.ledger.ended.next_forgettable(self.capacity.min_ttl);
+        let next = (self.ledger.ended.next_expiry().into_iter())
             .chain(forgettable)
             .min();
         let min_wait = next.map_or(Duration::ZERO, |next| next.since(self.now));
@@ -216,10 +203,10 @@ impl<'a> Batch<'a> {
     }
 
     fn grant(&mut self, request: &ClaimRequest, owner: Arc<WriterHandle>) -> Claim {
-        *self.last_claim += 1;
+        self.ledger.last_claim += 1;
         let token = ClaimToken {
             request: *request,
-            number: *self.last_claim,
+            number: self.ledger.last_claim,
         };
         let claimed = StoredClaim {
             fingerprint: request.fingerprint.to_bytes(),
@@ -263,8 +250,8 @@ impl<'a> Batch<'a> {
                 return;
             }
             self.totals.remove(RecordState::Unknown, weight);
-            self.clients.remove(record.client);
-            self.clients.add(token.request.client);
+            self.ledger.clients.remove(record.client);
+            self.ledger.clients.add(token.request.client);
             // `self.end` overwrites the old record. It overwrites the old entry of the expiry index only if the old and
             // the new record expire at the same time. Otherwise the old entry is removed here.
             if expires != self.now.after(token.request.settings.ttl) {
@@ -348,7 +335,7 @@ impl<'a> Batch<'a> {
     /// Subtracts one from the number of idempotency keys of the store, the scope and the client.
     fn subtract_key(&mut self, scope: ScopeHash, client: ClientHash) {
         self.totals.keys = self.totals.keys.saturating_sub(1);
-        self.clients.remove(client);
+        self.ledger.clients.remove(client);
         // A read error is ignored. The number of idempotency keys of the scope then stays one too high, so the scope
         // reaches `max_keys_per_scope` one key early.
         if let Ok(keys) = self.keys_of(scope) {
@@ -365,7 +352,11 @@ impl<'a> Batch<'a> {
 
     /// Removes the oldest completed record or tombstone, if it is older than `min_ttl`. Returns whether it removed one.
     fn forget_oldest(&mut self) -> Result<bool, StoreError> {
-        while let Some((since, key)) = self.ended.pop_oldest(self.now, self.capacity.min_ttl) {
+        while let Some((since, key)) = self
+            .ledger
+            .ended
+            .pop_oldest(self.now, self.capacity.min_ttl)
+        {
             // A record that this batch changes has expired and is already replaced.
             if self.changed.contains(&key.id) {
                 continue;
@@ -384,13 +375,14 @@ impl<'a> Batch<'a> {
     }
 
     fn can_forget(&self) -> bool {
-        let oldest = self.ended.next_forgettable(self.capacity.min_ttl);
+        let oldest = self.ledger.ended.next_forgettable(self.capacity.min_ttl);
         oldest.is_some_and(|forgettable| forgettable <= self.now)
     }
 
     /// Returns whether the disk has a record that has expired but was not dropped yet.
     fn has_expired(&self) -> bool {
-        self.ended
+        self.ledger
+            .ended
             .next_expiry()
             .is_some_and(|next| next <= self.now)
     }
@@ -409,7 +401,7 @@ impl<'a> Batch<'a> {
         for (&scope, &keys) in &self.scopes {
             self.changes.put_scope(scope, keys);
         }
-        if !self.admission.is_unlimited() {
+        if !self.ledger.admission.is_unlimited() {
             // After a failure of the engine, claims are restricted until a new execution is recorded on disk. Every
             // batch is synced meanwhile, so that each record in it is on disk.
             self.durability = Durability::Disk;

@@ -74,7 +74,7 @@ impl Writer {
         self.shared.lookup.set(None);
         self.reserve.release();
         let reason = StoreError::known(reason);
-        self.admission = ClaimAdmission::None(reason.clone());
+        self.ledger.admission = ClaimAdmission::None(reason.clone());
         self.set_failed(reason);
     }
 
@@ -135,14 +135,14 @@ impl Writer {
             resync(&path).map_err(StoreError::new)?;
             self.set_needs_resync(false);
         }
-        let engine = Engine::open(&path, self.totals.batches > 0)?;
+        let engine = Engine::open(&path, self.ledger.totals.batches > 0)?;
         let totals = engine.totals()?;
-        if totals.batches < self.totals.batches {
+        if totals.batches < self.ledger.totals.batches {
             return Err(StoreError::new(
                 "the reopened storage engine has lost acknowledged batches; restore the store directory from a backup",
             ));
         }
-        self.totals = totals;
+        self.ledger.totals = totals;
         // All completions in the inbox are queued before the claims are resolved, because opening the engine can take
         // longer than the timeout of a completion. After this timeout, the execution is no longer in flight, and
         // `resolve_claims` would record its outcome as unknown.
@@ -198,8 +198,8 @@ impl Writer {
         }
         match self.hold_reserve() {
             Ok(()) => {
-                if let ClaimAdmission::None(_) = self.admission {
-                    self.admission = ClaimAdmission::after_reopening(self.last_claim);
+                if let ClaimAdmission::None(_) = self.ledger.admission {
+                    self.ledger.admission = ClaimAdmission::after_reopening(self.ledger.last_claim);
                     self.shared.health.store_recovered();
                     if std::mem::take(&mut self.backoff.is_unreported) {
                         tracing::info!("idempotency store reopened");
@@ -227,7 +227,7 @@ impl Writer {
                     }
                     FailureChange::Repeated => {}
                 }
-                self.admission = ClaimAdmission::None(reason);
+                self.ledger.admission = ClaimAdmission::None(reason);
             }
         }
     }
@@ -439,7 +439,7 @@ mod tests {
 
         /// Returns the numbers of idempotency keys, records with an unknown outcome, and tombstones.
         fn counts(&self) -> (u64, u64, u64) {
-            let totals = self.writer.totals;
+            let totals = self.writer.ledger.totals;
             (totals.keys, totals.unknown, totals.tombstones)
         }
     }
@@ -520,10 +520,10 @@ mod tests {
         let mut store = ManualStore::open(TempDir::new().unwrap());
         let token = store.claim();
         let client = token.request.client;
-        let held = |store: &ManualStore| store.writer.clients.held(client);
+        let held = |store: &ManualStore| store.writer.ledger.clients.held(client);
         assert_eq!(held(&store), 1);
         // Simulates the wrong number of idempotency keys that a failed batch leaves behind.
-        store.writer.clients.add(client);
+        store.writer.ledger.clients.add(client);
         store.fail();
         store.make_reopening_due();
         store.run_once();
@@ -532,7 +532,7 @@ mod tests {
         store.run_once();
         assert!(completed.try_recv().unwrap().is_ok());
         assert_eq!(held(&store), 1);
-        store.writer.clients.remove(client);
+        store.writer.ledger.clients.remove(client);
         store.fail();
         store.make_reopening_due();
         store.run_once();
@@ -549,7 +549,7 @@ mod tests {
         store.make_reopening_due();
         store.run_once();
         assert_eq!(store.counts(), (0, 0, 0));
-        assert_eq!(store.writer.clients.held(token.request.client), 0);
+        assert_eq!(store.writer.ledger.clients.held(token.request.client), 0);
     }
 
     #[test]
@@ -562,7 +562,7 @@ mod tests {
         store.run_once();
         assert!(completed.try_recv().unwrap().is_err());
         assert_eq!(store.counts(), (0, 0, 0));
-        assert_eq!(store.writer.clients.held(token.request.client), 0);
+        assert_eq!(store.writer.ledger.clients.held(token.request.client), 0);
         assert!(store.record().is_none());
     }
 

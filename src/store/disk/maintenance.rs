@@ -6,12 +6,12 @@ use std::collections::{HashMap, HashSet};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::Timestamp;
 use super::engine::{Durability, EndedRecords, Engine, ExpiryKey};
 use super::record::DiskRecord;
 use super::totals::StoreTotals;
 use super::writer::{EngineState, Writer};
-use crate::idempotency::{ClientHash, Fingerprint, RecordState, ScopeHash, StoreError};
+use super::{DiskStoreState, Timestamp};
+use crate::idempotency::{ClientHash, Fingerprint, RecordId, RecordState, ScopeHash, StoreError};
 use crate::store::capacity::ClientCounts;
 use crate::store::log_evictions;
 
@@ -44,6 +44,15 @@ pub(super) struct Maintenance {
     evictions_logged: Option<Instant>,
     unreadable_logged: Option<Instant>,
     compaction: Option<JoinHandle<()>>,
+}
+
+/// State of the records after the claims of an opened engine were resolved.
+pub(super) struct ResolvedClaims {
+    totals: StoreTotals,
+    clients: ClientCounts,
+    ended: EndedRecords,
+    /// Error of the expiry index, which is then incomplete.
+    unreadable: Option<StoreError>,
 }
 
 /// Result of a scan of up to [`CHUNK`] records for eviction.
@@ -88,31 +97,33 @@ impl Maintenance {
     }
 }
 
-impl Writer {
-    /// Resolves the claims on disk that belong to no execution, counts the idempotency keys of each client, and starts
-    /// to use `engine`.
+impl ResolvedClaims {
+    /// Resolves the claims on disk that belong to no execution, and counts the idempotency keys of each client.
     ///
-    /// A claim in `orphaned_claims`, whose request was certainly not sent, is removed. Every other claim without an
-    /// execution becomes a record with an unknown outcome.
-    /// The caller must empty the inbox first. Otherwise an execution whose completion is still in the inbox could be
-    /// recorded as unknown.
-    pub(super) fn resolve_claims(&mut self, engine: Engine) -> Result<(), StoreError> {
-        let now = self.shared.store_clock.now();
-        let mut totals = self.totals;
+    /// A claim in `orphaned`, whose request was certainly not sent, is removed. Every other claim without an execution
+    /// becomes a record with an unknown outcome, unless its completion is in `waiting`. The caller must empty the inbox
+    /// first. Otherwise an execution whose completion is still in the inbox could be recorded as unknown.
+    pub(super) fn write(
+        engine: &Engine,
+        shared: &DiskStoreState,
+        mut totals: StoreTotals,
+        waiting: &HashSet<RecordId>,
+        orphaned: &HashSet<RecordId>,
+    ) -> Result<Self, StoreError> {
+        let now = shared.store_clock.now();
         let mut changes = engine.changes();
         let mut freed: HashMap<ScopeHash, u32> = HashMap::new();
         let mut unknown = 0_u64;
-        let waiting = self.waiting_ids();
         let mut active = HashSet::new();
         let mut clients = ClientCounts::default();
         for (id, claimed) in engine.stored_claims()? {
-            if self.shared.in_flight.is_running(id) || waiting.contains(&id) {
+            if shared.in_flight.is_running(id) || waiting.contains(&id) {
                 active.insert(id);
                 clients.add(ClientHash(claimed.client));
                 continue;
             }
             changes.remove_claim(id);
-            if self.orphaned_claims.contains(&id) {
+            if orphaned.contains(&id) {
                 totals.keys = totals.keys.saturating_sub(1);
                 *freed.entry(id.scope).or_default() += 1;
                 continue;
@@ -136,32 +147,56 @@ impl Writer {
         }
         // The batch is written even if no claim changes, because it shows that the engine can write.
         totals.batches += 1;
-        let totals = changes.commit(totals, &self.shared.store_clock, Durability::Disk)?;
+        let totals = changes.commit(totals, &shared.store_clock, Durability::Disk)?;
         // The keys are counted after the commit, so that the expiry index contains the records of resolved claims.
         let mut ended = EndedRecords::default();
         let unreadable = engine.load_index(&mut clients, &mut ended).err();
-        self.clients = clients;
-        self.ended = ended;
-        if let Some(error) = unreadable {
-            self.log_unreadable(&error);
-        }
-        self.orphaned_claims.clear();
-        self.shared.in_flight.clear_lost(&active);
-        self.maintenance.evicted = None;
-        self.acknowledge(totals);
-        self.shared.lookup.set(Some(&engine));
-        self.state = EngineState::Open(engine);
+        shared.in_flight.clear_lost(&active);
+        shared.lookup.set(Some(engine));
         if unknown > 0 {
             tracing::warn!(
                 keys = unknown,
                 "idempotency store found executions that a crash or kill interrupted, their outcome is unknown"
             );
         }
+        Ok(Self {
+            totals,
+            clients,
+            ended,
+            unreadable,
+        })
+    }
+}
+
+impl Writer {
+    /// Resolves the claims in a reopened engine, and starts to use it.
+    pub(super) fn resolve_claims(&mut self, engine: Engine) -> Result<(), StoreError> {
+        let (totals, waiting) = (self.ledger.totals, self.waiting_ids());
+        let resolved = ResolvedClaims::write(
+            &engine,
+            &self.shared,
+            totals,
+            &waiting,
+            &self.orphaned_claims,
+        )?;
+        self.orphaned_claims.clear();
+        self.state = EngineState::Open(engine);
+        self.adopt(resolved);
         Ok(())
     }
 
+    pub(super) fn adopt(&mut self, resolved: ResolvedClaims) {
+        self.ledger.clients = resolved.clients;
+        self.ledger.ended = resolved.ended;
+        if let Some(error) = resolved.unreadable {
+            self.log_unreadable(&error);
+        }
+        self.maintenance.evicted = None;
+        self.acknowledge(resolved.totals);
+    }
+
     pub(super) fn maintain_if_due(&mut self) {
-        if self.totals.bytes > self.capacity.max_bytes || self.maintenance.is_due() {
+        if self.ledger.totals.bytes > self.capacity.max_bytes || self.maintenance.is_due() {
             self.maintain();
         }
     }
@@ -195,18 +230,6 @@ impl Writer {
         }
     }
 
-    /// Drops all expired records. A failed write closes the engine.
-    #[cfg(test)]
-    pub(super) fn sweep_all(&mut self) {
-        loop {
-            match self.sweep() {
-                Ok(()) if self.maintenance.has_backlog => {}
-                Ok(()) => return,
-                Err(reason) => return self.close_failed_engine(reason),
-            }
-        }
-    }
-
     /// Drops up to [`CHUNK`] expired records. Fails only if a write fails. A read error is logged, and the record stays
     /// until the engine is opened again.
     fn sweep(&mut self) -> Result<(), StoreError> {
@@ -215,14 +238,14 @@ impl Writer {
             return Ok(());
         };
         let now = self.shared.store_clock.now();
-        let mut totals = self.totals;
+        let mut totals = self.ledger.totals;
         let mut changes = engine.changes();
         let mut freed: HashMap<ScopeHash, u32> = HashMap::new();
         let mut checked = 0;
         let mut dropped = HashSet::new();
         let mut unreadable = None;
         while checked < CHUNK
-            && let Some(key) = self.ended.pop_expired(now)
+            && let Some(key) = self.ledger.ended.pop_expired(now)
         {
             checked += 1;
             // The queues can have two entries for a record: one of a freed key, and one of its next execution, if both
@@ -244,7 +267,7 @@ impl Writer {
             *freed.entry(key.id.scope).or_default() += 1;
             // The key count of the client is changed before the commit. If the commit fails, the engine is reopened,
             // and the idempotency keys of all clients are counted again.
-            self.clients.remove(ClientHash(entry.client));
+            self.ledger.clients.remove(ClientHash(entry.client));
             self.shared.recent.invalidate(&key.id);
             dropped.insert(key.id);
         }
@@ -258,7 +281,7 @@ impl Writer {
                 }
             }
             let totals = changes.commit(totals, &self.shared.store_clock, Durability::System)?;
-            self.maintenance.dropped += self.totals.bytes.saturating_sub(totals.bytes);
+            self.maintenance.dropped += self.ledger.totals.bytes.saturating_sub(totals.bytes);
             self.acknowledge(totals);
         }
         if let Some(error) = unreadable {
@@ -273,7 +296,7 @@ impl Writer {
         let mut ends = 0;
         // The loop reaches the end of the expiry index at most twice: once from the last position, and once from the
         // beginning.
-        while self.totals.bytes > self.capacity.max_bytes && ends < 2 {
+        while self.ledger.totals.bytes > self.capacity.max_bytes && ends < 2 {
             let EngineState::Open(engine) = &self.state else {
                 return Ok(());
             };
@@ -283,7 +306,7 @@ impl Writer {
             }
             self.maintenance.evicted = step.last;
             if let Some(totals) = changed {
-                self.maintenance.dropped += self.totals.bytes.saturating_sub(totals.bytes);
+                self.maintenance.dropped += self.ledger.totals.bytes.saturating_sub(totals.bytes);
                 self.acknowledge(totals);
                 self.log_evictions(step.responses);
             }
@@ -301,7 +324,7 @@ impl Writer {
         &self,
         engine: &Engine,
     ) -> Result<(EvictionStep, Option<StoreTotals>), StoreError> {
-        let mut totals = self.totals;
+        let mut totals = self.ledger.totals;
         let mut changes = engine.changes();
         let mut step = EvictionStep {
             responses: 0,
@@ -368,7 +391,8 @@ impl Writer {
         let EngineState::Open(engine) = &self.state else {
             return;
         };
-        let worthwhile = self.maintenance.dropped >= COMPACT_BYTES.max(self.totals.bytes / 4);
+        let worthwhile =
+            self.maintenance.dropped >= COMPACT_BYTES.max(self.ledger.totals.bytes / 4);
         if !worthwhile || !self.maintenance.is_idle() {
             return;
         }
@@ -435,9 +459,9 @@ mod tests {
         let shared = Arc::new(DiskStoreState::new(capacity, Clock::real()));
         let dir = StoreDir::open(dir.path()).unwrap();
         let mut writer = Writer::open(dir, capacity, shared).unwrap();
-        writer.totals.bytes = 1_000;
-        writer.totals.completed = 1;
-        let totals = writer.totals;
+        writer.ledger.totals.bytes = 1_000;
+        writer.ledger.totals.completed = 1;
+        let totals = writer.ledger.totals;
         // The totals contain more bytes than the records have, so the eviction cannot reach `max_bytes`. It must stop
         // at the end of the expiry index.
         writer.maintain();
@@ -453,6 +477,6 @@ mod tests {
             panic!("maintenance opened the engine");
         };
         assert!(reason.to_string().contains("failure of a test"), "{reason}");
-        assert_eq!(writer.totals, totals);
+        assert_eq!(writer.ledger.totals, totals);
     }
 }

@@ -12,7 +12,7 @@ use super::batch::Batch;
 use super::claim_admission::ClaimAdmission;
 use super::engine::{EndedRecords, Engine, resync};
 use super::engine_failure::ReopenBackoff;
-use super::maintenance::Maintenance;
+use super::maintenance::{Maintenance, ResolvedClaims};
 use super::space_reserve::Reserve;
 use super::store_dir::StoreDir;
 use super::totals::{AcknowledgedBatches, StoreTotals};
@@ -38,7 +38,7 @@ pub(super) enum Op {
     /// Remove a record whose outcome is unknown, so that its idempotency key can be used again. The result is `false`
     /// if there is no such record.
     Free(RecordId, Ack<bool>),
-    /// Drop all expired records.
+    /// Wait until all expired records are dropped.
     #[cfg(test)]
     Sweep(Ack<()>),
 }
@@ -51,17 +51,26 @@ pub(super) struct ClaimEnd {
     pub(super) ack: Option<Ack<()>>,
 }
 
+/// What the writer thread knows about the records on disk.
+pub(super) struct Ledger {
+    /// Totals of the last commit.
+    pub(super) totals: StoreTotals,
+    /// Number of idempotency keys of each client. The keys are counted again whenever the engine is opened.
+    pub(super) clients: ClientCounts,
+    /// Filled again whenever the engine is opened.
+    pub(super) ended: EndedRecords,
+    pub(super) admission: ClaimAdmission,
+    /// Number of the last claim that was won. Claims are numbered from 1.
+    pub(super) last_claim: u64,
+}
+
 /// State of the writer thread.
 pub(super) struct Writer {
     pub(super) dir: StoreDir,
     pub(super) capacity: StoreCapacity,
     pub(super) shared: Arc<DiskStoreState>,
     pub(super) state: EngineState,
-    pub(super) totals: StoreTotals,
-    /// Number of idempotency keys of each client. The keys are counted again whenever the engine is opened.
-    pub(super) clients: ClientCounts,
-    /// Filled again whenever the engine is opened.
-    pub(super) ended: EndedRecords,
+    pub(super) ledger: Ledger,
     pub(super) acknowledged: AcknowledgedBatches,
     /// Whether the last write to the file `acknowledged` failed.
     acknowledged_fails: bool,
@@ -75,10 +84,7 @@ pub(super) struct Writer {
     /// Whether a write to the engine failed since its files were last resynced.
     pub(super) needs_resync: bool,
     pub(super) reserve: Reserve,
-    pub(super) admission: ClaimAdmission,
     pub(super) backoff: ReopenBackoff,
-    /// Number of the last claim that was won. Claims are numbered from 1.
-    pub(super) last_claim: u64,
     /// Operation that has to wait until the current batch is committed or expired records are removed.
     postponed: Option<Op>,
 }
@@ -123,17 +129,27 @@ impl Writer {
         if let Some(clocks) = &totals.clocks {
             shared.store_clock.resume(clocks);
         }
+        let none = HashSet::new();
+        let resolved = ResolvedClaims::write(&engine, &shared, totals, &none, &none);
+        let resolved = resolved.map_err(|reason| {
+            // The failed batch can be in the page cache but not on disk, so the next process has to resync the files.
+            if let Err(error) = acknowledged.set_needs_resync(true) {
+                warn_not_acknowledged(&error, &dir);
+            }
+            unusable(reason)
+        })?;
         let mut writer = Self {
             dir,
             capacity,
             shared,
-            state: EngineState::Failed(
-                StoreError::new("the storage engine is not open yet"),
-                Instant::now(),
-            ),
-            totals,
-            clients: ClientCounts::default(),
-            ended: EndedRecords::default(),
+            state: EngineState::Open(engine),
+            ledger: Ledger {
+                totals,
+                clients: ClientCounts::default(),
+                ended: EndedRecords::default(),
+                admission: ClaimAdmission::All,
+                last_claim: 0,
+            },
             acknowledged,
             acknowledged_fails: false,
             maintenance: Maintenance::default(),
@@ -141,18 +157,10 @@ impl Writer {
             waiting_completions: VecDeque::new(),
             needs_resync: false,
             reserve,
-            admission: ClaimAdmission::All,
             backoff: ReopenBackoff::default(),
-            last_claim: 0,
             postponed: None,
         };
-        if let Err(reason) = writer.resolve_claims(engine) {
-            // The failed batch can be in the page cache but not on disk, so the next process has to resync the files.
-            writer.set_needs_resync(true);
-            let path = writer.dir.path().display().to_string();
-            let reason = reason.to_string();
-            return Err(DiskOpenError::Records { path, reason });
-        }
+        writer.adopt(resolved);
         writer.set_needs_resync(false);
         writer.update_admission();
         Ok(writer)
@@ -236,39 +244,19 @@ impl Writer {
         inbox: &Receiver<Op>,
         owner: &Weak<WriterHandle>,
     ) {
-        #[cfg(test)]
-        if let Op::Sweep(ack) = first {
-            self.sweep_all();
-            drop(ack.send(Ok(())));
-            return;
-        }
         let Self {
             state,
             shared,
-            totals,
-            clients,
-            ended,
-            last_claim,
+            ledger,
             postponed,
             waiting_completions,
-            admission,
             ..
         } = self;
         let EngineState::Open(engine) = state else {
             self.execute_without_engine(first);
             return;
         };
-        let mut batch = Batch::new(
-            engine,
-            shared,
-            *totals,
-            self.capacity,
-            last_claim,
-            clients,
-            ended,
-            admission,
-            owner,
-        );
+        let mut batch = Batch::new(engine, shared, owner, self.capacity, ledger);
         let mut next = Some(first);
         let mut ops = 0;
         let mut needs_sweep = false;
@@ -295,11 +283,13 @@ impl Writer {
         match written.outcome {
             Ok(totals) => {
                 for (since, ttl, can_forget, key) in written.stored {
-                    self.ended.push(since, ttl, can_forget, key);
+                    self.ledger.ended.push(since, ttl, can_forget, key);
                 }
                 self.maintenance.count_dropped(written.forgotten_bytes);
                 self.acknowledge(totals);
-                written.replies.send(&self.shared, &mut self.admission);
+                written
+                    .replies
+                    .send(&self.shared, &mut self.ledger.admission);
             }
             Err(reason) => {
                 // `known` marks the error as logged, so that the requests of the batch do not log it again.
@@ -323,12 +313,12 @@ impl Writer {
     /// Adopts the totals of a committed batch. If the batch was synced, writes the new number of batches to the file
     /// `acknowledged`.
     pub(super) fn acknowledge(&mut self, totals: StoreTotals) {
-        if totals.batches != self.totals.batches {
+        if totals.batches != self.ledger.totals.batches {
             let written = self.acknowledged.write(totals.batches);
             self.log_acknowledged(written);
         }
-        self.totals = totals;
-        let longest_ttl = self.ended.longest_ttl();
+        self.ledger.totals = totals;
+        let longest_ttl = self.ledger.ended.longest_ttl();
         self.shared.stats.publish(&totals, longest_ttl);
     }
 
@@ -339,15 +329,18 @@ impl Writer {
         if let Err(error) = written
             && !failed_before
         {
-            let path = self.dir.path().display();
-            tracing::warn!(
-                %error,
-                %path,
-                "cannot write file `acknowledged` of the idempotency store, a loss of records can go undetected at the \
-                 next start"
-            );
+            warn_not_acknowledged(&error, &self.dir);
         }
     }
+}
+
+fn warn_not_acknowledged(error: &io::Error, dir: &StoreDir) {
+    tracing::warn!(
+        %error,
+        path = %dir.path().display(),
+        "cannot write file `acknowledged` of the idempotency store, a loss of records can go undetected at the next \
+         start"
+    );
 }
 
 /// Sends the result of an operation to its caller. If `ack` is `None`, no caller waits, and the function does nothing.
