@@ -25,7 +25,7 @@ pub(crate) use idempotency::KeyOutcome;
 pub(crate) use idempotency::KeyedMetrics;
 pub(crate) use latency::HistogramSnapshot;
 pub(crate) use latency::{LatencyHistogram, StoreBounds, UpstreamBounds};
-pub(crate) use upstream::{InFlight, RetryRefusal, UpstreamFailure, UpstreamMetrics};
+pub(crate) use upstream::{InFlight, RetryRejection, UpstreamFailure, UpstreamMetrics};
 
 /// Number of possible HTTP status codes, 100 to 999.
 pub(crate) const STATUSES: usize = 900;
@@ -69,9 +69,9 @@ pub(crate) struct RouteMetrics {
 pub(crate) struct LimitMetrics {
     pub(crate) name: Arc<str>,
     /// Number of requests that the rate limit rejected.
-    pub refused: Count,
+    pub rejected: Count,
     /// Number of requests that the rate limit would have rejected if it were not in shadow mode.
-    pub shadow_refused: Count,
+    pub shadow_rejected: Count,
 }
 
 impl Metrics {
@@ -144,8 +144,8 @@ impl LimitMetrics {
     pub(crate) fn new(name: &Arc<str>) -> Arc<Self> {
         Arc::new(Self {
             name: Arc::clone(name),
-            refused: Count::default(),
-            shadow_refused: Count::default(),
+            rejected: Count::default(),
+            shadow_rejected: Count::default(),
         })
     }
 }

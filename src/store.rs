@@ -60,21 +60,21 @@ impl BucketStore {
 }
 
 impl Buckets for BucketStore {
-    async fn charge(&self, enforced: &[Charge<'_>], watched: &[Charge<'_>]) -> ChargeResult {
+    async fn charge(&self, enforced: &[Charge<'_>], shadow: &[Charge<'_>]) -> ChargeResult {
         match self {
-            Self::Memory(buckets) => buckets.charge(enforced, watched).await,
+            Self::Memory(buckets) => buckets.charge(enforced, shadow).await,
             // This future is boxed because it is large. Unboxed, it would also enlarge the futures of requests that do
             // not use Redis.
             #[cfg(feature = "redis")]
-            Self::Redis(buckets) => Box::pin(buckets.charge(enforced, watched)).await,
+            Self::Redis(buckets) => Box::pin(buckets.charge(enforced, shadow)).await,
         }
     }
 
-    fn try_charge(&self, enforced: &[Charge<'_>], watched: &[Charge<'_>]) -> Option<ChargeResult> {
+    fn try_charge(&self, enforced: &[Charge<'_>], shadow: &[Charge<'_>]) -> Option<ChargeResult> {
         match self {
-            Self::Memory(buckets) => buckets.try_charge(enforced, watched),
+            Self::Memory(buckets) => buckets.try_charge(enforced, shadow),
             #[cfg(feature = "redis")]
-            Self::Redis(buckets) => buckets.try_charge(enforced, watched),
+            Self::Redis(buckets) => buckets.try_charge(enforced, shadow),
         }
     }
 }

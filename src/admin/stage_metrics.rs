@@ -144,14 +144,14 @@ impl StageMetrics {
         type LimitCounter = fn(&LimitMetrics) -> &Count;
         let counters: [(&str, &str, LimitCounter); 2] = [
             (
-                "refused",
+                "rejected",
                 "Requests rejected, by the limit with the longest wait",
-                |limit| &limit.refused,
+                |limit| &limit.rejected,
             ),
             (
-                "shadow_refused",
+                "shadow_rejected",
                 "Requests that a limit in shadow mode would have rejected, by limit",
-                |limit| &limit.shadow_refused,
+                |limit| &limit.shadow_rejected,
             ),
         ];
         for (name, help, pick) in counters {

@@ -22,7 +22,7 @@ pub(crate) struct UpstreamMetrics {
     /// Number of request headers that were not forwarded because of their name.
     pub headers_dropped: Count,
     /// Number of failed requests that were not retried although their failure is retryable, by reason.
-    pub(crate) retry_refusals: [Count; RetryRefusal::ALL.len()],
+    pub(crate) retry_rejections: [Count; RetryRejection::ALL.len()],
 }
 
 /// Guard that counts a request to an upstream as in flight until the guard is dropped.
@@ -56,7 +56,7 @@ pub(crate) enum UpstreamFailure {
 
 /// Why a failed request was not retried although its failure is retryable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RetryRefusal {
+pub(crate) enum RetryRejection {
     /// The maximum number of `attempts` was reached.
     Attempts,
     /// The next attempt would have started after the deadline of the request.
@@ -95,7 +95,7 @@ impl UpstreamFailure {
     }
 }
 
-impl RetryRefusal {
+impl RetryRejection {
     pub(crate) const ALL: [Self; 4] = [Self::Attempts, Self::Deadline, Self::Budget, Self::Circuit];
 
     pub(crate) fn label(self) -> &'static str {
@@ -119,7 +119,7 @@ impl UpstreamMetrics {
             retries: Count::default(),
             resent: Count::default(),
             headers_dropped: Count::default(),
-            retry_refusals: Default::default(),
+            retry_rejections: Default::default(),
         })
     }
 
@@ -142,8 +142,8 @@ impl UpstreamMetrics {
     }
 
     /// Counts a failed request that was not retried. `why` is the reason.
-    pub(crate) fn retry_refused(&self, why: RetryRefusal) {
-        self.retry_refusals[why as usize].inc();
+    pub(crate) fn retry_rejected(&self, why: RetryRejection) {
+        self.retry_rejections[why as usize].inc();
     }
 }
 

@@ -136,14 +136,14 @@ impl MemoryBuckets {
         }
     }
 
-    fn charge_all(&self, enforced: &[Charge<'_>], watched: &[Charge<'_>]) -> ChargeResult {
+    fn charge_all(&self, enforced: &[Charge<'_>], shadow: &[Charge<'_>]) -> ChargeResult {
         let decision = self.charge_now(enforced);
         let is_rejected = |charge| {
             let decision = self.charge_now(std::slice::from_ref(charge));
             matches!(decision.outcome, ChargeOutcome::Rejected { .. })
         };
-        let watched = watched.iter().enumerate();
-        let exceeded = watched.filter_map(|(index, charge)| is_rejected(charge).then_some(index));
+        let shadow = shadow.iter().enumerate();
+        let exceeded = shadow.filter_map(|(index, charge)| is_rejected(charge).then_some(index));
         ChargeResult {
             decision,
             exceeded: exceeded.collect(),
@@ -205,13 +205,13 @@ impl Buckets for MemoryBuckets {
     fn charge(
         &self,
         enforced: &[Charge<'_>],
-        watched: &[Charge<'_>],
+        shadow: &[Charge<'_>],
     ) -> impl Future<Output = ChargeResult> + Send {
-        ready(self.charge_all(enforced, watched))
+        ready(self.charge_all(enforced, shadow))
     }
 
-    fn try_charge(&self, enforced: &[Charge<'_>], watched: &[Charge<'_>]) -> Option<ChargeResult> {
-        Some(self.charge_all(enforced, watched))
+    fn try_charge(&self, enforced: &[Charge<'_>], shadow: &[Charge<'_>]) -> Option<ChargeResult> {
+        Some(self.charge_all(enforced, shadow))
     }
 }
 

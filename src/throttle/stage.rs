@@ -135,7 +135,7 @@ impl RouteLimits {
         ctx: &RequestContext,
     ) -> Result<(Admission, Duration), Problem> {
         for index in charged.exceeded {
-            self.shadow[index].metrics.shadow_refused.inc();
+            self.shadow[index].metrics.shadow_rejected.inc();
         }
         if self.enforced.is_empty() {
             return Ok((Admission::default(), Duration::ZERO));
@@ -152,7 +152,7 @@ impl RouteLimits {
             }
             ChargeOutcome::Rejected { wait, by } => {
                 let limit = &self.enforced[by];
-                limit.metrics.refused.inc();
+                limit.metrics.rejected.inc();
                 ctx.note(|fields| fields.rejected_by = Some((Arc::clone(&limit.name), wait)));
                 let mut problem = rate_limited(limit, wait);
                 if self.enforced.len() > 1 {

@@ -34,7 +34,7 @@ use super::request::{RequestCopy, UpstreamRequest};
 use super::response;
 use super::target::{AttemptGuard, Target, Unavailable};
 use super::timeouts::RequestTimeouts;
-use crate::metrics::{RetryRefusal, UpstreamMetrics};
+use crate::metrics::{RetryRejection, UpstreamMetrics};
 use crate::request::context::{ClientConnection, RequestContext};
 use crate::retry::{Failure, GiveUp, Next, RetryAfter, RetryPolicy, RetryState, Wait};
 
@@ -297,23 +297,23 @@ impl<'a> Attempts<'a> {
         match retry.failed(failure, retry_after, elapsed, &mut fastrand::Rng::new()) {
             Next::GiveUp(GiveUp::NotWorthIt) => None,
             Next::GiveUp(GiveUp::Exhausted) => {
-                self.metrics.retry_refused(RetryRefusal::Attempts);
+                self.metrics.retry_rejected(RetryRejection::Attempts);
                 None
             }
             Next::GiveUp(GiveUp::TooLate) => {
-                self.metrics.retry_refused(RetryRefusal::Deadline);
+                self.metrics.retry_rejected(RetryRejection::Deadline);
                 None
             }
             Next::Retry(wait) => {
                 let state = &self.target.state;
                 if !state.will_admit(self.target.clock.now().after(wait.delay)) {
-                    self.metrics.retry_refused(RetryRefusal::Circuit);
+                    self.metrics.retry_rejected(RetryRejection::Circuit);
                     return None;
                 }
                 let budget = state.budget.as_ref();
                 let now = self.target.clock.now();
                 if budget.is_some_and(|budget| !budget.withdraw(now)) {
-                    self.metrics.retry_refused(RetryRefusal::Budget);
+                    self.metrics.retry_rejected(RetryRejection::Budget);
                     return None;
                 }
                 self.metrics.retries.inc();

@@ -165,7 +165,7 @@ impl Client {
     }
 
     /// Returns the value of one series of `/metrics` of an admin listener. `series` is its name without `tidegate_`, for
-    /// example `refused_total{limit="device"}`. Panics if the series is missing.
+    /// example `rejected_total{limit="device"}`. Panics if the series is missing.
     pub(crate) async fn metric<N: FromStr<Err: Debug>>(&self, series: &str) -> N {
         let text = self.get("/metrics").send().await.text();
         let prefix = format!("tidegate_{series} ");

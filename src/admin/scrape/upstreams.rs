@@ -7,7 +7,7 @@ use prometheus_client::metrics::MetricType;
 
 use super::Scrape;
 use crate::admin::stage_metrics::{counter, gauge, histogram};
-use crate::metrics::{Count, LatencyHistogram, RetryRefusal, UpstreamFailure, UpstreamMetrics};
+use crate::metrics::{Count, LatencyHistogram, RetryRejection, UpstreamFailure, UpstreamMetrics};
 use crate::upstream::breaker;
 use crate::upstream::shared_state::ServerState;
 
@@ -39,10 +39,10 @@ impl Scrape {
         )?;
         self.encode_reasons(
             encoder,
-            "upstream_retries_refused",
+            "upstream_retries_rejected",
             "Retryable requests that were not retried, by upstream and reason",
-            RetryRefusal::ALL.map(RetryRefusal::label),
-            |upstream| &upstream.retry_refusals,
+            RetryRejection::ALL.map(RetryRejection::label),
+            |upstream| &upstream.retry_rejections,
         )?;
         self.encode_counts(encoder)?;
         let mut latency = encoder.encode_descriptor(

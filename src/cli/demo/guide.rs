@@ -134,7 +134,7 @@ impl Guide {
                 title: "Read the metrics",
                 text: "Metrics with the number of rejected requests:",
                 commands: vec![format!(
-                    "curl -s http://{admin}/metrics | grep '^tidegate_refused_total'"
+                    "curl -s http://{admin}/metrics | grep '^tidegate_rejected_total'"
                 )],
                 requests: vec![],
             });

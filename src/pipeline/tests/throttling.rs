@@ -129,7 +129,7 @@ async fn a_shadow_limit_counts_what_it_would_reject_and_rejects_nothing() {
         assert!(response.header("ratelimit").is_none());
     }
     let limit = &chain.shared.metrics[0].limits[0];
-    assert_eq!((limit.refused.get(), limit.shadow_refused.get()), (0, 2));
+    assert_eq!((limit.rejected.get(), limit.shadow_rejected.get()), (0, 2));
 }
 
 #[tokio::test]

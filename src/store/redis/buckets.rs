@@ -69,7 +69,7 @@ impl<'a> RequestCharges<'a> {
         &self.all[..self.enforced]
     }
 
-    fn watched(&self) -> &'a [Charge<'a>] {
+    fn shadow(&self) -> &'a [Charge<'a>] {
         &self.all[self.enforced..]
     }
 }
@@ -134,7 +134,7 @@ impl RedisBuckets {
             local.observe(charge.limit.id, charge.bucket, full_at);
             let rejected = match index.checked_sub(charges.enforced) {
                 None => rejected,
-                Some(watched) => result.exceeded.contains(&watched),
+                Some(shadow) => result.exceeded.contains(&shadow),
             };
             let owing = |full_at: Moment| Observation {
                 owed: full_at.since(seen.called),
@@ -176,8 +176,8 @@ impl RedisBuckets {
 }
 
 impl Buckets for RedisBuckets {
-    async fn charge(&self, enforced: &[Charge<'_>], watched: &[Charge<'_>]) -> ChargeResult {
-        let all = enforced.iter().chain(watched).map(calls::per_quota);
+    async fn charge(&self, enforced: &[Charge<'_>], shadow: &[Charge<'_>]) -> ChargeResult {
+        let all = enforced.iter().chain(shadow).map(calls::per_quota);
         let all: SmallVec<[Charge<'_>; USUAL_LIMITS]> = all.collect();
         let charges = RequestCharges {
             all: &all,

@@ -82,8 +82,11 @@ async fn the_demo_behaves_as_its_guide_describes() {
     let counted = metrics.get("/metrics").send().await.text();
     let rejected = counted
         .lines()
-        .find(|line| line.starts_with("tidegate_refused_total{limit=\"device\"}"));
-    assert_eq!(rejected, Some("tidegate_refused_total{limit=\"device\"} 1"));
+        .find(|line| line.starts_with("tidegate_rejected_total{limit=\"device\"}"));
+    assert_eq!(
+        rejected,
+        Some("tidegate_rejected_total{limit=\"device\"} 1")
+    );
 }
 
 #[test]

@@ -140,8 +140,8 @@ async fn a_shadow_limit_changes_only_metrics() {
         upstream.count() == 5
     })
     .await;
-    assert_eq!(metric(&gateway, "shadow_refused_total").await, 4);
-    assert_eq!(metric(&gateway, "refused_total").await, 0);
+    assert_eq!(metric(&gateway, "shadow_rejected_total").await, 4);
+    assert_eq!(metric(&gateway, "rejected_total").await, 0);
 }
 
 #[tokio::test]

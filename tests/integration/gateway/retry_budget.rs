@@ -15,7 +15,7 @@ const SHORT_WINDOW: &str =
     "retry = { attempts = 3, base = \"1ms\", cap = \"5ms\", budget = { window = \"2s\" } }";
 
 fn rejected_retries(reason: &str) -> String {
-    format!("upstream_retries_refused_total{{upstream=\"api\",reason=\"{reason}\"}}")
+    format!("upstream_retries_rejected_total{{upstream=\"api\",reason=\"{reason}\"}}")
 }
 
 #[tokio::test]

@@ -59,10 +59,10 @@ impl LocalFallback {
         now: Moment,
     ) -> (ChargeResult, States) {
         let mut after = before.clone();
-        let (enforced, watched) = after.split_at_mut(charges.enforced);
+        let (enforced, shadow) = after.split_at_mut(charges.enforced);
         let decision = self.decide(charges.enforced(), enforced, now);
         let mut exceeded = SmallVec::new();
-        for (index, (charge, state)) in charges.watched().iter().zip(watched).enumerate() {
+        for (index, (charge, state)) in charges.shadow().iter().zip(shadow).enumerate() {
             let charge = std::slice::from_ref(charge);
             // A shadow limit without a state is charged locally, because `on_store_error` does not apply to a limit
             // that rejects nothing.

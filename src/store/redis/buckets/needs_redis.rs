@@ -27,7 +27,7 @@ fn buckets(server: &RedisServer) -> RedisBuckets {
 #[derive(Clone, Debug)]
 struct ModelRequest {
     enforced: Vec<usize>,
-    watched: Vec<usize>,
+    shadow: Vec<usize>,
     cost: u32,
     micros_before: u64,
 }
@@ -62,9 +62,9 @@ fn limit() -> impl Strategy<Value = Limit> {
 fn request(limits: usize) -> impl Strategy<Value = ModelRequest> {
     let some = || prop::sample::subsequence((0..limits).collect::<Vec<_>>(), 0..=limits);
     let wait = prop_oneof![Just(0), Just(0), 0_u64..3_000];
-    (some(), some(), 1_u32..5, wait).prop_map(|(enforced, watched, cost, micros_before)| {
+    (some(), some(), 1_u32..5, wait).prop_map(|(enforced, shadow, cost, micros_before)| {
         ModelRequest {
-            watched: watched
+            shadow: shadow
                 .into_iter()
                 .filter(|it| !enforced.contains(it))
                 .collect(),
@@ -94,8 +94,8 @@ impl BucketModel {
 
     fn decide_all(&mut self, charges: &RequestCharges<'_>, now: Moment) -> ChargeResult {
         let decision = self.charge(charges.enforced(), now);
-        let watched = charges.watched().iter().enumerate();
-        let exceeded = watched
+        let shadow = charges.shadow().iter().enumerate();
+        let exceeded = shadow
             .filter(|(_, charge)| !self.charge(std::slice::from_ref(charge), now).is_admitted());
         ChargeResult {
             decision,
@@ -144,7 +144,7 @@ fn the_charge_script_and_decide_agree_on_every_request() {
                 },
                 cost: NonZeroU32::new(request.cost).unwrap(),
             };
-            let indexes = request.enforced.iter().chain(&request.watched);
+            let indexes = request.enforced.iter().chain(&request.shadow);
             let all: Vec<_> = indexes.map(charge).collect();
             if all.is_empty() {
                 continue;

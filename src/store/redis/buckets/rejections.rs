@@ -93,11 +93,11 @@ impl Rejections {
             [charge] if charge.cost == NonZeroU32::MIN => self.reject(charge, epoch, now)?,
             _ => return None,
         };
-        let watched = charges.watched();
+        let shadow = charges.shadow();
         let rejected = |charge| self.reject(charge, epoch, now).is_some();
-        watched.iter().all(rejected).then(|| ChargeResult {
+        shadow.iter().all(rejected).then(|| ChargeResult {
             decision,
-            exceeded: (0..watched.len()).collect(),
+            exceeded: (0..shadow.len()).collect(),
         })
     }
 

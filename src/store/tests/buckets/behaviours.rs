@@ -143,14 +143,14 @@ pub(crate) async fn a_delaying_limit_assigns_slots_in_order(kind: BucketStoreKin
 
 pub(crate) async fn a_shadow_limit_is_charged_independently(kind: BucketStoreKind) {
     let gateway = BucketFixture::new(kind).gateway();
-    let (tight, watched, other) = (
+    let (tight, shadow, other) = (
         TestBucket::new(HOUR, 0),
         TestBucket::new(HOUR, 2),
         TestBucket::new(HOUR, 9),
     );
     let mut exceeded: Vec<Vec<usize>> = Vec::new();
     for request in 0..6 {
-        let result = charge_all(&gateway, &[&tight], &[&other, &watched]).await;
+        let result = charge_all(&gateway, &[&tight], &[&other, &shadow]).await;
         assert_eq!(result.decision.outcome == ADMITTED, request == 0);
         assert_eq!(result.decision.readings.len(), 1);
         exceeded.push(result.exceeded.to_vec());
@@ -159,7 +159,7 @@ pub(crate) async fn a_shadow_limit_is_charged_independently(kind: BucketStoreKin
     let beyond = [vec![], vec![], vec![], vec![1], vec![1], vec![1]];
     assert_eq!(exceeded, beyond);
     // If there is no enforced rate limit, all requests are admitted.
-    let result = charge_all(&gateway, &[], &[&watched, &watched]).await;
+    let result = charge_all(&gateway, &[], &[&shadow, &shadow]).await;
     assert_eq!(result.decision.outcome, ADMITTED);
     assert_eq!(result.exceeded[..], [0, 1]);
 }

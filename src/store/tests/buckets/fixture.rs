@@ -209,10 +209,10 @@ pub(crate) async fn request(gateway: &BucketStore, buckets: &[&TestBucket]) -> D
 pub(crate) async fn charge_all(
     gateway: &BucketStore,
     enforced: &[&TestBucket],
-    watched: &[&TestBucket],
+    shadow: &[&TestBucket],
 ) -> ChargeResult {
-    let (enforced, watched) = (charges(enforced), charges(watched));
-    gateway.charge(&enforced, &watched).await
+    let (enforced, shadow) = (charges(enforced), charges(shadow));
+    gateway.charge(&enforced, &shadow).await
 }
 
 fn charges<'a>(buckets: &[&'a TestBucket]) -> Vec<Charge<'a>> {

@@ -121,6 +121,6 @@ async fn a_response_is_forwarded_if_the_circuit_opens_before_a_retry() {
     send_failing_requests(&gateway, 1).await;
     assert_rejected(&gateway.client().get("/").send().await);
     assert_eq!(upstream.count(), 1);
-    let rejected = "upstream_retries_refused_total{upstream=\"api\",reason=\"circuit\"}";
+    let rejected = "upstream_retries_rejected_total{upstream=\"api\",reason=\"circuit\"}";
     gateway.wait_for_metric(rejected, 1).await;
 }

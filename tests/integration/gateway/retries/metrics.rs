@@ -8,7 +8,7 @@ use crate::support::{Gateway, Process};
 async fn assert_counts(gateway: &Gateway, counts: [u32; 5]) {
     let text = gateway.admin().get("/metrics").send().await.text();
     let rejected =
-        |reason| format!("retries_refused_total{{upstream=\"api\",reason=\"{reason}\"}}");
+        |reason| format!("retries_rejected_total{{upstream=\"api\",reason=\"{reason}\"}}");
     let series = [
         "attempts_total{upstream=\"api\"}".into(),
         "retries_total{upstream=\"api\"}".into(),

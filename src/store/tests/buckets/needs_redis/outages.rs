@@ -104,9 +104,9 @@ async fn shadow_limits_are_counted_during_an_outage() {
     let server = RedisServer::start();
     let gateway = gateway_of(&server);
     server.kill();
-    let watched = bucket(1, OnStoreError::Closed);
+    let shadow = bucket(1, OnStoreError::Closed);
     for request in 0..4 {
-        let result = charge_all(&gateway, &[], &[&watched]).await;
+        let result = charge_all(&gateway, &[], &[&shadow]).await;
         assert_eq!(result.decision.outcome, ADMITTED);
         assert_eq!(result.exceeded.is_empty(), request < 2);
     }

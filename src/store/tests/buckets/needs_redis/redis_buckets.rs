@@ -20,10 +20,10 @@ async fn a_request_with_many_limits_is_one_call() {
     charge_all(&gateway, &[&buckets[0]], &[]).await;
     let before = server.calls("evalsha");
     for _ in 0..10 {
-        let (enforced, watched) = buckets.split_at(4);
-        let (enforced, watched): (Vec<_>, Vec<_>) =
-            (enforced.iter().collect(), watched.iter().collect());
-        charge_all(&gateway, &enforced, &watched).await;
+        let (enforced, shadow) = buckets.split_at(4);
+        let (enforced, shadow): (Vec<_>, Vec<_>) =
+            (enforced.iter().collect(), shadow.iter().collect());
+        charge_all(&gateway, &enforced, &shadow).await;
     }
     assert_eq!(server.calls("evalsha") - before, 10);
 }
