@@ -16,24 +16,28 @@ pub(crate) mod verdict;
 use http::Version;
 
 use self::rules::count;
-use crate::scenario::observation::{Attempt, Observed};
+use crate::scenario::observation::Observed;
+use crate::scenario::step::StepAction;
 
 /// Actions that exist only on HTTP/2. On HTTP/1, they reset the connection.
-const HTTP2_ACTIONS: [&str; 2] = ["goaway", "refused-stream"];
+const HTTP2_ACTIONS: [(StepAction, &str); 2] = [
+    (StepAction::GoAway, "goaway"),
+    (StepAction::RefusedStream, "refused-stream"),
+];
 
 /// Returns remarks on a record that a reader of the verdicts needs.
 pub(crate) fn notes(observed: &Observed) -> Vec<String> {
     let requests = |number| count(number, "request", "requests");
     let mut notes = Vec::new();
-    for action in HTTP2_ACTIONS {
+    for (action, name) in HTTP2_ACTIONS {
         let on_http1 = observed
             .attempts
             .iter()
-            .filter(|attempt| attempt.version <= Version::HTTP_11 && has_action(attempt, action));
+            .filter(|attempt| attempt.version <= Version::HTTP_11 && attempt.has_action(action));
         match on_http1.count() {
             0 => {}
             number => notes.push(format!(
-                "`{action}` acted as `reset` on {} with HTTP/1",
+                "`{name}` acted as `reset` on {} with HTTP/1",
                 requests(number)
             )),
         }
@@ -48,31 +52,18 @@ pub(crate) fn notes(observed: &Observed) -> Vec<String> {
     notes
 }
 
-/// Whether the step that determined a response has this action. The values of options are not searched, because they
-/// can contain any text.
-fn has_action(attempt: &Attempt, action: &str) -> bool {
-    let step = attempt.step.as_deref().unwrap_or_default();
-    let mut is_quoted = false;
-    let mut is_escaped = false;
-    let mut words = step.split(|character| {
-        is_quoted ^= character == '"' && !is_escaped;
-        is_escaped = character == '\\' && !is_escaped;
-        character == ' ' && !is_quoted
-    });
-    words.any(|word| word == action)
-}
-
 #[cfg(test)]
 mod tests {
     use http::Method;
 
-    use super::simulated::{attempt, client, observed};
+    use super::simulated::{attempt, client, observed, step};
     use super::*;
+    use crate::scenario::observation::Attempt;
 
     /// Returns a request with HTTP/1.1 that this step determined.
-    fn on_http1(step: &str) -> Attempt {
+    fn on_http1(text: &str) -> Attempt {
         Attempt {
-            step: Some(step.into()),
+            step: Some(step(text)),
             ..attempt(client(1), std::time::Duration::ZERO, Method::GET, "/")
         }
     }
@@ -109,7 +100,7 @@ mod tests {
         ] {
             assert_eq!(notes(&observed(vec![on_http1(step)])), [""; 0], "{step}");
         }
-        let quoted = on_http1(r#"goaway body="a b""#);
-        assert_eq!(notes(&observed(vec![quoted])).len(), 1);
+        let tabbed = on_http1("delay 1s +\tgoaway\ttimes=2");
+        assert_eq!(notes(&observed(vec![tabbed])).len(), 1);
     }
 }

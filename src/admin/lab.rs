@@ -184,11 +184,7 @@ fn report(state: &ScenarioState, id: String) -> Option<String> {
         scenarios: vec![ScenarioResult {
             name: scenario.name.to_string(),
             summary: scenario.summary.clone().unwrap_or_default(),
-            steps: scenario
-                .steps
-                .iter()
-                .map(|it| it.text.to_string())
-                .collect(),
+            steps: scenario.steps.clone(),
             url: String::new(),
             duration: ends.max().unwrap_or_default(),
             judgement: judge(&observed, !in_flight),

@@ -14,10 +14,12 @@ mod redact;
 pub(crate) mod terminal;
 mod text;
 
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::verdict::{Judgement, Verdict};
 use crate::scenario::observation::Observed;
+use crate::scenario::step::Step;
 
 /// Result of a lab command: one or more scenarios, run in sequence.
 #[derive(Clone, Debug)]
@@ -41,8 +43,7 @@ pub(crate) struct ScenarioResult {
     pub(crate) name: String,
     /// What the scenario does, in one line.
     pub(crate) summary: String,
-    /// Steps of the scenario as text.
-    pub(crate) steps: Vec<String>,
+    pub(crate) steps: Vec<Arc<Step>>,
     /// URL of the gateway without a path, as the client received it.
     pub(crate) url: String,
     /// Time from the start to the end of the command.

@@ -2,12 +2,15 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use fastrand::Rng;
 use http::header::{RETRY_AFTER, SET_COOKIE};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Version};
 
+use crate::config::Environment;
+use crate::config::lab::ScenarioFile;
 use crate::request::client::ClientId;
 use crate::retry::{
     Backoff, Failure, Jitter, Next, Preset, RetryAfter, RetryAfterPolicy, RetryPolicy, RetryState,
@@ -16,6 +19,7 @@ use crate::retry::{
 use crate::scenario::observation::{
     Attempt, Observed, ObservedBody, ObservedResponse, ResponseEnd,
 };
+use crate::scenario::step::Step;
 
 /// Response of the simulated server to an attempt.
 #[derive(Clone, Copy, Debug)]
@@ -239,6 +243,18 @@ pub(super) fn attempt(
         step: None,
         response: None,
     }
+}
+
+/// Parses a step as the configuration does.
+pub(super) fn step(text: &str) -> Arc<Step> {
+    let text = format!("[scenario.a]\nsteps = [{}]\n", serde_json::json!(text));
+    let file = ScenarioFile {
+        name: "lab.toml",
+        text: &text,
+    };
+    let scenarios = file.scenarios(&Environment::default());
+    let scenarios = scenarios.unwrap_or_else(|errors| panic!("{errors}"));
+    Arc::clone(&scenarios[0].steps[0])
 }
 
 pub(super) fn body(text: &str) -> ObservedBody {

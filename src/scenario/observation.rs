@@ -8,6 +8,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode, Version};
 
+use super::step::{Step, StepAction};
 use crate::request::client::ClientId;
 
 /// Requests that the gateway observed, in the order of their arrival.
@@ -44,12 +45,19 @@ pub(crate) struct Attempt {
     pub(crate) body: ObservedBody,
     /// Time at which the head of the request was received.
     pub(crate) arrived: Duration,
-    /// Step of the scenario that determined the response, as text. `None` if a rate limit rejected the request, or if
-    /// the scenario had ended.
-    pub(crate) step: Option<Arc<str>>,
+    /// Step of the scenario that determined the response. `None` if a rate limit rejected the request, or if the
+    /// scenario had ended.
+    pub(crate) step: Option<Arc<Step>>,
     /// Response of the gateway. `None` while the request is in flight, or if the client disconnected before the
     /// response.
     pub(crate) response: Option<ObservedResponse>,
+}
+
+impl Attempt {
+    /// Whether the step that determined the response has this action.
+    pub(crate) fn has_action(&self, action: StepAction) -> bool {
+        self.step.as_ref().is_some_and(|step| step.action == action)
+    }
 }
 
 /// Body of a request or response.

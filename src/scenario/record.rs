@@ -28,8 +28,8 @@ impl Recording {
     }
 
     /// Records the step that determines the response.
-    pub(crate) fn set_step(&self, step: &Step) {
-        self.update(|attempt| attempt.step = Some(Arc::clone(&step.text)));
+    pub(crate) fn set_step(&self, step: &Arc<Step>) {
+        self.update(|attempt| attempt.step = Some(Arc::clone(step)));
     }
 
     /// Records that the gateway starts to send a response now. `status` is `None` if it closes the connection instead.

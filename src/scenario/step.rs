@@ -1,6 +1,7 @@
 //! Steps of a scenario: what the gateway does with a request.
 
 use std::num::NonZeroU32;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -12,6 +13,8 @@ use http::{HeaderName, HeaderValue, StatusCode};
 pub(crate) struct Step {
     /// The step as written in the configuration.
     pub(crate) text: Arc<str>,
+    /// Places in `text` of the content of each body (`None`) and header. Reports redact them.
+    pub(crate) contents: Vec<(Option<HeaderName>, Range<usize>)>,
     /// Time from the arrival of the request to the action.
     pub(crate) delay: Duration,
     pub(crate) action: StepAction,
@@ -78,6 +81,7 @@ impl Step {
     pub(crate) fn respond(status: StatusCode) -> Self {
         Self {
             text: status.as_str().into(),
+            contents: Vec::new(),
             delay: Duration::ZERO,
             action: StepAction::Respond(status),
             rate: None,

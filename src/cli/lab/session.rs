@@ -236,11 +236,7 @@ impl Session<'_> {
         ScenarioResult {
             name: scenario.name.to_string(),
             summary: scenario.summary.clone().unwrap_or_default(),
-            steps: scenario
-                .steps
-                .iter()
-                .map(|step| step.text.to_string())
-                .collect(),
+            steps: scenario.steps.clone(),
             url,
             duration,
             judgement: rules::judge(&observed, has_ended),

@@ -173,11 +173,18 @@ impl<'t> StepParser<'t> {
         } else {
             self.once(word, name)?;
         }
+        // The first colon of a header separates its name from its value: neither `header=` nor a name contains one.
+        let colon = word.text.find(':').filter(|_| name == "header");
+        let content = word.range.start + colon.unwrap_or(name.len()) + 1..word.range.end;
         let value = unquote(value);
         let parsed = match name {
             "retry-after" => retry_after(&value).map(|text| self.step.retry_after = Some(text)),
-            "header" => header(&value).map(|header| self.step.headers.push(header)),
+            "header" => header(&value).map(|header| {
+                self.step.contents.push((Some(header.0.clone()), content));
+                self.step.headers.push(header);
+            }),
             "body" => {
+                self.step.contents.push((None, content));
                 self.step.body = Some(Bytes::from(value.into_owned()));
                 Ok(())
             }

@@ -8,12 +8,12 @@ use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 
 use super::retrying::{is_corrected, is_unsafe_without_key};
 use super::{Finding, ObservedRetry, Record, count, readable, request_line};
-use crate::lab::has_action;
 use crate::lab::operation::{Content, Sender, can_be_retried};
 use crate::lab::outcome::Outcome;
 use crate::lab::stated::StatedTimes;
 use crate::lab::verdict::Evidence;
 use crate::scenario::observation::{Attempt, ResponseEnd};
+use crate::scenario::step::StepAction;
 
 /// Least gap between attempts that shows a backoff.
 const MIN_BACKOFF: Duration = Duration::from_millis(50);
@@ -297,7 +297,7 @@ fn is_refused(retry: &ObservedRetry<'_>) -> bool {
     let is_reset = response.is_some_and(|response| response.end == ResponseEnd::Aborted);
     is_reset
         && retry.failed.version == Version::HTTP_2
-        && has_action(retry.failed, "refused-stream")
+        && retry.failed.has_action(StepAction::RefusedStream)
 }
 
 /// Whether both bodies are multipart with different boundaries. Clients choose a random boundary for each attempt, so

@@ -12,7 +12,7 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 
 use super::*;
-use crate::lab::simulated::{attempt, body, client, observed};
+use crate::lab::simulated::{attempt, body, client, observed, step};
 use crate::scenario::observation::{ObservedResponse, ResponseEnd};
 
 /// Remark on failures of requests without a key.

@@ -8,6 +8,7 @@ use http::{HeaderMap, Method, StatusCode, Version};
 
 use crate::lab::operation::Operation;
 use crate::lab::report::{Report, ScenarioResult};
+use crate::lab::simulated::step;
 use crate::lab::verdict::{Evidence, Judgement, Rule, RuleVerdict, Verdict};
 use crate::request::client::ClientId;
 use crate::scenario::observation::{
@@ -218,7 +219,7 @@ pub(super) fn scenario(name: &str, exchanges: &[SampleRequest]) -> ScenarioResul
     ScenarioResult {
         name: name.to_owned(),
         summary: "one line".to_owned(),
-        steps: vec!["429 retry-after=2".to_owned(), "503".to_owned()],
+        steps: ["429 retry-after=2", "503"].map(step).to_vec(),
         url: "http://127.0.0.1:8080".to_owned(),
         duration: Duration::from_millis(9_500),
         observed: Observed {
@@ -259,7 +260,7 @@ fn attempt(exchange: &SampleRequest, connection: u64) -> Attempt {
             content: Some(Bytes::from_static(exchange.body.as_bytes())),
         },
         arrived,
-        step: Some(exchange.step.into()),
+        step: Some(step(exchange.step)),
         response: exchange.end.map(|end| ObservedResponse {
             status: exchange
                 .status

@@ -6,6 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use super::fixture::{SampleRequest, report, scenario, verdict};
 use crate::lab::report::document::Document;
 use crate::lab::report::{Report, har, html, junit, markdown, terminal};
+use crate::lab::simulated::step;
 use crate::lab::verdict::{Rule, Verdict};
 
 const CANARY: &str = "canary-4711-secret";
@@ -45,9 +46,9 @@ fn with_canaries(include_secrets: bool) -> Report {
     };
     let mut run = scenario("canaries", &[exchange]);
     run.url = format!("http://user:{CANARY}@127.0.0.1:8080");
-    run.steps = vec![format!(
+    run.steps = vec![step(&format!(
         "503 header=\"X-Api-Key: {CANARY}\" body=\"{CANARY}\""
-    )];
+    ))];
     run.notes = vec![format!("the command printed {CANARY} and {BASIC}")];
     run.failure = Some(format!("could not connect to http://user:{CANARY}@host/"));
     let text = format!("sent Authorization: Bearer {CANARY} to /a?token={CANARY}");

@@ -195,8 +195,8 @@ fn a_post_can_be_repeated_with_new_credentials_or_after_a_response_that_shows_no
     let same = || post(0, None, "a").sent("authorization", "Bearer new");
     assert_eq!(again(same().got(429)), Verdict::Fail);
     assert_eq!(again(same().got(400)), Verdict::NotEnoughData);
-    let reset = |step: &str, version, end| Attempt {
-        step: Some(step.into()),
+    let reset = |text: &str, version, end| Attempt {
+        step: Some(step(text)),
         version,
         ..same().ended(None, end, 1)
     };
@@ -207,6 +207,17 @@ fn a_post_can_be_repeated_with_new_credentials_or_after_a_response_that_shows_no
     assert_eq!(aborted("reset", Version::HTTP_2), Verdict::Fail);
     let closed = reset(refused, Version::HTTP_2, ResponseEnd::ClientClosed);
     assert_eq!(again(closed), Verdict::Fail);
+}
+
+#[test]
+fn a_post_can_be_repeated_after_a_refused_stream_if_a_tab_follows_the_action() {
+    let refused = Attempt {
+        step: Some(step("refused-stream\ttimes=2")),
+        version: Version::HTTP_2,
+        ..post(0, None, "a").ended(None, ResponseEnd::Aborted, 1)
+    };
+    let repeated = [refused, post(1_000, None, "a").got(200)];
+    assert_eq!(verdict(Rule::UnsafeRetry, repeated), Verdict::NotEnoughData);
 }
 
 #[test]
