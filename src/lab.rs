@@ -1,7 +1,7 @@
 //! The retry lab: judges how a client retries.
 //!
-//! The input is the record of a scenario ([`Observed`](crate::scenario::observation::Observed)). [`operation`] groups
-//! the requests into operations, [`rules`] judges the operations by one rule at a time, and [`report`] renders the
+//! The input is the trace of a scenario ([`Trace`](crate::scenario::trace::Trace)). [`operation`] groups the
+//! requests into operations, [`rules`] judges the operations by one rule at a time, and [`report`] renders the
 //! result for people and for programs. All of this is pure computation without I/O, so tests use simulated clients.
 
 pub(crate) mod operation;
@@ -16,8 +16,8 @@ pub(crate) mod verdict;
 use http::Version;
 
 use self::rules::count;
-use crate::scenario::observation::Observed;
 use crate::scenario::step::StepAction;
+use crate::scenario::trace::Trace;
 
 /// Actions that exist only on HTTP/2. On HTTP/1, they reset the connection.
 const HTTP2_ACTIONS: [(StepAction, &str); 2] = [
@@ -25,12 +25,12 @@ const HTTP2_ACTIONS: [(StepAction, &str); 2] = [
     (StepAction::RefusedStream, "refused-stream"),
 ];
 
-/// Returns remarks on a record that a reader of the verdicts needs.
-pub(crate) fn notes(observed: &Observed) -> Vec<String> {
+/// Returns remarks on a trace that a reader of the verdicts needs.
+pub(crate) fn notes(trace: &Trace) -> Vec<String> {
     let requests = |number| count(number, "request", "requests");
     let mut notes = Vec::new();
     for (action, name) in HTTP2_ACTIONS {
-        let on_http1 = observed
+        let on_http1 = trace
             .attempts
             .iter()
             .filter(|attempt| attempt.version <= Version::HTTP_11 && attempt.has_action(action));
@@ -42,10 +42,10 @@ pub(crate) fn notes(observed: &Observed) -> Vec<String> {
             )),
         }
     }
-    if observed.unrecorded > 0 {
-        let number = usize::try_from(observed.unrecorded).unwrap_or(usize::MAX);
+    if trace.untraced > 0 {
+        let number = usize::try_from(trace.untraced).unwrap_or(usize::MAX);
         notes.push(format!(
-            "{} not judged, because the record was full",
+            "{} not judged, because the trace was full",
             requests(number)
         ));
     }
@@ -56,9 +56,9 @@ pub(crate) fn notes(observed: &Observed) -> Vec<String> {
 mod tests {
     use http::Method;
 
-    use super::simulated::{attempt, client, observed, step};
+    use super::simulated::{attempt, client, step, trace_of};
     use super::*;
-    use crate::scenario::observation::Attempt;
+    use crate::scenario::trace::Attempt;
 
     /// Returns a request with HTTP/1.1 that this step determined.
     fn on_http1(text: &str) -> Attempt {
@@ -75,18 +75,18 @@ mod tests {
             version: Version::HTTP_2,
             ..once()
         };
-        let mut record = observed(vec![once(), http2]);
+        let mut trace = trace_of(vec![once(), http2]);
         assert_eq!(
-            notes(&record),
+            notes(&trace),
             ["`goaway` acted as `reset` on 1 request with HTTP/1"]
         );
-        record.attempts.push(once());
-        record.unrecorded = 1;
+        trace.attempts.push(once());
+        trace.untraced = 1;
         assert_eq!(
-            notes(&record),
+            notes(&trace),
             [
                 "`goaway` acted as `reset` on 2 requests with HTTP/1",
-                "1 request not judged, because the record was full"
+                "1 request not judged, because the trace was full"
             ]
         );
     }
@@ -98,9 +98,9 @@ mod tests {
             r#"200 body="a \" goaway b" header="A: goaway""#,
             r#"200 body="\\" retry-after=goaway"#,
         ] {
-            assert_eq!(notes(&observed(vec![on_http1(step)])), [""; 0], "{step}");
+            assert_eq!(notes(&trace_of(vec![on_http1(step)])), [""; 0], "{step}");
         }
         let tabbed = on_http1("delay 1s +\tgoaway\ttimes=2");
-        assert_eq!(notes(&observed(vec![tabbed])).len(), 1);
+        assert_eq!(notes(&trace_of(vec![tabbed])).len(), 1);
     }
 }

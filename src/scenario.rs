@@ -1,20 +1,20 @@
 //! Scenarios: scripted responses and faults, with which the retries of a client are tested.
 //!
 //! The stage runs after the rate limits and before the idempotency stage. [`ScenarioState`] selects the step of a
-//! request and records what the client does. [`respond`] produces the response of a step. The module `lab` judges the
-//! records.
+//! request and traces what the client does. [`respond`] produces the response of a step. The module `lab` judges the
+//! traces.
 //!
 //! All state that a client can create is bounded: the runs of a scenario, the positions of a run, and the bytes of all
-//! records together.
+//! traces together.
 
-pub(crate) mod observation;
 mod position;
-mod record;
 pub(crate) mod respond;
 mod runs;
 mod state;
 pub(crate) mod step;
 mod timer_delay;
+pub(crate) mod trace;
+mod traced_attempt;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,8 +25,8 @@ use serde::Deserialize;
 use self::step::{Extent, Step, StepAction};
 
 pub(crate) use position::Position;
-pub(crate) use record::Recording;
 pub(crate) use state::{RunInfo, ScenarioState, Scenarios};
+pub(crate) use traced_attempt::TracedAttempt;
 
 /// Section `[scenario.NAME]` of the configuration.
 #[derive(Clone, Debug, PartialEq)]

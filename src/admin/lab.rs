@@ -149,14 +149,14 @@ async fn show(
     RawQuery(query): RawQuery,
 ) -> Result<Response, AdminProblem> {
     let state = Arc::clone(find(&admin, &id, query.as_deref())?);
-    // The client can have received a response that the gateway has not recorded as complete yet.
+    // The client can have received a response that is not complete in the trace yet.
     for _ in 0..SETTLE_CHECKS {
         if !state.is_in_flight(&id) {
             break;
         }
         tokio::time::sleep(SETTLE_INTERVAL).await;
     }
-    // A large record takes long to judge, and must not delay the probes. A verdict copies the record, so only one is made
+    // A large trace takes long to judge, and must not delay the probes. A verdict copies the trace, so only one is made
     // at a time. The permit moves to the thread, which continues if this request is abandoned.
     let permit = VERDICTS.acquire().await;
     let document = tokio::task::spawn_blocking(move || {
@@ -171,25 +171,25 @@ async fn show(
 /// Returns the JSON report on a run; `None` if the run does not exist. The client has ended unless one of its requests is
 /// in flight.
 fn report(state: &ScenarioState, id: String) -> Option<String> {
-    let (observed, in_flight) = state.observed_run(&id)?;
+    let (trace, in_flight) = state.run_trace(&id)?;
     let scenario = &state.scenario;
-    let ends = observed.attempts.iter().map(|attempt| {
+    let ends = trace.attempts.iter().map(|attempt| {
         let response = attempt.response.as_ref();
         response.map_or(attempt.arrived, |response| response.ended)
     });
     let report = Report {
         client: id,
         client_version: None,
-        started: observed.started,
+        started: trace.started,
         scenarios: vec![ScenarioResult {
             name: scenario.name.to_string(),
             summary: scenario.summary.clone().unwrap_or_default(),
             steps: scenario.steps.clone(),
             url: String::new(),
             duration: ends.max().unwrap_or_default(),
-            judgement: judge(&observed, !in_flight),
-            notes: lab::notes(&observed),
-            observed,
+            judgement: judge(&trace, !in_flight),
+            notes: lab::notes(&trace),
+            trace,
             failure: None,
         }],
         include_secrets: false,

@@ -1,4 +1,4 @@
-//! Groups the requests of a record into operations.
+//! Groups the requests of a trace into operations.
 //!
 //! Requests with an idempotency key belong together if client and key are equal. A request without a key continues the
 //! operation of an identical request that failed before.
@@ -22,7 +22,7 @@ use super::outcome::Outcome;
 use super::stated::{StatedTimes, has_time};
 use crate::request::client::ClientId;
 use crate::request::test_id::X_TIDEGATE_TEST;
-use crate::scenario::observation::{Attempt, ObservedBody, ResponseEnd};
+use crate::scenario::trace::{Attempt, ObservedBody, ResponseEnd};
 
 /// Least time after which a client stops waiting for a response. Identical requests within a shorter time are
 /// concurrent.
@@ -39,12 +39,12 @@ const MIN_BACKOFF: Duration = Duration::from_millis(100);
 pub(crate) struct Operation {
     /// Client that sent all requests of the operation.
     pub(crate) client: ClientId,
-    /// Indices of the attempts in the record, in the order of their arrival.
+    /// Indices of the attempts in the trace, in the order of their arrival.
     pub(crate) attempts: Vec<usize>,
 }
 
 impl Operation {
-    /// Returns the index of the last attempt in the record.
+    /// Returns the index of the last attempt in the trace.
     pub(crate) fn last(&self) -> usize {
         *self.attempts.last().expect("an operation has an attempt")
     }
@@ -66,7 +66,7 @@ pub(super) struct Content<'a> {
     hash: [u8; 32],
 }
 
-/// Operations of a record, and the requests that belong to none.
+/// Operations of a trace, and the requests that belong to none.
 pub(super) struct Grouping {
     /// Operations in the order of their first attempt.
     pub(super) operations: Vec<Operation>,
@@ -101,12 +101,12 @@ pub(crate) fn count(attempts: &[Attempt]) -> usize {
     group(attempts, SystemTime::UNIX_EPOCH).operations.len()
 }
 
-/// Groups attempts, which are in the order of their arrival, into operations. `record_started` is the system time at the
-/// start of the record.
-pub(super) fn group(attempts: &[Attempt], record_started: SystemTime) -> Grouping {
+/// Groups attempts, which are in the order of their arrival, into operations. `trace_started` is the system time at the
+/// start of the trace.
+pub(super) fn group(attempts: &[Attempt], trace_started: SystemTime) -> Grouping {
     let mut builder = Builder {
         attempts,
-        record_started,
+        trace_started,
         operations: Vec::new(),
         ambiguous: HashSet::new(),
         immediate: Vec::new(),
@@ -167,7 +167,7 @@ impl Identical {
 /// Operations while they are built.
 struct Builder<'a> {
     attempts: &'a [Attempt],
-    record_started: SystemTime,
+    trace_started: SystemTime,
     operations: Vec<Operation>,
     /// Indices of the operations that can have further attempts among the unattributed ones.
     ambiguous: HashSet<usize>,
@@ -255,7 +255,7 @@ impl<'a> Builder<'a> {
         else {
             return false;
         };
-        let times = StatedTimes::of(response, self.record_started);
+        let times = StatedTimes::of(response, self.trace_started);
         let waited = next.arrived.saturating_sub(response.started);
         match times.shortest() {
             Some(stated) => waited < stated.wait && !times.explains(waited),
@@ -328,7 +328,7 @@ fn gap(failed: &Attempt, next: &Attempt) -> Option<Duration> {
 
 /// Whether a request that arrives at `time` can be a retry of the attempt.
 ///
-/// The record does not show when a client stopped waiting. So an attempt without response can be retried after the
+/// The trace does not show when a client stopped waiting. So an attempt without response can be retried after the
 /// shortest timeout, even if the gateway notices the end of the connection later.
 pub(super) fn can_be_retried(attempt: &Attempt, time: Duration) -> bool {
     match &attempt.response {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::header::RETRY_AFTER;
 use http::{HeaderMap, StatusCode};
 
-use crate::scenario::observation::{Attempt, ResponseEnd};
+use crate::scenario::trace::{Attempt, ResponseEnd};
 
 /// Headers that state whether a retry can succeed.
 const SHOULD_RETRY: [&str; 2] = ["x-should-retry", "stripe-should-retry"];
@@ -27,7 +27,7 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    /// Returns the outcome of an attempt at the end of the record.
+    /// Returns the outcome of an attempt at the end of the trace.
     pub(crate) fn of(attempt: &Attempt) -> Self {
         let Some(response) = &attempt.response else {
             return Self::Lost;

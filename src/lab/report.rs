@@ -18,8 +18,8 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use super::verdict::{Judgement, Verdict};
-use crate::scenario::observation::Observed;
 use crate::scenario::step::Step;
+use crate::scenario::trace::Trace;
 
 /// Result of a lab command: one or more scenarios, run in sequence.
 #[derive(Clone, Debug)]
@@ -49,7 +49,7 @@ pub(crate) struct ScenarioResult {
     /// Time from the start to the end of the command.
     pub(crate) duration: Duration,
     /// Requests that the gateway observed.
-    pub(crate) observed: Observed,
+    pub(crate) trace: Trace,
     /// Verdicts on the requests.
     pub(crate) judgement: Judgement,
     /// Remarks on the run, such as "the command was terminated after 60 s".

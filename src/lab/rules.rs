@@ -1,6 +1,6 @@
-//! Judges a record by the rules of the lab.
+//! Judges a trace by the rules of the lab.
 //!
-//! Each rule is a function of the [`Record`] that returns a [`Finding`]. A rule that needs the absence of requests,
+//! Each rule is a function of the [`GroupedTrace`] that returns a [`Finding`]. A rule that needs the absence of requests,
 //! such as "does not retry 400", passes only if the client has ended. Otherwise a retry can still follow.
 
 mod backoff;
@@ -18,7 +18,7 @@ use super::operation::{Operation, group};
 use super::outcome::Outcome;
 use super::stated::StatedTimes;
 use super::verdict::{Evidence, Judgement, MAX_EVIDENCE, Rule, RuleVerdict, Verdict};
-use crate::scenario::observation::{Attempt, Observed};
+use crate::scenario::trace::{Attempt, Trace};
 
 /// Least time by which a retry must precede the stated time to be early.
 const MIN_TOLERANCE: Duration = Duration::from_millis(50);
@@ -26,21 +26,21 @@ const MIN_TOLERANCE: Duration = Duration::from_millis(50);
 /// Maximum delay of the gateway's timers that counts as tolerance. A slower gateway does not excuse a client.
 const MAX_NOISE: Duration = Duration::from_millis(200);
 
-/// Judges the requests of a record. `has_ended` means that the client sends no further requests.
-pub(crate) fn judge(observed: &Observed, has_ended: bool) -> Judgement {
-    let grouping = group(&observed.attempts, observed.started);
-    let record = Record::new(observed, &grouping.operations, has_ended);
+/// Judges the requests of a trace. `has_ended` means that the client sends no further requests.
+pub(crate) fn judge(trace: &Trace, has_ended: bool) -> Judgement {
+    let grouping = group(&trace.attempts, trace.started);
+    let trace = GroupedTrace::new(trace, &grouping.operations, has_ended);
     // The operations that remain are not a fair sample if most requests belong to none.
-    let is_judged = grouping.unattributed.len() * 2 <= observed.attempts.len();
+    let is_judged = grouping.unattributed.len() * 2 <= trace.attempts.len();
     let rules = Rule::ALL.map(|rule| {
         let finding = if is_judged {
-            record.judge(rule)
+            trace.judge(rule)
         } else {
             Finding::not_enough_data(format!(
                 "{} of {} requests belong to no single operation, because identical requests were in flight at the same \
                  time: use different paths, bodies or keys, or the header X-Tidegate-Test.",
                 grouping.unattributed.len(),
-                observed.attempts.len(),
+                trace.attempts.len(),
             ))
         };
         RuleVerdict {
@@ -52,15 +52,15 @@ pub(crate) fn judge(observed: &Observed, has_ended: bool) -> Judgement {
     });
     Judgement {
         rules: rules.into(),
-        tolerance: record.tolerance,
+        tolerance: trace.tolerance,
         operations: grouping.operations,
         unattributed: grouping.unattributed,
     }
 }
 
 /// Input of the rules.
-struct Record<'a> {
-    /// System time at the start of the record.
+struct GroupedTrace<'a> {
+    /// System time at the start of the trace.
     started: SystemTime,
     attempts: &'a [Attempt],
     operations: &'a [Operation],
@@ -70,7 +70,7 @@ struct Record<'a> {
     tolerance: Duration,
     /// 99th percentile of the delay of the gateway's timers, at most [`MAX_NOISE`].
     noise: Duration,
-    /// Whether the record contains all requests of the client.
+    /// Whether the trace contains all requests of the client.
     has_ended: bool,
 }
 
@@ -80,7 +80,7 @@ struct ObservedRetry<'a> {
     operation: usize,
     /// Number of earlier retries of the operation.
     number: usize,
-    /// Index of the attempt in the record.
+    /// Index of the attempt in the trace.
     index: usize,
     /// The attempt whose failure the retry follows.
     failed: &'a Attempt,
@@ -99,24 +99,24 @@ struct Finding {
     evidence: Vec<Evidence>,
 }
 
-impl<'a> Record<'a> {
-    fn new(observed: &'a Observed, operations: &'a [Operation], has_ended: bool) -> Self {
-        let noise = observed.timer_delay.min(MAX_NOISE);
+impl<'a> GroupedTrace<'a> {
+    fn new(trace: &'a Trace, operations: &'a [Operation], has_ended: bool) -> Self {
+        let noise = trace.timer_delay.min(MAX_NOISE);
         let retries = operations
             .iter()
             .enumerate()
             .flat_map(|(number, operation)| {
                 let pairs = operation.attempts.windows(2).enumerate();
-                pairs.map(move |pair| ObservedRetry::new(observed, number, pair))
+                pairs.map(move |pair| ObservedRetry::new(trace, number, pair))
             });
         Self {
-            started: observed.started,
-            attempts: &observed.attempts,
+            started: trace.started,
+            attempts: &trace.attempts,
             operations,
             retries: retries.collect(),
             tolerance: noise.max(MIN_TOLERANCE),
             noise,
-            has_ended: has_ended && observed.unrecorded == 0,
+            has_ended: has_ended && trace.untraced == 0,
         }
     }
 
@@ -140,7 +140,7 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Returns the last attempt of an operation, with its index in the record.
+    /// Returns the last attempt of an operation, with its index in the trace.
     fn last(&self, operation: &Operation) -> (usize, &'a Attempt) {
         let index = operation.last();
         (index, &self.attempts[index])
@@ -148,12 +148,9 @@ impl<'a> Record<'a> {
 }
 
 impl<'a> ObservedRetry<'a> {
-    fn new(observed: &'a Observed, operation: usize, pair: (usize, &[usize])) -> Self {
+    fn new(trace: &'a Trace, operation: usize, pair: (usize, &[usize])) -> Self {
         let (number, indices) = pair;
-        let (failed, next) = (
-            &observed.attempts[indices[0]],
-            &observed.attempts[indices[1]],
-        );
+        let (failed, next) = (&trace.attempts[indices[0]], &trace.attempts[indices[1]]);
         let started = failed
             .response
             .as_ref()
@@ -166,7 +163,7 @@ impl<'a> ObservedRetry<'a> {
             next,
             outcome: Outcome::at(failed, next.arrived),
             stated: started.map_or_else(StatedTimes::default, |response| {
-                StatedTimes::of(response, observed.started)
+                StatedTimes::of(response, trace.started)
             }),
         }
     }

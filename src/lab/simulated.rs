@@ -16,10 +16,8 @@ use crate::retry::{
     Backoff, Failure, Jitter, Next, Preset, RetryAfter, RetryAfterPolicy, RetryPolicy, RetryState,
     RetryTable, Strategy,
 };
-use crate::scenario::observation::{
-    Attempt, Observed, ObservedBody, ObservedResponse, ResponseEnd,
-};
 use crate::scenario::step::Step;
+use crate::scenario::trace::{Attempt, ObservedBody, ObservedResponse, ResponseEnd, Trace};
 
 /// Response of the simulated server to an attempt.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +47,7 @@ pub(super) enum Defect {
     EarlyOnSeconds,
 }
 
-/// Record of simulated clients.
+/// Trace of simulated clients.
 pub(super) struct SimulatedClients {
     random: Rng,
     started: SystemTime,
@@ -206,19 +204,19 @@ impl SimulatedClients {
         Duration::from_secs_f64(0.003 * self.random.f64())
     }
 
-    /// Returns the record, in the order of arrival.
-    pub(super) fn observed(mut self) -> Observed {
+    /// Returns the trace, in the order of arrival.
+    pub(super) fn trace(mut self) -> Trace {
         self.attempts.sort_by_key(|attempt| attempt.arrived);
-        observed(self.attempts)
+        trace_of(self.attempts)
     }
 }
 
-/// Returns a record of these attempts.
-pub(super) fn observed(attempts: Vec<Attempt>) -> Observed {
-    Observed {
+/// Returns a trace of these attempts.
+pub(super) fn trace_of(attempts: Vec<Attempt>) -> Trace {
+    Trace {
         started: SystemTime::UNIX_EPOCH + Duration::from_millis(1_800_000_000_300),
         attempts,
-        unrecorded: 0,
+        untraced: 0,
         timer_delay: Duration::from_millis(1),
     }
 }

@@ -9,7 +9,7 @@ use http::HeaderMap;
 use http::header::RETRY_AFTER;
 
 use crate::retry::RetryAfter;
-use crate::scenario::observation::ObservedResponse;
+use crate::scenario::trace::ObservedResponse;
 
 /// Headers with a wait in milliseconds.
 const MILLISECONDS: [(&str, &str); 2] = [
@@ -44,8 +44,8 @@ pub(super) enum Form {
 }
 
 impl StatedTimes {
-    /// Reads the headers of a response. `record_started` is the system time at the start of the record.
-    pub(super) fn of(response: &ObservedResponse, record_started: SystemTime) -> Self {
+    /// Reads the headers of a response. `trace_started` is the system time at the start of the trace.
+    pub(super) fn of(response: &ObservedResponse, trace_started: SystemTime) -> Self {
         let headers = &response.headers;
         let mut stated = Vec::new();
         match RetryAfter::of(headers) {
@@ -55,7 +55,7 @@ impl StatedTimes {
                 wait: Duration::from_secs(seconds),
             }),
             Some(RetryAfter::At(date)) => {
-                let wait = date.duration_since(record_started + response.started);
+                let wait = date.duration_since(trace_started + response.started);
                 stated.extend(wait.ok().map(|wait| Stated {
                     header: "Retry-After",
                     form: Form::Date,
@@ -99,12 +99,12 @@ impl StatedTimes {
     }
 }
 
-/// Returns the shortest time that a response states. `record_started` is the system time at the start of the record.
+/// Returns the shortest time that a response states. `trace_started` is the system time at the start of the trace.
 pub(super) fn stated_wait(
     response: &ObservedResponse,
-    record_started: SystemTime,
+    trace_started: SystemTime,
 ) -> Option<Duration> {
-    let shortest = StatedTimes::of(response, record_started).shortest();
+    let shortest = StatedTimes::of(response, trace_started).shortest();
     shortest.map(|stated| stated.wait)
 }
 

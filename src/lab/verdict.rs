@@ -69,7 +69,7 @@ pub(crate) struct RuleVerdict {
 /// Observation that supports a verdict.
 #[derive(Clone, Debug)]
 pub(crate) struct Evidence {
-    /// Index of the attempt in the record; `None` if the observation concerns no single attempt.
+    /// Index of the attempt in the trace; `None` if the observation concerns no single attempt.
     pub(crate) attempt: Option<usize>,
     /// Times, statuses, gaps and headers, such as "503 at 1.204 s, retried after 0.998 s".
     pub(crate) text: String,
@@ -78,7 +78,7 @@ pub(crate) struct Evidence {
 /// Maximum number of observations in the evidence of a rule.
 pub(crate) const MAX_EVIDENCE: usize = 5;
 
-/// Result of all rules for a record.
+/// Result of all rules for a trace.
 #[derive(Clone, Debug)]
 pub(crate) struct Judgement {
     /// One verdict per rule, in the order of [`Rule::ALL`].

@@ -27,8 +27,8 @@ use crate::request::body::{BodyError, ResponseBody};
 use crate::request::client::ClientId;
 use crate::request::log_fields::{AccessLogFields, AccessLogNotes, CountedBy, Escaped, KeyUse};
 use crate::request::request_id::{RequestId, X_REQUEST_ID};
-use crate::scenario::Recording;
-use crate::scenario::observation::ResponseEnd;
+use crate::scenario::TracedAttempt;
+use crate::scenario::trace::ResponseEnd;
 
 /// Logged and counted as the status if the client disconnects before the response begins, as in nginx.
 static CLIENT_CLOSED_REQUEST: LazyLock<StatusCode> =
@@ -112,8 +112,8 @@ enum BodyEnd {
 struct AccessLogLine {
     facts: RequestFacts,
     status: StatusCode,
-    /// Record of the request; `None` unless its route has a scenario. Boxed, because most routes have none.
-    recording: Option<Box<Recording>>,
+    /// Trace of the request; `None` unless its route has a scenario. Boxed, because most routes have none.
+    recording: Option<Box<TracedAttempt>>,
 }
 
 impl LoggedHead {
@@ -202,7 +202,7 @@ impl PendingRequest<'_> {
     pub(super) fn finish_recorded(
         mut self,
         reply: Reply<ResponseBody>,
-        recording: Option<Box<Recording>>,
+        recording: Option<Box<TracedAttempt>>,
     ) -> Reply<LoggedBody> {
         let mut response = match reply {
             Reply::Response(response) => response,
@@ -243,7 +243,7 @@ impl PendingRequest<'_> {
         }))
     }
 
-    fn finish_aborted(mut self, recording: Option<Box<Recording>>) {
+    fn finish_aborted(mut self, recording: Option<Box<TracedAttempt>>) {
         if let Some(mut recording) = recording {
             recording.started(None, &HeaderMap::new());
             recording.ended(ResponseEnd::Aborted, 0);

@@ -1,4 +1,4 @@
-//! Responds to the requests of a route with a scenario, and records them.
+//! Responds to the requests of a route with a scenario, and traces them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,28 +14,28 @@ use crate::request::body::{RequestBody, ResponseBody};
 use crate::request::buffers::Buffered;
 use crate::request::test_id::TestId;
 use crate::respond::Problem;
-use crate::scenario::observation::{Attempt, ObservedBody};
 use crate::scenario::step::StepAction;
-use crate::scenario::{Recording, ScenarioState, respond};
+use crate::scenario::trace::{Attempt, ObservedBody};
+use crate::scenario::{ScenarioState, TracedAttempt, respond};
 
 /// Maximum number of bytes of a request body that are read before the response, and compared between attempts.
 const MAX_COMPARED: usize = 1 << 20;
 
-/// Maximum number of bytes of a request body in a record that includes bodies.
+/// Maximum number of bytes of a request body in a trace that includes bodies.
 const MAX_CONTENT: usize = 64 * 1024;
 
 /// Maximum time in which the response to a lost request is read.
 const MAX_LOST_READ: Duration = Duration::from_mins(1);
 
 impl Pipeline {
-    /// Responds to a request of a route with a scenario. The request body is read first, because the record contains
+    /// Responds to a request of a route with a scenario. The request body is read first, because the trace contains
     /// its hash. Then the rate limits apply, and then the next step of the scenario.
     pub(super) async fn run_scenario(
         &self,
         routed: &Arc<Routed>,
         scenario: &Arc<ScenarioState>,
         mut request: Request<RequestBody>,
-    ) -> (Reply<ResponseBody>, Recording) {
+    ) -> (Reply<ResponseBody>, TracedAttempt) {
         let Routed { ctx, rule, .. } = &**routed;
         let arrived = scenario.elapsed();
         let client = ctx.caller.id();
@@ -49,7 +49,7 @@ impl Pipeline {
         let header = header.unwrap_or(IDEMPOTENCY_KEY);
         let key = IdempotencyKey::of(&request.headers().get_all(header));
         let key = key.ok().flatten().map(|key| key.as_str().to_owned());
-        let recording = scenario.begin(
+        let traced = scenario.begin(
             &run,
             Attempt {
                 client,
@@ -68,26 +68,26 @@ impl Pipeline {
 
         let reject = |problem| self.reject(problem, &ctx.preferences, ctx.notes.as_ref());
         if let Err(error) = read {
-            return (reject(error.into()), recording);
+            return (reject(error.into()), traced);
         }
         let charged = self
             .throttle
             .charge(ctx, &rule.limits, request.headers().into());
         let admission = match charged.await {
             Ok(admission) => admission,
-            Err(problem) => return (reject(problem), recording),
+            Err(problem) => return (reject(problem), traced),
         };
         let reply = match scenario.next_step(&run, key.as_deref()) {
             None => self.execute(routed, request).await.map(Reply::Response),
             Some(step) => {
-                recording.set_step(&step);
+                traced.set_step(&step);
                 tokio::time::sleep(step.delay).await;
                 self.act(routed, &step, request).await
             }
         };
         let mut reply = reply.unwrap_or_else(reject);
         self.add_headers(routed, &admission, &mut reply);
-        (reply, recording)
+        (reply, traced)
     }
 
     /// Does what a step demands, after its delay.

@@ -1,13 +1,13 @@
-//! Runs of a scenario with their records, and the bounds on their memory.
+//! Runs of a scenario with their traces, and the bounds on their memory.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use super::observation::Attempt;
 use super::position::Position;
 use super::timer_delay::TimerDelay;
+use super::trace::Attempt;
 
 /// Maximum number of runs of a scenario. Above it, the quarter of the runs that were unused for the longest time is
 /// removed.
@@ -17,8 +17,8 @@ pub(super) const MAX_RUNS: usize = 8_192;
 /// are removed, and then the positions of the run start again.
 pub(super) const MAX_POSITIONS: usize = 262_144;
 
-/// Maximum size of all records of a gateway in memory. Above it, runs that were unused for the longest time are removed.
-/// If this is not enough, requests are not recorded.
+/// Maximum size of all traces of a gateway in memory. Above it, runs that were unused for the longest time are removed.
+/// If this is not enough, requests are not traced.
 pub(super) const MAX_BYTES: usize = 64 << 20;
 
 /// Estimated size of an attempt in memory without its texts, in bytes.
@@ -30,9 +30,9 @@ const HEADER_BYTES: usize = 64;
 /// What all scenarios of a gateway share.
 #[derive(Debug, Default)]
 pub(super) struct ScenarioTotals {
-    /// Size of all records in bytes, estimated.
+    /// Size of all traces in bytes, estimated.
     pub(super) bytes: AtomicUsize,
-    pub(super) unrecorded: AtomicU64,
+    pub(super) untraced: AtomicU64,
     pub(super) removed_runs: AtomicU64,
     pub(super) positions: AtomicUsize,
     pub(super) includes_bodies: AtomicBool,
@@ -56,12 +56,12 @@ pub(super) struct Run {
     pub(super) positions: HashMap<u64, Position>,
     pub(super) attempts: Vec<Arc<Attempt>>,
     pub(super) bytes: usize,
-    pub(super) unrecorded: u64,
-    /// Number of recorded requests whose response is not complete.
+    pub(super) untraced: u64,
+    /// Number of traced requests whose response is not complete.
     pub(super) in_flight: usize,
 }
 
-/// Place of an attempt in the records of a scenario.
+/// Place of an attempt in the traces of a scenario.
 #[derive(Clone, Debug)]
 pub(super) struct AttemptId {
     pub(super) run: Arc<str>,
@@ -88,7 +88,7 @@ impl Runs {
             positions: HashMap::new(),
             attempts: Vec::new(),
             bytes: 0,
-            unrecorded: 0,
+            untraced: 0,
             in_flight: 0,
         });
         run.used = now;

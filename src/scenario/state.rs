@@ -1,6 +1,6 @@
-//! State of the scenarios of a gateway: runs, the positions of their clients, and the records of their requests.
+//! State of the scenarios of a gateway: runs, the positions of their clients, and the traces of their requests.
 //!
-//! A run is the group of requests that one record contains. Its id is the id of the test (`by = "test"`), or else the
+//! A run is the group of requests that one trace contains. Its id is the id of the test (`by = "test"`), or else the
 //! address of the client. All workers share this state. Only routes with a scenario use it.
 
 use std::fmt;
@@ -13,11 +13,11 @@ use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::observation::{Attempt, Observed};
 use super::position::Position;
-use super::record::Recording;
 use super::runs::{AttemptId, MAX_BYTES, MAX_POSITIONS, Run, Runs, ScenarioTotals, attempt_bytes};
 use super::step::Step;
+use super::trace::{Attempt, Trace};
+use super::traced_attempt::TracedAttempt;
 use super::{CountBy, Scenario};
 use crate::clock::{Clock, Moment};
 use crate::request::test_id::TestId;
@@ -34,8 +34,8 @@ pub(crate) struct Scenarios {
 pub(crate) struct ScenarioUse {
     pub(crate) runs: usize,
     pub(crate) positions: usize,
-    pub(crate) record_bytes: usize,
-    pub(crate) unrecorded: u64,
+    pub(crate) trace_bytes: usize,
+    pub(crate) untraced: u64,
     pub(crate) removed_runs: u64,
 }
 
@@ -99,7 +99,7 @@ impl Scenarios {
         (!self.states.is_empty()).then(|| delay.measure().boxed())
     }
 
-    /// Includes the bodies of requests in all records from now on.
+    /// Includes the bodies of requests in all traces from now on.
     pub(crate) fn include_bodies(&self) {
         self.shared.includes_bodies.store(true, Ordering::Relaxed);
     }
@@ -109,8 +109,8 @@ impl Scenarios {
         ScenarioUse {
             runs: self.states.iter().map(|state| state.run_count()).sum(),
             positions: self.shared.positions.load(Ordering::Relaxed),
-            record_bytes: self.shared.bytes.load(Ordering::Relaxed),
-            unrecorded: self.shared.unrecorded.load(Ordering::Relaxed),
+            trace_bytes: self.shared.bytes.load(Ordering::Relaxed),
+            untraced: self.shared.untraced.load(Ordering::Relaxed),
             removed_runs: self.shared.removed_runs.load(Ordering::Relaxed),
         }
     }
@@ -150,7 +150,7 @@ impl ScenarioState {
         let _already_set = self.refusal.set(refusal);
     }
 
-    /// Whether the record includes the bodies of requests.
+    /// Whether the trace includes the bodies of requests.
     pub(crate) fn includes_bodies(&self) -> bool {
         self.shared.includes_bodies.load(Ordering::Relaxed)
     }
@@ -181,8 +181,8 @@ impl ScenarioState {
         }
     }
 
-    /// Records a request of a run.
-    pub(crate) fn begin(self: &Arc<Self>, run: &Arc<str>, attempt: Attempt) -> Recording {
+    /// Adds a request to the trace of its run.
+    pub(crate) fn begin(self: &Arc<Self>, run: &Arc<str>, attempt: Attempt) -> TracedAttempt {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         let bytes = attempt_bytes(&attempt);
         let mut runs = self.runs.lock();
@@ -192,8 +192,8 @@ impl ScenarioState {
         let is_full = self.shared.bytes.load(Ordering::Relaxed) + bytes > MAX_BYTES;
         let found = runs.get_or_start(run, self.elapsed(), &self.shared);
         let id = if is_full {
-            self.shared.unrecorded.fetch_add(1, Ordering::Relaxed);
-            found.unrecorded += 1;
+            self.shared.untraced.fetch_add(1, Ordering::Relaxed);
+            found.untraced += 1;
             None
         } else {
             self.shared.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -207,7 +207,7 @@ impl ScenarioState {
             })
         };
         drop(runs);
-        Recording::new(Arc::clone(self), id)
+        TracedAttempt::new(Arc::clone(self), id)
     }
 
     /// Returns the step that applies to the next request of a run; `None` if the request passes. `key` is the
@@ -284,54 +284,54 @@ impl ScenarioState {
             scenario: Arc::clone(&self.scenario.name),
             id: Arc::clone(id),
             created: self.started + run.created,
-            requests: run.attempts.len() as u64 + run.unrecorded,
+            requests: run.attempts.len() as u64 + run.untraced,
         }
     }
 
     /// Returns the requests of one run, with times since its start, and whether one of them is in flight. `None` if
     /// there is no run with this id.
-    pub(crate) fn observed_run(&self, id: &str) -> Option<(Observed, bool)> {
+    pub(crate) fn run_trace(&self, id: &str) -> Option<(Trace, bool)> {
         let runs = self.runs.lock();
         let run = runs.by_id.get(id)?;
-        let (created, unrecorded) = (run.created, run.unrecorded);
+        let (created, untraced) = (run.created, run.untraced);
         let (attempts, in_flight) = (run.attempts.clone(), run.in_flight > 0);
         // The attempts are copied without the lock, which requests need.
         drop(runs);
-        let mut observed = self.observation(attempts, unrecorded);
-        observed.started += created;
-        for attempt in &mut observed.attempts {
+        let mut trace = self.trace_of(attempts, untraced);
+        trace.started += created;
+        for attempt in &mut trace.attempts {
             attempt.arrived = attempt.arrived.saturating_sub(created);
             if let Some(response) = &mut attempt.response {
                 response.started = response.started.saturating_sub(created);
                 response.ended = response.ended.saturating_sub(created);
             }
         }
-        Some((observed, in_flight))
+        Some((trace, in_flight))
     }
 
     /// Returns the requests of all runs, with times since the start of the gateway.
-    pub(crate) fn observed(&self) -> Observed {
+    pub(crate) fn trace(&self) -> Trace {
         let runs = self.runs.lock();
         let attempts = runs.by_id.values().flat_map(|run| &run.attempts);
         let attempts = attempts.cloned().collect();
-        let unrecorded = runs.by_id.values().map(|run| run.unrecorded).sum();
+        let untraced = runs.by_id.values().map(|run| run.untraced).sum();
         drop(runs);
-        self.observation(attempts, unrecorded)
+        self.trace_of(attempts, untraced)
     }
 
-    /// Copies attempts in the order of their arrival. A request is recorded after its body has been read, so the order
-    /// of the record can differ.
-    fn observation(&self, mut attempts: Vec<Arc<Attempt>>, unrecorded: u64) -> Observed {
+    /// Copies attempts in the order of their arrival. A request is added after its body has been read, so the order
+    /// of the trace can differ.
+    fn trace_of(&self, mut attempts: Vec<Arc<Attempt>>, untraced: u64) -> Trace {
         attempts.sort_by_key(|attempt| attempt.arrived);
-        Observed {
+        Trace {
             started: self.started,
             attempts: attempts.into_iter().map(Arc::unwrap_or_clone).collect(),
-            unrecorded,
+            untraced,
             timer_delay: self.shared.timer_delay.percentile_99(),
         }
     }
 
-    /// Changes a recorded attempt. Does nothing if its run has ended.
+    /// Changes an attempt of a trace. Does nothing if its run has ended.
     pub(super) fn update(&self, id: &AttemptId, change: impl FnOnce(&mut Attempt)) {
         let mut runs = self.runs.lock();
         let Some(run) = runs.find(id) else {

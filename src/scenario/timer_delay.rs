@@ -42,11 +42,11 @@ impl TimerDelay {
         loop {
             let due = Instant::now() + INTERVAL;
             sleep_until(due).await;
-            self.record(due.elapsed(), Instant::now());
+            self.add(due.elapsed(), Instant::now());
         }
     }
 
-    fn record(&self, delay: Duration, now: Instant) {
+    fn add(&self, delay: Duration, now: Instant) {
         let millis = usize::try_from(delay.as_millis()).unwrap_or(MAX_MILLIS);
         let mut measured = self.0.lock();
         let since = *measured.since.get_or_insert(now);
@@ -84,11 +84,11 @@ mod tests {
         let now = Instant::now();
         assert_eq!(delay.percentile_99(), Duration::ZERO);
         for _ in 0..99 {
-            delay.record(Duration::from_micros(1_100), now);
+            delay.add(Duration::from_micros(1_100), now);
         }
-        delay.record(Duration::from_secs(5), now);
+        delay.add(Duration::from_secs(5), now);
         assert_eq!(delay.percentile_99(), Duration::from_millis(2));
-        delay.record(Duration::from_secs(5), now);
+        delay.add(Duration::from_secs(5), now);
         assert_eq!(delay.percentile_99(), Duration::from_millis(201));
     }
 
@@ -96,10 +96,10 @@ mod tests {
     fn old_delays_are_dropped() {
         let delay = TimerDelay::default();
         let start = Instant::now();
-        delay.record(Duration::from_millis(150), start);
-        delay.record(Duration::ZERO, start + PERIOD);
+        delay.add(Duration::from_millis(150), start);
+        delay.add(Duration::ZERO, start + PERIOD);
         assert_eq!(delay.percentile_99(), Duration::from_millis(151));
-        delay.record(Duration::ZERO, start + 2 * PERIOD);
+        delay.add(Duration::ZERO, start + 2 * PERIOD);
         assert_eq!(delay.percentile_99(), Duration::from_millis(1));
     }
 }

@@ -1,4 +1,4 @@
-//! Exports metrics of the runs and records of scenarios. They are exported only if the configuration has a scenario.
+//! Exports metrics of the runs and traces of scenarios. They are exported only if the configuration has a scenario.
 
 use std::fmt;
 
@@ -22,9 +22,9 @@ impl Scrape {
                 usage.positions,
             ),
             (
-                "scenario_record_bytes",
-                "Estimated size of the records of scenarios, in bytes",
-                usage.record_bytes,
+                "scenario_trace_bytes",
+                "Estimated size of the traces of scenarios, in bytes",
+                usage.trace_bytes,
             ),
         ] {
             let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
@@ -32,9 +32,9 @@ impl Scrape {
         }
         for (name, help, count) in [
             (
-                "scenario_requests_unrecorded",
-                "Requests of scenarios that are not in the record because it is full",
-                usage.unrecorded,
+                "scenario_requests_untraced",
+                "Requests of scenarios that are not in the trace because it is full",
+                usage.untraced,
             ),
             (
                 "scenario_runs_removed",

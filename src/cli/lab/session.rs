@@ -20,7 +20,7 @@ use crate::config::lab::{LabOptions, ScenarioFile};
 use crate::lab::report::ScenarioResult;
 use crate::lab::{self, operation, rules};
 use crate::pipeline::GatewayState;
-use crate::scenario::observation::Observed;
+use crate::scenario::trace::Trace;
 use crate::scenario::{Scenario, ScenarioState};
 use crate::server::Gateway;
 
@@ -42,7 +42,7 @@ const QUIET: Duration = Duration::from_millis(100);
 /// How long the lab waits at most for a command that has ended to settle.
 const MAX_SETTLE: Duration = Duration::from_secs(2);
 
-/// Maximum number of requests whose operations the progress counts. Counting copies the record, and the gateway cannot
+/// Maximum number of requests whose operations the progress counts. Counting copies the trace, and the gateway cannot
 /// add requests meanwhile.
 const MAX_COUNTED: u64 = 1_000;
 
@@ -99,8 +99,8 @@ impl Session<'_> {
             Err(error) => {
                 progress.finish();
                 let url = gateway.url.clone();
-                let observed = gateway.stop().await?;
-                let mut result = self.judge(url, Duration::ZERO, observed, false);
+                let trace = gateway.stop().await?;
+                let mut result = self.judge(url, Duration::ZERO, trace, false);
                 result.failure = Some(format!("{error:#}"));
                 return Ok((result, false));
             }
@@ -112,9 +112,9 @@ impl Session<'_> {
         progress.finish();
         let terminated = terminated?;
         let url = gateway.url.clone();
-        let observed = gateway.stop().await?;
+        let trace = gateway.stop().await?;
         let can_continue = !matches!(end, CommandEnd::Interrupted);
-        let result = self.result(&end, terminated, url, duration, observed);
+        let result = self.result(&end, terminated, url, duration, trace);
         Ok((result, can_continue))
     }
 
@@ -188,10 +188,10 @@ impl Session<'_> {
         terminated: usize,
         url: String,
         duration: Duration,
-        observed: Observed,
+        trace: Trace,
     ) -> ScenarioResult {
         let has_ended = matches!(end, CommandEnd::Exited(_)) && terminated == 0;
-        let mut result = self.judge(url, duration, observed, has_ended);
+        let mut result = self.judge(url, duration, trace, has_ended);
         match end {
             CommandEnd::Exited(status) => {
                 result.notes.extend(exit_note(*status));
@@ -213,7 +213,7 @@ impl Session<'_> {
                 );
             }
         }
-        if result.observed.attempts.is_empty() {
+        if result.trace.attempts.is_empty() {
             let sent_none = no_request(&result.url, self.scenario.refuses_connections());
             result.failure = Some(match result.failure {
                 Some(failure) => format!("{failure}, and {sent_none}"),
@@ -227,29 +227,29 @@ impl Session<'_> {
         &self,
         url: String,
         duration: Duration,
-        observed: Observed,
+        trace: Trace,
         has_ended: bool,
     ) -> ScenarioResult {
         let scenario = &self.scenario;
-        let mut notes = lab::notes(&observed);
-        notes.extend(self.upstream_note(&observed));
+        let mut notes = lab::notes(&trace);
+        notes.extend(self.upstream_note(&trace));
         ScenarioResult {
             name: scenario.name.to_string(),
             summary: scenario.summary.clone().unwrap_or_default(),
             steps: scenario.steps.clone(),
             url,
             duration,
-            judgement: rules::judge(&observed, has_ended),
-            observed,
+            judgement: rules::judge(&trace, has_ended),
+            trace,
             notes,
             failure: None,
         }
     }
 
     /// Returns a note if requests failed because of the upstream and not because of the scenario.
-    fn upstream_note(&self, observed: &Observed) -> Option<String> {
+    fn upstream_note(&self, trace: &Trace) -> Option<String> {
         let url = self.upstream?;
-        let failed = observed.attempts.iter().filter(|attempt| {
+        let failed = trace.attempts.iter().filter(|attempt| {
             let response = attempt.response.as_ref();
             response.is_some_and(|response| {
                 let is_problem = response.headers.get(CONTENT_TYPE);
@@ -267,13 +267,13 @@ impl Session<'_> {
 impl LabGateway {
     /// Stops the gateway and returns the requests that it observed. All clients have ended, so the gateway only has to
     /// notice that their connections are closed.
-    async fn stop(mut self) -> anyhow::Result<Observed> {
+    async fn stop(mut self) -> anyhow::Result<Trace> {
         let deadline = Instant::now() + MAX_SETTLE;
         while self.state.in_flight() > 0 && Instant::now() < deadline {
             tokio::time::sleep(POLL_INTERVAL).await;
         }
         self.halt()?;
-        Ok(self.state.observed())
+        Ok(self.state.trace())
     }
 
     fn halt(&mut self) -> anyhow::Result<()> {
@@ -298,7 +298,7 @@ fn progress_text(state: &ScenarioState, limit: Duration) -> String {
     if requests > MAX_COUNTED {
         return format!("at most {limit}, requests: {requests}");
     }
-    let operations = operation::count(&state.observed().attempts);
+    let operations = operation::count(&state.trace().attempts);
     format!("at most {limit}, requests: {requests}, operations: {operations}")
 }
 
@@ -312,7 +312,7 @@ fn no_request(url: &str, refuses_connections: bool) -> String {
          of {{url}} in its arguments{}{}",
         proxy.unwrap_or_default(),
         if refuses_connections {
-            "; connections that the step `refuse` refuses are not recorded"
+            "; connections that the step `refuse` refuses are not in the trace"
         } else {
             ""
         }

@@ -55,7 +55,7 @@ pub(crate) struct RouteSection {
     /// How the gateway handles idempotency keys. `{}` uses the defaults. Without this table, keys are only forwarded.
     pub(crate) idempotency: Option<Located<IdempotencySection>>,
     /// Name of a scenario, whose steps respond to the requests of this route before they reach the upstream. The gateway
-    /// records and judges the retries of clients. A route with a scenario needs no upstream.
+    /// traces and judges the retries of clients. A route with a scenario needs no upstream.
     #[schemars(extend("examples" = ["flaky"]))]
     pub(crate) scenario: Option<Located<String>>,
     /// Overrides `request_buffer` of `[server]` for this route.

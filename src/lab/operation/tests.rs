@@ -2,7 +2,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 
 use super::*;
 use crate::lab::simulated::{attempt, client};
-use crate::scenario::observation::ObservedResponse;
+use crate::scenario::trace::ObservedResponse;
 
 fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)

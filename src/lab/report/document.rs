@@ -17,7 +17,7 @@ use crate::lab::operation::Operation;
 use crate::lab::outcome::Outcome;
 use crate::lab::stated::stated_wait;
 use crate::lab::verdict::{RuleVerdict, Verdict};
-use crate::scenario::observation::{Attempt, Observed, ObservedBody, ResponseEnd};
+use crate::scenario::trace::{Attempt, ObservedBody, ResponseEnd, Trace};
 
 /// Name of the schema. A change that a reader of an older document cannot handle gets a new name and version.
 pub(super) const SCHEMA: &str = "tidegate-lab/1";
@@ -51,11 +51,11 @@ pub(super) struct DocumentScenario {
     pub(super) failure: Option<String>,
     /// Number of different clients.
     pub(super) clients: u64,
-    /// Number of requests, including those that were not recorded.
+    /// Number of requests, including those that are not in the trace.
     pub(super) requests: u64,
-    /// Number of requests that were not recorded, because the record was full.
+    /// Number of requests that are not in the trace, because it was full.
     pub(super) unrecorded: u64,
-    /// Number of recorded requests that belong to no operation.
+    /// Number of requests in the trace that belong to no operation.
     pub(super) unattributed: u64,
     /// A retry is early if it arrives more than this time before the stated time.
     pub(super) tolerance_ms: f64,
@@ -97,7 +97,7 @@ pub(super) struct DocumentOperation {
 pub(super) struct DocumentAttempt {
     /// Number of the request in the scenario, from 1.
     pub(super) request: u64,
-    /// Time of the request since the start of the record.
+    /// Time of the request since the start of the trace.
     pub(super) arrived_ms: f64,
     /// Status of the response. `None` if the client received none.
     pub(super) status: Option<u16>,
@@ -175,11 +175,9 @@ impl DocumentScenario {
 }
 
 fn scenario(run: &ScenarioResult, redaction: &Redaction) -> DocumentScenario {
-    let Observed {
-        attempts,
-        unrecorded,
-        ..
-    } = &run.observed;
+    let Trace {
+        attempts, untraced, ..
+    } = &run.trace;
     let clients: HashSet<_> = attempts.iter().map(|attempt| attempt.client).collect();
     let text = |text: &String| printable(&redaction.text(text));
     let operations = run.judgement.operations.iter();
@@ -196,8 +194,8 @@ fn scenario(run: &ScenarioResult, redaction: &Redaction) -> DocumentScenario {
         notes: run.notes.iter().map(text).collect(),
         failure: run.failure.as_ref().map(text),
         clients: clients.len() as u64,
-        requests: attempts.len() as u64 + unrecorded,
-        unrecorded: *unrecorded,
+        requests: attempts.len() as u64 + untraced,
+        unrecorded: *untraced,
         unattributed: run.judgement.unattributed.len() as u64,
         tolerance_ms: ms(run.judgement.tolerance),
         rules: run
@@ -207,7 +205,7 @@ fn scenario(run: &ScenarioResult, redaction: &Redaction) -> DocumentScenario {
             .map(|rule| rule_verdict(rule, redaction))
             .collect(),
         operations: operations
-            .filter_map(|operation| document_operation(operation, &run.observed, redaction))
+            .filter_map(|operation| document_operation(operation, &run.trace, redaction))
             .collect(),
     }
 }
@@ -229,14 +227,14 @@ fn rule_verdict(rule: &RuleVerdict, redaction: &Redaction) -> DocumentRule {
 /// Converts an operation. Returns `None` if it has no attempts.
 fn document_operation(
     operation: &Operation,
-    observed: &Observed,
+    trace: &Trace,
     redaction: &Redaction,
 ) -> Option<DocumentOperation> {
-    let first = &observed.attempts[*operation.attempts.first()?];
+    let first = &trace.attempts[*operation.attempts.first()?];
     let mut previous = None;
     let attempts = operation.attempts.iter().map(|index| {
-        let attempt = &observed.attempts[*index];
-        let mut converted = document_attempt(attempt, observed.started, redaction);
+        let attempt = &trace.attempts[*index];
+        let mut converted = document_attempt(attempt, trace.started, redaction);
         converted.request = request_number(*index);
         converted.gap_ms = previous.replace(attempt).map(|previous: &Attempt| {
             let ended = previous.response.as_ref();
@@ -308,7 +306,7 @@ pub(super) fn short_hash(body: &ObservedBody) -> String {
     })
 }
 
-/// Returns the number of the attempt with this index in the record.
+/// Returns the number of the attempt with this index in the trace.
 fn request_number(index: usize) -> u64 {
     index as u64 + 1
 }

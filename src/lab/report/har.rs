@@ -1,6 +1,6 @@
-//! The recorded requests as an HTTP Archive (HAR 1.2), for tools that show requests on a time line.
+//! The requests of a trace as an HTTP Archive (HAR 1.2), for tools that show requests on a time line.
 //!
-//! Each scenario is a page. Fields that start with an underscore are extensions, as the specification allows. The record
+//! Each scenario is a page. Fields that start with an underscore are extensions, as the specification allows. The trace
 //! has no bodies of responses, and the time to send a request is a part of the time to wait.
 
 use std::time::SystemTime;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::document::{ms, short_hash};
 use super::redact::Redaction;
 use super::{Report, ScenarioResult};
-use crate::scenario::observation::{Attempt, ObservedResponse, ResponseEnd};
+use crate::scenario::trace::{Attempt, ObservedResponse, ResponseEnd};
 
 /// Renders the requests of a report as HAR.
 pub(crate) fn render(report: &Report) -> String {
@@ -21,12 +21,12 @@ pub(crate) fn render(report: &Report) -> String {
     for (index, run) in report.scenarios.iter().enumerate() {
         let page = format!("scenario-{}", index + 1);
         pages.push(json!({
-            "startedDateTime": time(run.observed.started),
+            "startedDateTime": time(run.trace.started),
             "id": page,
             "title": run.name,
             "pageTimings": { "onLoad": ms(run.duration) },
         }));
-        let attempts = run.observed.attempts.iter();
+        let attempts = run.trace.attempts.iter();
         entries.extend(attempts.map(|attempt| entry(attempt, run, &page, &redaction)));
     }
     let archive = json!({ "log": {
@@ -47,7 +47,7 @@ fn entry(attempt: &Attempt, run: &ScenarioResult, page: &str, redaction: &Redact
     let receive = ended.saturating_sub(started);
     let mut entry = json!({
         "pageref": page,
-        "startedDateTime": time(run.observed.started + attempt.arrived),
+        "startedDateTime": time(run.trace.started + attempt.arrived),
         "time": ms(wait + receive),
         "request": request(attempt, &run.url, redaction),
         "response": reply(attempt, redaction),
@@ -126,7 +126,7 @@ fn reply(attempt: &Attempt, redaction: &Redaction) -> Value {
 /// Returns why a response is incomplete; `None` if it is complete.
 fn error(response: Option<&ObservedResponse>) -> Option<&'static str> {
     let Some(response) = response else {
-        return Some("no response before the end of the record");
+        return Some("no response before the end of the trace");
     };
     match response.end {
         ResponseEnd::Complete => None,

@@ -15,8 +15,8 @@ use percent_encoding::percent_decode_str;
 
 use super::Report;
 use crate::idempotency::credentials::has_credential_word;
-use crate::scenario::observation::Attempt;
 use crate::scenario::step::Step;
+use crate::scenario::trace::Attempt;
 
 /// Text that replaces a credential.
 pub(super) const REDACTED: &str = "[redacted]";
@@ -55,7 +55,7 @@ impl Redaction {
         let mut values = BTreeSet::new();
         if !report.include_secrets {
             let runs = report.scenarios.iter();
-            for attempt in runs.flat_map(|run| &run.observed.attempts) {
+            for attempt in runs.flat_map(|run| &run.trace.attempts) {
                 collect(attempt, &mut values);
             }
         }

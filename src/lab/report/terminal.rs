@@ -182,7 +182,7 @@ pub(super) fn observed(scenario: &DocumentScenario) -> String {
     );
     for (number, what) in [
         (scenario.unattributed, "of no single operation"),
-        (scenario.unrecorded, "not recorded"),
+        (scenario.unrecorded, "not in the trace"),
     ] {
         if number > 0 {
             write!(text, "; {} {what}", count(number, "request"))

@@ -102,7 +102,7 @@ fn the_stated_wait_is_the_shortest_valid_hint() {
         Some(250.0)
     );
     assert_eq!(stated(&[("x-amz-retry-after", "300")]), Some(300.0));
-    // The response starts 5 ms after the request, which arrives at 0 s of the record.
+    // The response starts 5 ms after the request, which arrives at 0 s of the trace.
     let date = [("retry-after", "Wed, 21 Oct 2026 07:28:03 GMT")];
     assert_eq!(stated(&date), Some(2_995.0));
     for invalid in ["-1", "1.5", "soon", "Wed, 21 Oct 2015 07:28:00 GMT"] {
@@ -326,7 +326,7 @@ fn the_archive_has_times_sizes_and_the_errors_of_incomplete_responses() {
             0,
             "the client closed the connection or stream before the end of the response",
         ),
-        (0, "no response before the end of the record"),
+        (0, "no response before the end of the trace"),
     ];
     assert_eq!(errors.collect::<Vec<_>>(), expected);
 }

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::delays::{Delays, Sample};
-use super::{Finding, Record, count, readable};
+use super::{Finding, GroupedTrace, count, readable};
 use crate::lab::verdict::Evidence;
 
 /// A shorter delay, in seconds, counts as none. It is the time that a client needs for an immediate retry.
@@ -19,8 +19,8 @@ const MIN_STEP: f64 = 1.15;
 const MIN_LEVEL: usize = 8;
 
 /// Judges whether the delay grows.
-pub(super) fn backoff(record: &Record<'_>) -> Finding {
-    let delays = Delays::chosen(record, 2);
+pub(super) fn backoff(trace: &GroupedTrace<'_>) -> Finding {
+    let delays = Delays::chosen(trace, 2);
     let operations = count(delays.len(), "operation", "operations");
     let mut samples = delays.samples(1);
     let Some(first) = samples.first().map(Sample::len) else {

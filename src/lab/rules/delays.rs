@@ -1,6 +1,6 @@
 //! Delays between attempts, in seconds, and statistics over them.
 
-use super::{ObservedRetry, Record};
+use super::{GroupedTrace, ObservedRetry};
 
 /// Delays of all operations.
 pub(super) struct Delays {
@@ -20,8 +20,8 @@ pub(super) struct Sample {
 impl Delays {
     /// Returns the delays that the client chose itself: those after responses without a stated time. Operations with
     /// fewer than `least` delays are omitted.
-    pub(super) fn chosen(record: &Record<'_>, least: usize) -> Self {
-        let mut delays = Self::of(record, |retry| {
+    pub(super) fn chosen(trace: &GroupedTrace<'_>, least: usize) -> Self {
+        let mut delays = Self::of(trace, |retry| {
             let delay = retry.delay().filter(|_| !retry.stated.has_header)?;
             Some(delay.as_secs_f64())
         });
@@ -31,16 +31,16 @@ impl Delays {
 
     /// Returns a value for each retry of a response with a stated time. `value` computes it from the time to the retry
     /// and the stated time, both in seconds.
-    pub(super) fn stated(record: &Record<'_>, value: impl Fn(f64, f64) -> f64) -> Self {
-        Self::of(record, |retry| {
+    pub(super) fn stated(trace: &GroupedTrace<'_>, value: impl Fn(f64, f64) -> f64) -> Self {
+        Self::of(trace, |retry| {
             let stated = retry.stated.shortest()?.wait.as_secs_f64();
             Some(value(retry.gap().as_secs_f64(), stated))
         })
     }
 
-    fn of(record: &Record<'_>, value: impl Fn(&ObservedRetry<'_>) -> Option<f64>) -> Self {
-        let mut operations: Vec<Vec<(usize, f64)>> = vec![Vec::new(); record.operations.len()];
-        for retry in record
+    fn of(trace: &GroupedTrace<'_>, value: impl Fn(&ObservedRetry<'_>) -> Option<f64>) -> Self {
+        let mut operations: Vec<Vec<(usize, f64)>> = vec![Vec::new(); trace.operations.len()];
+        for retry in trace
             .retries
             .iter()
             .filter(|retry| retry.outcome.is_retryable())

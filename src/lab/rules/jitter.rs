@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::backoff::{describe, seconds};
 use super::delays::{Delays, Sample};
-use super::{Finding, Record, count, readable};
+use super::{Finding, GroupedTrace, count, readable};
 use kind::Kind;
 
 /// Least width of a distribution, in seconds, that counts as jitter. Clients and networks vary by less.
@@ -30,15 +30,15 @@ const MIN_OPERATIONS_FOR_KIND: usize = 20;
 const MIN_DELAY_FOR_KIND: f64 = 0.02;
 
 /// Judges whether the delay is random, and reports the kind of jitter.
-pub(super) fn jitter(record: &Record<'_>) -> Finding {
-    let chosen = Delays::chosen(record, 1);
+pub(super) fn jitter(trace: &GroupedTrace<'_>) -> Finding {
+    let chosen = Delays::chosen(trace, 1);
     if chosen.len() == 0 {
-        return of_stated(record);
+        return of_stated(trace);
     }
     let samples = chosen.samples(1);
     let operations = samples.iter().map(Sample::len).max().unwrap_or_default();
     let operations_text = count(operations, "operation", "operations");
-    let finding = match presence(&chosen, record.noise) {
+    let finding = match presence(&chosen, trace.noise) {
         None if has_formula(&chosen) => {
             Finding::warn(format!("Delay has no jitter ({operations_text})."))
         }
@@ -101,16 +101,16 @@ fn is_formula(delays: &[f64]) -> Option<bool> {
 
 /// Judges retries after stated times. A client without jitter always exceeds the stated time by the same time. If it
 /// ignores the stated time, its delays are always the same.
-fn of_stated(record: &Record<'_>) -> Finding {
-    let beyond = Delays::stated(record, |gap, stated| gap - stated);
-    let gaps = Delays::stated(record, |gap, _| gap);
+fn of_stated(trace: &GroupedTrace<'_>) -> Finding {
+    let beyond = Delays::stated(trace, |gap, stated| gap - stated);
+    let gaps = Delays::stated(trace, |gap, _| gap);
     let all: Vec<_> = beyond.operations().flatten().collect();
     if all.is_empty() {
         return Finding::not_enough_data("No retry shows a delay.");
     }
     let least = all.iter().copied().fold(f64::MAX, f64::min);
     let most = all.iter().copied().fold(f64::MIN, f64::max);
-    let noise = record.noise;
+    let noise = trace.noise;
     let is_random = match presence(&beyond, noise) {
         Some(is_random) => Some(is_random && presence(&gaps, noise) == Some(true)),
         None if all.len() >= 3 && most - least <= noise.as_secs_f64().max(MIN_WIDTH) => Some(false),

@@ -7,13 +7,13 @@ use http::Version;
 use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
 
 use super::retrying::{is_corrected, is_unsafe_without_key};
-use super::{Finding, ObservedRetry, Record, count, readable, request_line};
+use super::{Finding, GroupedTrace, ObservedRetry, count, readable, request_line};
 use crate::lab::operation::{Content, Sender, can_be_retried};
 use crate::lab::outcome::Outcome;
 use crate::lab::stated::StatedTimes;
 use crate::lab::verdict::Evidence;
-use crate::scenario::observation::{Attempt, ResponseEnd};
 use crate::scenario::step::StepAction;
+use crate::scenario::trace::{Attempt, ResponseEnd};
 
 /// Least gap between attempts that shows a backoff.
 const MIN_BACKOFF: Duration = Duration::from_millis(50);
@@ -57,20 +57,20 @@ impl Renewed<'_> {
 /// A retry with another key looks like a new operation. The rule recognises it by its content, and by the client: a
 /// client that repeats a key after some failure sends another key only for a new operation. The gaps must also show that
 /// the client retries. Otherwise it can be a client without retries that sends identical operations.
-pub(super) fn same_key(record: &Record<'_>) -> Finding {
-    let keyed = record
+pub(super) fn same_key(trace: &GroupedTrace<'_>) -> Finding {
+    let keyed = trace
         .retries
         .iter()
         .filter(|retry| retry.next.key.is_some());
     let kept: HashSet<_> = keyed.clone().map(|retry| Sender::of(retry.next)).collect();
-    let renewed = renewed(record);
+    let renewed = renewed(trace);
     let others = renewed
         .iter()
         .filter(|renewed| !kept.contains(&Sender::of(renewed.later)));
     let (retries, repetitions): (Vec<_>, Vec<_>) =
         others.partition(|renewed| renewed.outcome.is_failure());
     let are_retries = if repetitions.is_empty() {
-        has_backoff(&retries) || follows_stated_times(record, &retries)
+        has_backoff(&retries) || follows_stated_times(trace, &retries)
     } else {
         is_slower(&retries, &repetitions)
     };
@@ -95,10 +95,10 @@ pub(super) fn same_key(record: &Record<'_>) -> Finding {
 
 /// Returns the pairs of identical requests of one sender in sequence with different keys. Concurrent pairs are omitted,
 /// and pairs after a final response, because a client can send a new operation after it.
-fn renewed<'a>(record: &Record<'a>) -> Vec<Renewed<'a>> {
+fn renewed<'a>(trace: &GroupedTrace<'a>) -> Vec<Renewed<'a>> {
     let mut last: HashMap<_, &Attempt> = HashMap::new();
     let mut renewed = Vec::new();
-    for (index, later) in record.attempts.iter().enumerate() {
+    for (index, later) in trace.attempts.iter().enumerate() {
         if later.body.length == 0 {
             continue;
         }
@@ -147,13 +147,13 @@ fn has_backoff(retries: &[&Renewed<'_>]) -> bool {
 }
 
 /// Whether most retries of responses that state a time follow at that time.
-fn follows_stated_times(record: &Record<'_>, retries: &[&Renewed<'_>]) -> bool {
+fn follows_stated_times(trace: &GroupedTrace<'_>, retries: &[&Renewed<'_>]) -> bool {
     let (mut stated, mut followed) = (0, 0);
     for renewed in retries {
         let Some(response) = &renewed.earlier.response else {
             continue;
         };
-        let times = StatedTimes::of(response, record.started);
+        let times = StatedTimes::of(response, trace.started);
         let gap = renewed.later.arrived.saturating_sub(response.started);
         stated += usize::from(times.shortest().is_some());
         followed += usize::from(times.explains(gap));
@@ -162,8 +162,8 @@ fn follows_stated_times(record: &Record<'_>, retries: &[&Renewed<'_>]) -> bool {
 }
 
 /// Judges whether a retry with the same key has the same content.
-pub(super) fn same_body(record: &Record<'_>) -> Finding {
-    let keyed = record
+pub(super) fn same_body(trace: &GroupedTrace<'_>) -> Finding {
+    let keyed = trace
         .retries
         .iter()
         .filter(|retry| retry.next.key.is_some());
@@ -199,18 +199,18 @@ pub(super) fn same_body(record: &Record<'_>) -> Finding {
 }
 
 /// Judges whether a new operation has a new key.
-pub(super) fn new_key(record: &Record<'_>) -> Finding {
+pub(super) fn new_key(trace: &GroupedTrace<'_>) -> Finding {
     let mut last: HashMap<_, &Attempt> = HashMap::new();
     let (mut reused, mut repeated) = (Vec::new(), Vec::new());
     let mut keyed = 0;
-    for operation in record.operations {
+    for operation in trace.operations {
         let first = operation.attempts[0];
-        let attempt = &record.attempts[first];
+        let attempt = &trace.attempts[first];
         let Some(key) = attempt.key.as_deref() else {
             continue;
         };
         keyed += 1;
-        let (_, end) = record.last(operation);
+        let (_, end) = trace.last(operation);
         let Some(earlier) = last.insert((Sender::of(attempt), key), end) else {
             continue;
         };
@@ -246,7 +246,7 @@ pub(super) fn new_key(record: &Record<'_>) -> Finding {
     }
     match keyed {
         0 | 1 => Finding::not_enough_data(format!(
-            "The record has {operations} with an idempotency key, 2 needed."
+            "The trace has {operations} with an idempotency key, 2 needed."
         )),
         _ => Finding::pass(format!("{operations} had different keys.")),
     }
@@ -254,8 +254,8 @@ pub(super) fn new_key(record: &Record<'_>) -> Finding {
 
 /// Judges whether a POST or PATCH without a key is repeated. The rule `retryable-only` judges repetitions after a final
 /// response.
-pub(super) fn post_without_key(record: &Record<'_>) -> Finding {
-    let retries = record.retries.iter();
+pub(super) fn post_without_key(trace: &GroupedTrace<'_>) -> Finding {
+    let retries = trace.retries.iter();
     let repeated: Vec<_> = retries
         .filter(|retry| is_unsafe_without_key(retry.next) && retry.outcome.is_retryable())
         .filter(|retry| !is_corrected(retry) && !is_refused(retry))
@@ -271,8 +271,8 @@ pub(super) fn post_without_key(record: &Record<'_>) -> Finding {
         });
         return Finding::fail(summary).with(evidence);
     }
-    let failed = record.operations.iter().filter(|operation| {
-        let (_, last) = record.last(operation);
+    let failed = trace.operations.iter().filter(|operation| {
+        let (_, last) = trace.last(operation);
         is_unsafe_without_key(last) && Outcome::of(last).is_retryable()
     });
     let failed = failed.count();
@@ -283,9 +283,9 @@ pub(super) fn post_without_key(record: &Record<'_>) -> Finding {
     );
     match failed {
         0 => Finding::not_enough_data("No POST or PATCH without an idempotency key failed."),
-        _ if record.has_ended => Finding::pass(format!("Repeated none of {number} without a key.")),
+        _ if trace.has_ended => Finding::pass(format!("Repeated none of {number} without a key.")),
         _ => Finding::not_enough_data(format!(
-            "{number} without a key not repeated before the end of the record."
+            "{number} without a key not repeated before the end of the trace."
         )),
     }
 }

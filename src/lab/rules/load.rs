@@ -6,10 +6,10 @@ use std::time::Duration;
 use http::header::CONNECTION;
 use http::{HeaderMap, Version};
 
-use super::{Finding, ObservedRetry, Record, count, readable, readable_range};
+use super::{Finding, GroupedTrace, ObservedRetry, count, readable, readable_range};
 use crate::lab::outcome::Outcome;
 use crate::lab::verdict::Evidence;
-use crate::scenario::observation::ResponseEnd;
+use crate::scenario::trace::ResponseEnd;
 
 /// Number of clients that must fail together for a judgement of their synchrony.
 const MIN_CLIENTS: usize = 10;
@@ -24,8 +24,8 @@ const MAX_AMPLIFICATION: f64 = 10.0;
 const MAX_IDLE: Duration = Duration::from_secs(30);
 
 /// Judges whether clients that failed together retry together.
-pub(super) fn synchrony(record: &Record<'_>) -> Finding {
-    let group = failed_together(record);
+pub(super) fn synchrony(trace: &GroupedTrace<'_>) -> Finding {
+    let group = failed_together(trace);
     if group.len() < MIN_CLIENTS {
         let most = count(group.len(), "client", "clients");
         return Finding::not_enough_data(format!(
@@ -70,8 +70,8 @@ pub(super) fn synchrony(record: &Record<'_>) -> Finding {
 }
 
 /// Returns the first retry of each client in the largest group of clients that failed together.
-fn failed_together<'r, 'a>(record: &'r Record<'a>) -> Vec<&'r ObservedRetry<'a>> {
-    let mut retries: Vec<_> = record.retries.iter().collect();
+fn failed_together<'r, 'a>(trace: &'r GroupedTrace<'a>) -> Vec<&'r ObservedRetry<'a>> {
+    let mut retries: Vec<_> = trace.retries.iter().collect();
     retries.sort_by_key(|retry| retry.failed_at());
     let mut clients = HashSet::new();
     // Only the first failure of a client counts. Later failures are spread by the delays before them.
@@ -97,17 +97,17 @@ fn longest_window(times: &[Duration], interval: Duration) -> std::ops::Range<usi
 }
 
 /// Judges the number of requests per operation.
-pub(super) fn amplification(record: &Record<'_>) -> Finding {
-    let attempts = record
+pub(super) fn amplification(trace: &GroupedTrace<'_>) -> Finding {
+    let attempts = trace
         .operations
         .iter()
         .map(|operation| operation.attempts.len());
     let Some(most) = attempts.clone().max() else {
-        return Finding::not_enough_data("The record has no operation.");
+        return Finding::not_enough_data("The trace has no operation.");
     };
-    // Without a failure, the record does not show what the client adds to the load.
-    let has_failed = |index: &usize| Outcome::of(&record.attempts[*index]).is_failure();
-    let mut indices = record
+    // Without a failure, the trace does not show what the client adds to the load.
+    let has_failed = |index: &usize| Outcome::of(&trace.attempts[*index]).is_failure();
+    let mut indices = trace
         .operations
         .iter()
         .flat_map(|operation| &operation.attempts);
@@ -115,7 +115,7 @@ pub(super) fn amplification(record: &Record<'_>) -> Finding {
         return Finding::not_enough_data("No request of an operation failed.");
     }
     let total: usize = attempts.sum();
-    let operations = record.operations.len();
+    let operations = trace.operations.len();
     #[expect(clippy::cast_precision_loss, reason = "the numbers are small")]
     let mean = total as f64 / operations as f64;
     let summary = format!(
@@ -131,15 +131,15 @@ pub(super) fn amplification(record: &Record<'_>) -> Finding {
 }
 
 /// Judges whether retries use an open connection.
-pub(super) fn connection_reuse(record: &Record<'_>) -> Finding {
+pub(super) fn connection_reuse(trace: &GroupedTrace<'_>) -> Finding {
     let mut used = HashSet::new();
     // Connections that are used before each attempt. A client with a pool can use any of them.
-    let is_reused: Vec<_> = record
+    let is_reused: Vec<_> = trace
         .attempts
         .iter()
         .map(|attempt| !used.insert(attempt.connection))
         .collect();
-    let retries = record.retries.iter().filter(|retry| is_open(retry));
+    let retries = trace.retries.iter().filter(|retry| is_open(retry));
     let (reused, opened): (Vec<_>, Vec<_>) = retries.partition(|retry| is_reused[retry.index]);
     let total = reused.len() + opened.len();
     if total == 0 {

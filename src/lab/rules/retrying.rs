@@ -6,12 +6,14 @@ use std::time::Duration;
 use http::header::{AUTHORIZATION, COOKIE, EXPECT};
 use http::{HeaderName, Method, StatusCode};
 
-use super::{Finding, ObservedRetry, Record, count, range, readable, readable_range, request_line};
+use super::{
+    Finding, GroupedTrace, ObservedRetry, count, range, readable, readable_range, request_line,
+};
 use crate::idempotency::credentials::{has_credential_word, is_signed};
 use crate::lab::operation::Operation;
 use crate::lab::outcome::{Outcome, is_marked_final};
 use crate::lab::verdict::{Evidence, Verdict};
-use crate::scenario::observation::{Attempt, ResponseEnd};
+use crate::scenario::trace::{Attempt, ResponseEnd};
 
 /// Maximum number of attempts of an operation that still counts as bounded.
 const MAX_ATTEMPTS: usize = 20;
@@ -20,12 +22,12 @@ const MAX_ATTEMPTS: usize = 20;
 const UNBOUNDED: usize = 100;
 
 /// Judges whether the client retries any failure that a retry can repair.
-pub(super) fn retries(record: &Record<'_>) -> Finding {
-    let retried: Vec<_> = retries_of(record, Outcome::is_retryable).collect();
-    let last = record
+pub(super) fn retries(trace: &GroupedTrace<'_>) -> Finding {
+    let retried: Vec<_> = retries_of(trace, Outcome::is_retryable).collect();
+    let last = trace
         .operations
         .iter()
-        .map(|operation| record.last(operation));
+        .map(|operation| trace.last(operation));
     let failed =
         last.filter(|(_, attempt)| Outcome::of(attempt).is_retryable() && !is_abandoned(attempt));
     // A client is right if it does not repeat a POST without a key.
@@ -51,9 +53,9 @@ pub(super) fn retries(record: &Record<'_>) -> Finding {
         });
     }
     let number = count(not_retried.len(), "retryable failure", "retryable failures");
-    if !record.has_ended {
+    if !trace.has_ended {
         return Finding::not_enough_data(format!(
-            "{number} not retried before the end of the record."
+            "{number} not retried before the end of the trace."
         ));
     }
     let evidence = not_retried.iter().map(|(index, attempt)| Evidence {
@@ -69,20 +71,20 @@ pub(super) fn retries(record: &Record<'_>) -> Finding {
 }
 
 /// Judges whether the client retries statuses that a retry cannot change, except 409 and 422.
-pub(super) fn retryable_only(record: &Record<'_>) -> Finding {
+pub(super) fn retryable_only(trace: &GroupedTrace<'_>) -> Finding {
     let is_judged = |outcome| match outcome {
         Outcome::Final(status) => !is_conflict(status),
         _ => false,
     };
     let mut by_status: BTreeMap<u16, Vec<&ObservedRetry<'_>>> = BTreeMap::new();
-    for retry in retries_of(record, is_judged).filter(|retry| !is_corrected(retry)) {
+    for retry in retries_of(trace, is_judged).filter(|retry| !is_corrected(retry)) {
         if let Outcome::Final(status) = retry.outcome {
             by_status.entry(status.as_u16()).or_default().push(retry);
         }
     }
     if by_status.is_empty() {
-        let responses = attempts_with(record, is_judged).count();
-        return not_retried(record, responses, "a status that is not retryable");
+        let responses = attempts_with(trace, is_judged).count();
+        return not_retried(trace, responses, "a status that is not retryable");
     }
     let counts = by_status
         .iter()
@@ -98,9 +100,9 @@ pub(super) fn retryable_only(record: &Record<'_>) -> Finding {
 }
 
 /// Judges whether the client retries 409 and 422.
-pub(super) fn final_response(record: &Record<'_>) -> Finding {
+pub(super) fn final_response(trace: &GroupedTrace<'_>) -> Finding {
     let is_judged = |outcome| matches!(outcome, Outcome::Final(status) if is_conflict(status));
-    let retried: Vec<_> = retries_of(record, is_judged).collect();
+    let retried: Vec<_> = retries_of(trace, is_judged).collect();
     let (violations, unmarked): (Vec<&ObservedRetry<'_>>, Vec<&ObservedRetry<'_>>) =
         retried.into_iter().partition(|retry| is_final(retry));
     if !violations.is_empty() {
@@ -119,41 +121,41 @@ pub(super) fn final_response(record: &Record<'_>) -> Finding {
         );
         return Finding::warn(summary).with(unmarked.into_iter().map(retried_after));
     }
-    let responses = attempts_with(record, is_judged).count();
-    not_retried(record, responses, "status 409 or 422")
+    let responses = attempts_with(trace, is_judged).count();
+    not_retried(trace, responses, "status 409 or 422")
 }
 
 /// Judges whether the client stops after a bounded number of attempts.
-pub(super) fn stops(record: &Record<'_>) -> Finding {
+pub(super) fn stops(trace: &GroupedTrace<'_>) -> Finding {
     let has_many = |operation: &&Operation| operation.attempts.len() > MAX_ATTEMPTS;
-    let many: Vec<_> = record.operations.iter().filter(has_many).collect();
+    let many: Vec<_> = trace.operations.iter().filter(has_many).collect();
     let (unbounded, ended): (Vec<_>, Vec<_>) = many
         .into_iter()
-        .partition(|operation| is_unbounded(record, operation));
+        .partition(|operation| is_unbounded(trace, operation));
     if !unbounded.is_empty() {
         let first = unbounded.iter().map(|operation| operation.attempts[0]);
-        return many_attempts(record, Verdict::Fail, &unbounded)
-            .unless_separate(first.map(|index| &record.attempts[index]));
+        return many_attempts(trace, Verdict::Fail, &unbounded)
+            .unless_separate(first.map(|index| &trace.attempts[index]));
     }
     if !ended.is_empty() {
-        return many_attempts(record, Verdict::Warn, &ended);
+        return many_attempts(trace, Verdict::Warn, &ended);
     }
-    let gave_up = record.operations.iter().filter(|operation| {
-        let (_, last) = record.last(operation);
+    let gave_up = trace.operations.iter().filter(|operation| {
+        let (_, last) = trace.last(operation);
         operation.attempts.len() > 1 && Outcome::of(last).is_retryable()
     });
     let gave_up: Vec<_> = gave_up.collect();
-    if gave_up.is_empty() || !record.has_ended {
+    if gave_up.is_empty() || !trace.has_ended {
         return Finding::not_enough_data(match gave_up.len() {
             0 => "No operation was retried and failed in the end.".into(),
             number => format!(
-                "The record ended before {} showed whether the client stops.",
+                "The trace ended before {} showed whether the client stops.",
                 count(number, "failed operation", "failed operations"),
             ),
         });
     }
     let attempts = gave_up.iter().map(|operation| operation.attempts.len());
-    let times = gave_up.iter().map(|operation| duration(record, operation));
+    let times = gave_up.iter().map(|operation| duration(trace, operation));
     let summary = format!(
         "Gave up after {} attempts and {} ({}).",
         range(
@@ -167,14 +169,14 @@ pub(super) fn stops(record: &Record<'_>) -> Finding {
 }
 
 /// Whether an operation with many attempts has no end: it did not succeed, and the client was still retrying at the end
-/// of the record or had sent more than [`UNBOUNDED`] attempts.
-fn is_unbounded(record: &Record<'_>, operation: &Operation) -> bool {
-    let (_, last) = record.last(operation);
-    Outcome::of(last).is_failure() && (!record.has_ended || operation.attempts.len() > UNBOUNDED)
+/// of the trace or had sent more than [`UNBOUNDED`] attempts.
+fn is_unbounded(trace: &GroupedTrace<'_>, operation: &Operation) -> bool {
+    let (_, last) = trace.last(operation);
+    Outcome::of(last).is_failure() && (!trace.has_ended || operation.attempts.len() > UNBOUNDED)
 }
 
 /// Returns the finding on operations with more than [`MAX_ATTEMPTS`] attempts.
-fn many_attempts(record: &Record<'_>, verdict: Verdict, operations: &[&Operation]) -> Finding {
+fn many_attempts(trace: &GroupedTrace<'_>, verdict: Verdict, operations: &[&Operation]) -> Finding {
     let attempts = operations.iter().map(|operation| operation.attempts.len());
     let summary = format!(
         "{} had more than {MAX_ATTEMPTS} attempts, up to {}.",
@@ -182,8 +184,8 @@ fn many_attempts(record: &Record<'_>, verdict: Verdict, operations: &[&Operation
         attempts.max().unwrap_or_default(),
     );
     let evidence = operations.iter().map(|operation| {
-        let (index, last) = record.last(operation);
-        let (attempts, time) = (operation.attempts.len(), duration(record, operation));
+        let (index, last) = trace.last(operation);
+        let (attempts, time) = (operation.attempts.len(), duration(trace, operation));
         let (time, outcome) = (readable(time), Outcome::of(last));
         Evidence {
             attempt: Some(index),
@@ -232,37 +234,37 @@ pub(super) fn is_corrected(retry: &ObservedRetry<'_>) -> bool {
 }
 
 fn retries_of<'r, 'a>(
-    record: &'r Record<'a>,
+    trace: &'r GroupedTrace<'a>,
     is_judged: impl Fn(Outcome) -> bool,
 ) -> impl Iterator<Item = &'r ObservedRetry<'a>> {
-    record
+    trace
         .retries
         .iter()
         .filter(move |retry| is_judged(retry.outcome))
 }
 
 fn attempts_with<'r>(
-    record: &'r Record<'_>,
+    trace: &'r GroupedTrace<'_>,
     is_judged: impl Fn(Outcome) -> bool,
 ) -> impl Iterator<Item = &'r Attempt> {
-    let indices = record
+    let indices = trace
         .operations
         .iter()
         .flat_map(|operation| &operation.attempts);
-    let attempts = indices.map(|index| &record.attempts[*index]);
+    let attempts = indices.map(|index| &trace.attempts[*index]);
     attempts.filter(move |attempt| is_judged(Outcome::of(attempt)))
 }
 
 /// Returns the finding of a rule whose responses were not retried.
-fn not_retried(record: &Record<'_>, responses: usize, what: &str) -> Finding {
+fn not_retried(trace: &GroupedTrace<'_>, responses: usize, what: &str) -> Finding {
     let number = count(responses, "response", "responses");
     if responses == 0 {
         Finding::not_enough_data(format!("No response had {what}."))
-    } else if record.has_ended {
+    } else if trace.has_ended {
         Finding::pass(format!("Retried none of {number} with {what}."))
     } else {
         Finding::not_enough_data(format!(
-            "{number} with {what} not retried before the end of the record."
+            "{number} with {what} not retried before the end of the trace."
         ))
     }
 }
@@ -272,7 +274,7 @@ fn retried_after(retry: &ObservedRetry<'_>) -> Evidence {
 }
 
 /// Returns the time from the first to the last attempt of an operation.
-fn duration(record: &Record<'_>, operation: &Operation) -> Duration {
-    let first = record.attempts[operation.attempts[0]].arrived;
-    record.last(operation).1.arrived.saturating_sub(first)
+fn duration(trace: &GroupedTrace<'_>, operation: &Operation) -> Duration {
+    let first = trace.attempts[operation.attempts[0]].arrived;
+    trace.last(operation).1.arrived.saturating_sub(first)
 }

@@ -1,4 +1,4 @@
-//! Tests of the rules with records that are written in the test. `population` has the tests with simulated clients.
+//! Tests of the rules with traces that are written in the test. `population` has the tests with simulated clients.
 
 mod backoff;
 mod keys;
@@ -12,8 +12,8 @@ use std::time::Duration;
 use http::{HeaderName, HeaderValue, Method, StatusCode};
 
 use super::*;
-use crate::lab::simulated::{attempt, body, client, observed, step};
-use crate::scenario::observation::{ObservedResponse, ResponseEnd};
+use crate::lab::simulated::{attempt, body, client, step, trace_of};
+use crate::scenario::trace::{ObservedResponse, ResponseEnd};
 
 /// Remark on failures of requests without a key.
 const SEPARATE: &str =
@@ -94,7 +94,7 @@ fn verdict(rule: Rule, attempts: impl IntoIterator<Item = Attempt>) -> Verdict {
 /// Returns the result of a rule on these requests of a client that has ended.
 fn judged(rule: Rule, attempts: impl IntoIterator<Item = Attempt>) -> RuleVerdict {
     rule_of(
-        &judge(&observed(attempts.into_iter().collect()), true),
+        &judge(&trace_of(attempts.into_iter().collect()), true),
         rule,
     )
 }
@@ -114,8 +114,8 @@ fn rule_of(judgement: &Judgement, rule: Rule) -> RuleVerdict {
 }
 
 #[test]
-fn an_empty_record_is_not_enough_data_for_every_rule() {
-    let judgement = judge(&observed(Vec::new()), true);
+fn an_empty_trace_is_not_enough_data_for_every_rule() {
+    let judgement = judge(&trace_of(Vec::new()), true);
     let rules: Vec<_> = judgement.rules.iter().map(|verdict| verdict.rule).collect();
     assert_eq!(rules, Rule::ALL);
     assert_eq!(judgement.verdict(), Verdict::NotEnoughData);
@@ -157,15 +157,15 @@ fn evidence_is_limited_and_names_attempts() {
 }
 
 #[test]
-fn requests_beyond_the_capacity_of_the_record_mean_that_the_client_has_not_ended() {
-    let mut record = observed(vec![get(0).got(400)]);
+fn requests_beyond_the_capacity_of_the_trace_mean_that_the_client_has_not_ended() {
+    let mut trace = trace_of(vec![get(0).got(400)]);
     assert_eq!(
-        rule_of(&judge(&record, true), Rule::Retryable).verdict,
+        rule_of(&judge(&trace, true), Rule::Retryable).verdict,
         Verdict::Pass
     );
-    record.unrecorded = 1;
+    trace.untraced = 1;
     assert_eq!(
-        rule_of(&judge(&record, true), Rule::Retryable).verdict,
+        rule_of(&judge(&trace, true), Rule::Retryable).verdict,
         Verdict::NotEnoughData
     );
 }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::{Finding, ObservedRetry, Record, count, readable, readable_range};
+use super::{Finding, GroupedTrace, ObservedRetry, count, readable, readable_range};
 use crate::lab::outcome::Outcome;
 use crate::lab::stated::{Form, Stated, StatedTimes};
 use crate::lab::verdict::Evidence;
-use crate::scenario::observation::Attempt;
+use crate::scenario::trace::Attempt;
 
 /// Least stated time that the rule `long-retry-after` judges. Shorter times belong to `retry-after`.
 const LONG: Duration = Duration::from_mins(1);
@@ -41,8 +41,8 @@ impl Waited<'_, '_> {
 }
 
 /// Returns the retries of responses that state a time, short or long.
-fn waited<'r, 'a>(record: &'r Record<'a>, is_long: bool) -> Vec<Waited<'r, 'a>> {
-    let retries = record.retries.iter();
+fn waited<'r, 'a>(trace: &'r GroupedTrace<'a>, is_long: bool) -> Vec<Waited<'r, 'a>> {
+    let retries = trace.retries.iter();
     let waited = retries.filter(|retry| matches!(retry.outcome, Outcome::Retryable(_)));
     let waited = waited.filter_map(|retry| {
         let stated = retry.stated.shortest()?;
@@ -56,14 +56,14 @@ fn waited<'r, 'a>(record: &'r Record<'a>, is_long: bool) -> Vec<Waited<'r, 'a>> 
 }
 
 /// Judges whether retries wait for a stated time of less than a minute.
-pub(super) fn retry_after(record: &Record<'_>) -> Finding {
-    let waited = waited(record, false);
+pub(super) fn retry_after(trace: &GroupedTrace<'_>) -> Finding {
+    let waited = waited(trace, false);
     if waited.is_empty() {
         return Finding::not_enough_data("No response with a stated time was retried.");
     }
     let (early, in_time): (Vec<_>, Vec<_>) = waited
         .iter()
-        .partition(|waited| waited.is_early(record.tolerance));
+        .partition(|waited| waited.is_early(trace.tolerance));
     if let Some(earliest) = early.iter().max_by_key(|waited| waited.early_by()) {
         let summary = format!(
             "{} of {} arrived before the stated time, up to {} early.",
@@ -76,7 +76,7 @@ pub(super) fn retry_after(record: &Record<'_>) -> Finding {
             .unless_separate(early.iter().map(|waited| waited.retry.next));
     }
     let obeyed = in_time.iter().filter_map(|waited| {
-        let stated = waited.retry.stated.obeyed(waited.gap, record.tolerance)?;
+        let stated = waited.retry.stated.obeyed(waited.gap, trace.tolerance)?;
         Some(stated.form)
     });
     let mut forms: Vec<_> = obeyed.collect();
@@ -92,11 +92,11 @@ pub(super) fn retry_after(record: &Record<'_>) -> Finding {
 }
 
 /// Judges what the client does if the stated time is a minute or more.
-pub(super) fn long_retry_after(record: &Record<'_>) -> Finding {
-    let waited = waited(record, true);
+pub(super) fn long_retry_after(trace: &GroupedTrace<'_>) -> Finding {
+    let waited = waited(trace, true);
     let (early, in_time): (Vec<_>, Vec<_>) = waited
         .iter()
-        .partition(|waited| waited.is_early(record.tolerance));
+        .partition(|waited| waited.is_early(trace.tolerance));
     if !early.is_empty() {
         let gaps = early.iter().map(|waited| waited.gap);
         let summary = format!(
@@ -112,20 +112,20 @@ pub(super) fn long_retry_after(record: &Record<'_>) -> Finding {
         let summary = format!("Waits for the stated time of {}.", readable_range(waits));
         return Finding::pass(summary).with(in_time.iter().map(|waited| waited.evidence()));
     }
-    let unanswered = record
+    let unanswered = trace
         .operations
         .iter()
-        .map(|operation| record.last(operation));
+        .map(|operation| trace.last(operation));
     let given_up: Vec<_> = unanswered
-        .filter_map(|(index, attempt)| Some((index, attempt, long_stated(record, attempt)?)))
+        .filter_map(|(index, attempt)| Some((index, attempt, long_stated(trace, attempt)?)))
         .collect();
     if given_up.is_empty() {
         return Finding::not_enough_data("No response stated a time of a minute or more.");
     }
     let number = count(given_up.len(), "response", "responses");
-    if !record.has_ended {
+    if !trace.has_ended {
         return Finding::not_enough_data(format!(
-            "{number} stated a minute or more, and the record ended before that time."
+            "{number} stated a minute or more, and the trace ended before that time."
         ));
     }
     let evidence = given_up.iter().map(|(index, attempt, stated)| Evidence {
@@ -145,11 +145,11 @@ pub(super) fn long_retry_after(record: &Record<'_>) -> Finding {
 }
 
 /// Returns the stated time of the response to an attempt, if it is retryable and states a minute or more.
-fn long_stated(record: &Record<'_>, attempt: &Attempt) -> Option<Stated> {
+fn long_stated(trace: &GroupedTrace<'_>, attempt: &Attempt) -> Option<Stated> {
     let response = attempt.response.as_ref()?;
     if !matches!(Outcome::of(attempt), Outcome::Retryable(_)) {
         return None;
     }
-    let stated = StatedTimes::of(response, record.started).shortest()?;
+    let stated = StatedTimes::of(response, trace.started).shortest()?;
     (stated.wait >= LONG).then_some(stated)
 }

@@ -3,8 +3,8 @@ use http::{HeaderMap, Method, StatusCode, Version};
 use super::*;
 use crate::request::client::ClientId;
 use crate::scenario::AtEnd;
-use crate::scenario::observation::{ObservedBody, ResponseEnd};
 use crate::scenario::runs::MAX_RUNS;
+use crate::scenario::trace::{ObservedBody, ResponseEnd};
 
 fn scenarios(by: CountBy) -> (Arc<ScenarioState>, Scenarios, Clock) {
     let step = |status: u16| Arc::new(Step::respond(StatusCode::from_u16(status).unwrap()));
@@ -56,50 +56,47 @@ fn an_attempt_is_completed_and_times_count_from_the_start_of_its_run() {
     let (state, _, clock) = scenarios(CountBy::Client);
     clock.advance(Duration::from_secs(10));
     let run = state.run_id(client(1), None);
-    let mut recording = state.begin(&run, attempt(&state, 1, "/a"));
+    let mut traced = state.begin(&run, attempt(&state, 1, "/a"));
     assert_eq!(state.in_flight(), 1);
     clock.advance(Duration::from_secs(1));
-    recording.started(Some(StatusCode::OK), &HeaderMap::new());
+    traced.started(Some(StatusCode::OK), &HeaderMap::new());
     clock.advance(Duration::from_secs(1));
-    recording.ended(ResponseEnd::Complete, 7);
-    drop(recording);
+    traced.ended(ResponseEnd::Complete, 7);
+    drop(traced);
     assert_eq!(state.in_flight(), 0);
 
-    let (observed, in_flight) = state.observed_run("10.0.0.1").unwrap();
+    let (trace, in_flight) = state.run_trace("10.0.0.1").unwrap();
     assert!(!in_flight);
     assert_eq!(
-        observed.started,
+        trace.started,
         SystemTime::UNIX_EPOCH + Duration::from_secs(10)
     );
-    let [attempt] = &observed.attempts[..] else {
-        panic!("{:?}", observed.attempts);
+    let [attempt] = &trace.attempts[..] else {
+        panic!("{:?}", trace.attempts);
     };
     let response = attempt.response.as_ref().unwrap();
     assert_eq!(attempt.arrived, Duration::ZERO);
     assert_eq!(response.started, Duration::from_secs(1));
     assert_eq!(response.ended, Duration::from_secs(2));
     assert_eq!((response.end, response.sent), (ResponseEnd::Complete, 7));
-    // The record of the whole scenario counts from the start of the gateway.
-    assert_eq!(
-        state.observed().attempts[0].arrived,
-        Duration::from_secs(10)
-    );
+    // The trace of the whole scenario counts from the start of the gateway.
+    assert_eq!(state.trace().attempts[0].arrived, Duration::from_secs(10));
 }
 
 #[test]
 fn a_dropped_request_has_no_response() {
     let (state, _, _) = scenarios(CountBy::Client);
     let run = state.run_id(client(1), None);
-    let recording = state.begin(&run, attempt(&state, 1, "/a"));
+    let traced = state.begin(&run, attempt(&state, 1, "/a"));
     assert!(state.is_in_flight("10.0.0.1"));
-    drop(recording);
+    drop(traced);
     assert!(!state.is_in_flight("10.0.0.1"));
-    assert!(state.observed().attempts[0].response.is_none());
-    let recording = state.begin(&run, attempt(&state, 1, "/a"));
-    recording.started(Some(StatusCode::OK), &HeaderMap::new());
-    drop(recording);
-    let observed = state.observed();
-    let response = observed.attempts[1].response.as_ref().unwrap();
+    assert!(state.trace().attempts[0].response.is_none());
+    let traced = state.begin(&run, attempt(&state, 1, "/a"));
+    traced.started(Some(StatusCode::OK), &HeaderMap::new());
+    drop(traced);
+    let trace = state.trace();
+    let response = trace.attempts[1].response.as_ref().unwrap();
     assert_eq!(response.end, ResponseEnd::ClientClosed);
 }
 
@@ -137,10 +134,10 @@ fn a_new_run_with_the_same_id_starts_again_and_ignores_requests_of_the_old_one()
     assert_eq!(state.start_run("t").requests, 0);
     old.started(Some(StatusCode::OK), &HeaderMap::new());
     assert_eq!(status(state.next_step(&run, None)).as_deref(), Some("503"));
-    assert!(state.observed_run("t").unwrap().0.attempts.is_empty());
-    assert_eq!(scenarios.usage().record_bytes, 0);
+    assert!(state.run_trace("t").unwrap().0.attempts.is_empty());
+    assert_eq!(scenarios.usage().trace_bytes, 0);
     assert!(state.remove_run("t") && !state.remove_run("t"));
-    assert!(state.observed_run("t").is_none());
+    assert!(state.run_trace("t").is_none());
 }
 
 #[test]
@@ -166,10 +163,10 @@ fn a_full_record_counts_further_requests_and_still_selects_steps() {
         state.begin(&run, attempt(&state, 1, &target));
     }
     let used = scenarios.usage();
-    assert!(used.record_bytes <= MAX_BYTES, "{used:?}");
-    assert_eq!(used.unrecorded, 80 - 63);
-    let observed = state.observed();
-    assert_eq!((observed.attempts.len(), observed.unrecorded), (63, 17));
+    assert!(used.trace_bytes <= MAX_BYTES, "{used:?}");
+    assert_eq!(used.untraced, 80 - 63);
+    let trace = state.trace();
+    assert_eq!((trace.attempts.len(), trace.untraced), (63, 17));
     assert!(state.next_step(&run, None).is_some());
 }
 
@@ -185,15 +182,12 @@ fn a_full_record_removes_the_runs_of_other_clients_first() {
     let run = state.run_id(client(100), None);
     state.begin(&run, attempt(&state, 100, &target));
     let used = scenarios.usage();
-    assert_eq!(used.unrecorded, 0);
+    assert_eq!(used.untraced, 0);
     assert!(
         used.removed_runs > 0 && !state.has_run("10.0.0.0"),
         "{used:?}"
     );
-    assert_eq!(
-        state.observed_run("10.0.0.100").unwrap().0.attempts.len(),
-        1
-    );
+    assert_eq!(state.run_trace("10.0.0.100").unwrap().0.attempts.len(), 1);
 }
 
 #[test]
@@ -221,8 +215,8 @@ fn requests_are_in_the_order_of_their_arrival() {
     let run = state.run_id(client(1), None);
     state.begin(&run, attempt(&state, 1, "/fast"));
     state.begin(&run, slow);
-    let (observed, _) = state.observed_run("10.0.0.1").unwrap();
-    let targets: Vec<_> = observed.attempts.iter().map(|it| &*it.target).collect();
+    let (trace, _) = state.run_trace("10.0.0.1").unwrap();
+    let targets: Vec<_> = trace.attempts.iter().map(|it| &*it.target).collect();
     assert_eq!(targets, ["/slow", "/fast"]);
 }
 

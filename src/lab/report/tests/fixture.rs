@@ -11,9 +11,7 @@ use crate::lab::report::{Report, ScenarioResult};
 use crate::lab::simulated::step;
 use crate::lab::verdict::{Evidence, Judgement, Rule, RuleVerdict, Verdict};
 use crate::request::client::ClientId;
-use crate::scenario::observation::{
-    Attempt, Observed, ObservedBody, ObservedResponse, ResponseEnd,
-};
+use crate::scenario::trace::{Attempt, ObservedBody, ObservedResponse, ResponseEnd, Trace};
 
 /// One request of a fixture. Requests with the same client and key are one operation.
 #[derive(Clone, Debug)]
@@ -52,7 +50,7 @@ impl Default for SampleRequest {
 pub(super) fn report() -> Report {
     let mut limited = scenario("rate-limited", &rate_limited());
     limited.summary = "429 with Retry-After".to_owned();
-    limited.observed.unrecorded = 3;
+    limited.trace.untraced = 3;
     limited.notes = vec!["the command exited with status 1".to_owned()];
     let mut early = verdict(
         Rule::RetryAfter,
@@ -222,14 +220,14 @@ pub(super) fn scenario(name: &str, exchanges: &[SampleRequest]) -> ScenarioResul
         steps: ["429 retry-after=2", "503"].map(step).to_vec(),
         url: "http://127.0.0.1:8080".to_owned(),
         duration: Duration::from_millis(9_500),
-        observed: Observed {
+        trace: Trace {
             started: started(),
             attempts: exchanges
                 .iter()
                 .zip(1..)
                 .map(|(exchange, connection)| attempt(exchange, connection))
                 .collect(),
-            unrecorded: 0,
+            untraced: 0,
             timer_delay: Duration::from_millis(1),
         },
         judgement: Judgement {

@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use super::super::{Record, group};
+use super::super::{GroupedTrace, group};
 use super::*;
 use crate::lab::simulated::{Defect, SimulatedClients, SimulatedStep, four_attempts, policy};
 use crate::retry::{Jitter, Preset, RetryPolicy, Strategy};
@@ -56,11 +56,11 @@ fn judged(policy: RetryPolicy, operations: u32, seed: u64) -> &'static str {
         operations,
         7,
     );
-    let observed = simulation.observed();
-    let grouping = group(&observed.attempts, observed.started);
-    let record = Record::new(&observed, &grouping.operations, true);
-    let delays = Delays::chosen(&record, 1);
-    match presence(&delays, record.noise) {
+    let trace = simulation.trace();
+    let grouping = group(&trace.attempts, trace.started);
+    let trace = GroupedTrace::new(&trace, &grouping.operations, true);
+    let delays = Delays::chosen(&trace, 1);
+    match presence(&delays, trace.noise) {
         None => "few",
         Some(false) => "none",
         Some(true) => match kind::kind(&delays, MIN_OPERATIONS_FOR_KIND) {

@@ -21,7 +21,7 @@ fn simulated(
 ) -> Judgement {
     let mut simulation = SimulatedClients::new(1);
     simulation.run(policy(strategy, jitter), Defect::None, steps, operations, 3);
-    judge(&simulation.observed(), true)
+    judge(&simulation.trace(), true)
 }
 
 #[test]
@@ -240,7 +240,7 @@ fn a_client_without_jitter_that_ignores_stated_times_has_no_jitter() {
     ] {
         let mut simulation = SimulatedClients::new(1);
         simulation.run(sender, Defect::None, &[step], 20, 3);
-        let judgement = judge(&simulation.observed(), true);
+        let judgement = judge(&simulation.trace(), true);
         assert_eq!(
             rule_of(&judgement, Rule::Jitter).verdict,
             Verdict::Warn,
@@ -285,7 +285,7 @@ fn both_readings_of_an_undecidable_kind_are_reported() {
     policy.backoff.base = Duration::from_secs(4);
     let mut simulation = SimulatedClients::new(1);
     simulation.run(policy, Defect::None, &[SimulatedStep::Status(503)], 500, 3);
-    let summary = rule_of(&judge(&simulation.observed(), true), Rule::Jitter).summary;
+    let summary = rule_of(&judge(&simulation.trace(), true), Rule::Jitter).summary;
     for reading in [
         "proportional (+67 % of ",
         "percent (±25 % of ",

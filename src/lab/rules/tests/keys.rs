@@ -277,7 +277,7 @@ fn evidence_contains_neither_queries_nor_keys() {
         secret(5_000, Some("secret-key-2"), "/d?token=secret", 503),
         secret(6_000, Some("secret-key-2"), "/d?token=secret", 503),
     ];
-    let judgement = judge(&observed(attempts.into()), true);
+    let judgement = judge(&trace_of(attempts.into()), true);
     let texts = judgement.rules.iter().flat_map(|rule| &rule.evidence);
     let texts: Vec<_> = texts.map(|evidence| evidence.text.as_str()).collect();
     assert!(

@@ -50,7 +50,7 @@ fn population(policy: RetryPolicy, scenarios: &[&[SimulatedStep]]) -> Judgement 
     for steps in scenarios {
         simulation.run(policy, Defect::None, steps, number, CLIENTS);
     }
-    let judgement = judge(&simulation.observed(), true);
+    let judgement = judge(&simulation.trace(), true);
     assert!(judgement.operations.len() >= OPERATIONS as usize);
     assert!(judgement.unattributed.is_empty());
     judgement
@@ -139,7 +139,7 @@ fn broken(policy: RetryPolicy, defect: Defect, steps: &[SimulatedStep]) -> Judge
         let address = client(u32::try_from(number % 5).unwrap());
         simulation.operation(address, start, policy, defect, steps);
     }
-    judge(&simulation.observed(), true)
+    judge(&simulation.trace(), true)
 }
 
 #[test]
@@ -221,18 +221,18 @@ fn no_operation_mixes_clients() {
             &steps,
         );
     }
-    let mut record = simulation.observed();
-    for attempt in &mut record.attempts {
+    let mut trace = simulation.trace();
+    for attempt in &mut trace.attempts {
         // All clients send the same request, and half of the requests have the same key.
         attempt.target = "/orders".into();
         attempt.key = attempt.key.as_ref().map(|_| "the-key".into());
         attempt.body = body("the order");
     }
     let start = Instant::now();
-    let judgement = judge(&record, true);
+    let judgement = judge(&trace, true);
     println!(
         "{} attempts of 1,000 clients judged in {:?}",
-        record.attempts.len(),
+        trace.attempts.len(),
         start.elapsed()
     );
     assert_eq!(judgement.operations.len(), 10_000);
@@ -242,7 +242,7 @@ fn no_operation_mixes_clients() {
         let mut clients = operation
             .attempts
             .iter()
-            .map(|index| record.attempts[*index].client);
+            .map(|index| trace.attempts[*index].client);
         assert!(clients.all(|client| client == operation.client));
     }
 }
@@ -254,7 +254,7 @@ fn retries_of_concurrent_identical_requests_are_not_enough_data() {
     let retries = (0..1_000).map(|number| post(1_000 + number % 10, None, "a").got(200));
     let mut attempts: Vec<_> = first.chain(retries).collect();
     attempts.sort_by_key(|attempt| attempt.arrived);
-    let judgement = judge(&observed(attempts), true);
+    let judgement = judge(&trace_of(attempts), true);
     assert_eq!(judgement.unattributed.len(), 2_000);
     assert_eq!(judgement.verdict(), Verdict::NotEnoughData);
 }
@@ -273,7 +273,7 @@ fn retries_of_1_000_clients_at_the_same_time_are_a_warning_unless_jitter_spreads
                 &steps,
             );
         }
-        rule_of(&judge(&simulation.observed(), true), Rule::Synchrony)
+        rule_of(&judge(&simulation.trace(), true), Rule::Synchrony)
     };
     let together = outage(Preset::Sender);
     assert_eq!(together.verdict, Verdict::Warn, "{}", together.summary);

@@ -4,7 +4,7 @@ use super::*;
 fn a_client_that_never_retries_is_a_warning() {
     let attempts = || [get(0).got(503)];
     assert_eq!(verdict(Rule::Retries, attempts()), Verdict::Warn);
-    let running = judge(&observed(attempts().into()), false);
+    let running = judge(&trace_of(attempts().into()), false);
     assert_eq!(
         rule_of(&running, Rule::Retries).verdict,
         Verdict::NotEnoughData
@@ -153,7 +153,7 @@ fn more_than_20_attempts_fail_if_the_client_still_retries_and_are_otherwise_a_wa
     assert_eq!(verdict(Rule::Stops, attempts(21)), Verdict::Warn);
     assert_eq!(verdict(Rule::Stops, attempts(20)), Verdict::Pass);
     assert_eq!(verdict(Rule::Stops, attempts(1)), Verdict::NotEnoughData);
-    let endless = judge(&observed(attempts(21).collect()), false);
+    let endless = judge(&trace_of(attempts(21).collect()), false);
     let stops = rule_of(&endless, Rule::Stops);
     assert_eq!(stops.verdict, Verdict::Fail);
     assert_eq!(
@@ -163,10 +163,10 @@ fn more_than_20_attempts_fail_if_the_client_still_retries_and_are_otherwise_a_wa
     assert_eq!(stops.evidence[1].text, SEPARATE);
     let late = || attempts(101).chain([get(101_000).got(200)]).collect();
     for has_ended in [false, true] {
-        let judgement = judge(&observed(late()), has_ended);
+        let judgement = judge(&trace_of(late()), has_ended);
         assert_eq!(rule_of(&judgement, Rule::Stops).verdict, Verdict::Warn);
     }
-    let running = judge(&observed(attempts(20).collect()), false);
+    let running = judge(&trace_of(attempts(20).collect()), false);
     assert_eq!(
         rule_of(&running, Rule::Stops).verdict,
         Verdict::NotEnoughData

@@ -14,9 +14,9 @@ fn retried(headers: &[(&str, &str)], gap: u64) -> [Attempt; 2] {
     [limited, get(gap + 1).got(200)]
 }
 
-/// Returns the date this number of whole seconds after the start of the record, which is 300 ms after a whole second.
+/// Returns the date this number of whole seconds after the start of the trace, which is 300 ms after a whole second.
 fn date(seconds: u64) -> String {
-    httpdate::fmt_http_date(observed(Vec::new()).started + Duration::from_secs(seconds))
+    httpdate::fmt_http_date(trace_of(Vec::new()).started + Duration::from_secs(seconds))
 }
 
 #[test]
@@ -35,9 +35,9 @@ fn slow_timers_of_the_gateway_extend_the_tolerance_to_at_most_200_ms() {
         (900, 1_800, Verdict::Pass),
         (900, 1_799, Verdict::Fail),
     ] {
-        let mut record = observed(retried(&[("retry-after", "2")], gap).into());
-        record.timer_delay = millis(timer_delay);
-        let judgement = judge(&record, true);
+        let mut trace = trace_of(retried(&[("retry-after", "2")], gap).into());
+        trace.timer_delay = millis(timer_delay);
+        let judgement = judge(&trace, true);
         let verdict = rule_of(&judgement, Rule::RetryAfter).verdict;
         assert_eq!(verdict, expected, "{timer_delay} {gap}");
     }
@@ -45,7 +45,7 @@ fn slow_timers_of_the_gateway_extend_the_tolerance_to_at_most_200_ms() {
 
 #[test]
 fn a_date_is_compared_with_the_system_time_of_the_response() {
-    // The date is 1.7 s after the start of the record, and the response starts 1 ms after it.
+    // The date is 1.7 s after the start of the trace, and the response starts 1 ms after it.
     let date = date(2);
     let headers = [("retry-after", date.as_str())];
     assert_eq!(after(&headers, 1_648), Verdict::Fail);
@@ -130,7 +130,7 @@ fn threads_that_send_the_same_request_and_wait_for_the_stated_time_fail_no_rule(
     let no_fails = [""; 0];
     for interval in [2, 20, 95] {
         let reused = threads(interval, |thread, _| thread);
-        assert_eq!(fails(&judge(&observed(reused.clone()), true)), no_fails);
+        assert_eq!(fails(&judge(&trace_of(reused.clone()), true)), no_fails);
         // The first requests of odd threads succeed.
         let mut mixed = reused;
         mixed.retain(|attempt| attempt.connection % 2 == 0 || attempt.arrived < millis(1_000));
@@ -140,10 +140,10 @@ fn threads_that_send_the_same_request_and_wait_for_the_stated_time_fail_no_rule(
                 response.status = Some(StatusCode::OK);
             }
         }
-        assert_eq!(fails(&judge(&observed(mixed), true)), no_fails);
+        assert_eq!(fails(&judge(&trace_of(mixed), true)), no_fails);
     }
     let opened = threads(2, |thread, attempt| 10 * attempt + thread);
-    assert_eq!(fails(&judge(&observed(opened), true)), no_fails);
+    assert_eq!(fails(&judge(&trace_of(opened), true)), no_fails);
 }
 
 #[test]
@@ -179,8 +179,8 @@ fn a_stated_minute_or_more_is_judged_separately() {
 #[test]
 fn giving_up_on_a_long_wait_passes_only_if_the_client_has_ended() {
     let [limited, _] = retried(&[("retry-after", "130")], 0);
-    let record = observed(vec![limited]);
-    let judged = |has_ended| rule_of(&judge(&record, has_ended), Rule::LongRetryAfter);
+    let trace = trace_of(vec![limited]);
+    let judged = |has_ended| rule_of(&judge(&trace, has_ended), Rule::LongRetryAfter);
     assert_eq!(judged(true).verdict, Verdict::Pass);
     assert!(judged(true).summary.starts_with("Gives up"));
     assert_eq!(judged(false).verdict, Verdict::NotEnoughData);

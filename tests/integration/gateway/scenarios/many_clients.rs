@@ -1,4 +1,4 @@
-//! Test of a record with a thousand clients at the same time.
+//! Test of traces of a thousand clients at the same time.
 
 use std::time::Duration;
 
@@ -57,9 +57,9 @@ async fn a_thousand_clients_are_judged_separately_in_bounded_memory() {
         let is_own = |operation: &Value| operation["client"] == address(client).as_str();
         assert!(operations.all(is_own), "{target}");
     }
-    let bytes = gateway.metric("scenario_record_bytes").await;
+    let bytes = gateway.metric("scenario_trace_bytes").await;
     let growth = gateway.memory("VmRSS") - before;
-    println!("record of {CLIENTS} clients: {bytes} bytes, process memory grew by {growth} KiB");
+    println!("traces of {CLIENTS} clients: {bytes} bytes, process memory grew by {growth} KiB");
     assert!(bytes < 16 << 20, "{bytes} bytes");
     assert!(growth < 64 << 10, "{growth} KiB");
 }

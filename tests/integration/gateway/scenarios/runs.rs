@@ -45,7 +45,7 @@ async fn a_run_is_created_judged_and_removed() {
             .send()
             .await;
     }
-    // A client that retries 400 fails. Both tests did so, and neither is in the record of the other.
+    // A client that retries 400 fails. Both tests did so, and neither is in the trace of the other.
     for id in ["t1", "good"] {
         assert_eq!(verdict(&gateway, id, "retryable-only").await, "fail");
     }
@@ -138,7 +138,7 @@ async fn an_interrupted_request_is_part_of_the_record() {
     assert!(stopped.is_err(), "the response stalls");
     assert_eq!(gateway.client().get("/").send().await.status, 200);
     eventually(
-        "the record contains how the first response ended",
+        "the trace contains how the first response ended",
         async || {
             let run = gateway
                 .admin()

@@ -1,6 +1,6 @@
-//! Record of the requests that a client sent to a route with a scenario, and of their responses.
+//! Trace of the requests that a client sent to a route with a scenario, and of their responses.
 //!
-//! All times are durations since the start of the record, measured with the clock of the gateway.
+//! All times are durations since the start of the trace, measured with the clock of the gateway.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -13,14 +13,14 @@ use crate::request::client::ClientId;
 
 /// Requests that the gateway observed, in the order of their arrival.
 #[derive(Clone, Debug)]
-pub(crate) struct Observed {
-    /// System time at the start of the record.
+pub(crate) struct Trace {
+    /// System time at the start of the trace.
     pub(crate) started: SystemTime,
     /// Requests in the order of their arrival.
     pub(crate) attempts: Vec<Attempt>,
-    /// Number of requests that were not recorded, because the record was full.
-    pub(crate) unrecorded: u64,
-    /// 99th percentile of the delay of the gateway's own timers during the record.
+    /// Number of requests that are not in the trace, because it was full.
+    pub(crate) untraced: u64,
+    /// 99th percentile of the delay of the gateway's own timers during the trace.
     pub(crate) timer_delay: Duration,
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct ObservedBody {
     pub(crate) hash: [u8; 32],
     /// Whether the gateway has read neither the whole body nor its first MiB, so that it cannot be compared.
     pub(crate) is_partial: bool,
-    /// Content. `None` unless the record includes secrets.
+    /// Content. `None` unless the trace includes secrets.
     pub(crate) content: Option<Bytes>,
 }
 

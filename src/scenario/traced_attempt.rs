@@ -1,24 +1,24 @@
-//! Guard of an attempt in flight, which completes the record of the attempt.
+//! Guard of an attempt in flight, which completes the attempt in its trace.
 
 use std::sync::Arc;
 
 use http::{HeaderMap, StatusCode};
 
-use super::observation::{Attempt, ObservedResponse, ResponseEnd};
 use super::runs::AttemptId;
 use super::state::ScenarioState;
 use super::step::Step;
+use super::trace::{Attempt, ObservedResponse, ResponseEnd};
 
 /// Attempt in flight. If it is dropped before the response is complete, the client has closed the connection.
 #[derive(Debug)]
-pub(crate) struct Recording {
+pub(crate) struct TracedAttempt {
     state: Arc<ScenarioState>,
-    /// Place of the attempt in the record; `None` if the record was full.
+    /// Place of the attempt in the trace; `None` if the trace was full.
     id: Option<AttemptId>,
     has_ended: bool,
 }
 
-impl Recording {
+impl TracedAttempt {
     pub(super) fn new(state: Arc<ScenarioState>, id: Option<AttemptId>) -> Self {
         Self {
             state,
@@ -27,12 +27,11 @@ impl Recording {
         }
     }
 
-    /// Records the step that determines the response.
     pub(crate) fn set_step(&self, step: &Arc<Step>) {
         self.update(|attempt| attempt.step = Some(Arc::clone(step)));
     }
 
-    /// Records that the gateway starts to send a response now. `status` is `None` if it closes the connection instead.
+    /// Notes that the gateway starts to send a response now. `status` is `None` if it closes the connection instead.
     pub(crate) fn started(&self, status: Option<StatusCode>, headers: &HeaderMap) {
         let now = self.state.elapsed();
         self.update(|attempt| {
@@ -47,7 +46,7 @@ impl Recording {
         });
     }
 
-    /// Records that the response ended now, after `sent` bytes of its body.
+    /// Notes that the response ended now, after `sent` bytes of its body.
     pub(crate) fn ended(&mut self, end: ResponseEnd, sent: u64) {
         self.has_ended = true;
         let now = self.state.elapsed();
@@ -67,7 +66,7 @@ impl Recording {
     }
 }
 
-impl Drop for Recording {
+impl Drop for TracedAttempt {
     fn drop(&mut self) {
         if !self.has_ended {
             self.ended(ResponseEnd::ClientClosed, 0);
