@@ -158,9 +158,10 @@ lint-format:
 lint-clippy:
 	$(CARGO) clippy --locked --all-targets --all-features -- -D warnings
 
-# Builds with other features than all features, which `lint-clippy` checks: without the gateway, and the default.
+# Builds with other features than all features, which `lint-clippy` checks: without the gateway, without the lab, and the
+# default.
 lint-features:
-	@for features in "" embed embed,disk embed,redis embed,disk,redis gateway; do \
+	@for features in "" embed embed,disk embed,redis embed,disk,redis gateway gateway,lab; do \
 	    echo "clippy with the features '$$features'"; \
 	    $(CARGO) clippy --locked --no-default-features --features "$$features" -- -D warnings; \
 	done

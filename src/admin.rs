@@ -9,7 +9,7 @@ mod auth;
 mod index;
 #[cfg(feature = "gateway")]
 mod keys;
-#[cfg(feature = "gateway")]
+#[cfg(feature = "lab")]
 mod lab;
 #[cfg(feature = "gateway")]
 pub(crate) mod listener;

@@ -4,6 +4,7 @@ mod check;
 mod config_file;
 mod demo;
 pub(crate) mod explain;
+#[cfg(feature = "lab")]
 mod lab;
 mod schema;
 mod serve;
@@ -39,6 +40,7 @@ enum Command {
     /// Show the route, client, rate limits and outcome of a request without sending it
     Explain(explain::Args),
     /// Run a client command against scripted failures and judge how it retries
+    #[cfg(feature = "lab")]
     Lab(Box<lab::Args>),
     /// Print the JSON Schema of the configuration
     Schema(schema::Args),
@@ -51,6 +53,7 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Serve(args) => serve::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Explain(args) => explain::run(&args),
+        #[cfg(feature = "lab")]
         Command::Lab(args) => Ok(lab::run(&args)),
         Command::Schema(args) => schema::run(&args),
     }

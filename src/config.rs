@@ -23,6 +23,7 @@
 //! ```
 
 mod file;
+#[cfg(feature = "lab")]
 pub(crate) mod lab;
 mod located;
 mod overrides;

@@ -43,12 +43,9 @@
 // If the feature `internals` is disabled, items that only benches and tests use are not reachable from outside the
 // crate. So the lint is allowed in such builds. `make lint` checks builds with and without the feature.
 #![cfg_attr(not(feature = "internals"), allow(unreachable_pub))]
-// Without the feature `gateway`, no code uses those items of the shared modules that only the gateway needs. `make lint`
-// checks the complete crate for unused items.
-#![cfg_attr(
-    not(feature = "gateway"),
-    allow(dead_code, unused_imports, unused_macros)
-)]
+// Without the features `gateway` and `lab`, no code uses those items of the shared modules that only they need. `make
+// lint` checks the complete crate for unused items.
+#![cfg_attr(not(feature = "lab"), allow(dead_code, unused_imports, unused_macros))]
 // The links above to modules that a build lacks cannot be resolved. The build with all features checks them.
 #![cfg_attr(not(feature = "gateway"), allow(rustdoc::broken_intra_doc_links))]
 
@@ -94,7 +91,7 @@ mod store;
 // What operators and authors of clients see.
 #[cfg(feature = "embed")]
 mod admin;
-#[cfg(feature = "gateway")]
+#[cfg(feature = "lab")]
 mod lab;
 
 // For other programs.

@@ -10,7 +10,7 @@ use axum::http::header::{
 use axum::response::{IntoResponse, Response};
 
 /// Endpoints of the admin listener: path, description, and whether `GET` works without parameters in the path.
-const ENDPOINTS: [(&str, &str, bool); 10] = [
+const ENDPOINTS: &[(&str, &str, bool)] = &[
     ("/livez", "200 while the process runs", true),
     (
         "/readyz",
@@ -39,11 +39,13 @@ const ENDPOINTS: [(&str, &str, bool); 10] = [
         "POST opens or closes the circuit of a server",
         false,
     ),
+    #[cfg(feature = "lab")]
     (
         "/admin/v1/lab/runs",
         "Runs of scenarios; POST starts a run",
         true,
     ),
+    #[cfg(feature = "lab")]
     (
         "/admin/v1/lab/runs/ID",
         "Verdict on the client of a run; DELETE removes the run",
@@ -92,11 +94,12 @@ pub(super) async fn show(headers: HeaderMap) -> Response {
 
 /// Returns the paths of all endpoints, separated by commas.
 pub(super) fn paths() -> String {
-    ENDPOINTS.map(|(path, ..)| path).join(", ")
+    let paths: Vec<_> = ENDPOINTS.iter().map(|(path, ..)| *path).collect();
+    paths.join(", ")
 }
 
 fn text() -> String {
-    let width = ENDPOINTS.map(|(path, ..)| path.len()).into_iter().max();
+    let width = ENDPOINTS.iter().map(|(path, ..)| path.len()).max();
     let width = width.unwrap_or_default();
     let [access, command] = ACCESS;
     let mut page = format!("Tidegate admin API\n\n{access}\n{command}\n\n");
@@ -110,10 +113,10 @@ fn html() -> String {
     let [access, command] = ACCESS;
     let mut rows = String::new();
     for (path, description, is_link) in ENDPOINTS {
-        let path = if is_link {
+        let path = if *is_link {
             format!("<a href=\"{path}\">{path}</a>")
         } else {
-            path.to_owned()
+            (*path).to_owned()
         };
         writeln!(
             rows,

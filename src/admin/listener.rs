@@ -21,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::auth::Auth;
 use super::problem::AdminProblem;
-use super::{index, keys, lab, scrape as metrics, serve, upstreams};
+use super::{index, keys, scrape as metrics, serve, upstreams};
 use crate::admin::stage_metrics::OPENMETRICS;
 use crate::clock::Clock;
 use crate::config::AdminSettings;
@@ -124,8 +124,10 @@ fn router(admin: Arc<AdminState>) -> Router {
     let private = Router::new()
         .route("/metrics", get(scrape))
         .merge(keys::routes())
-        .merge(upstreams::routes())
-        .merge(lab::routes())
+        .merge(upstreams::routes());
+    #[cfg(feature = "lab")]
+    let private = private.merge(super::lab::routes());
+    let private = private
         .method_not_allowed_fallback(method_not_allowed)
         .fallback(not_found)
         .layer(middleware::from_fn_with_state(

@@ -38,6 +38,14 @@ pub(super) fn resolve(file: &File, purpose: Purpose, findings: &mut Findings) ->
         findings,
     );
     let max_bytes = store::max_response_bytes(&store);
+    let named = file.scenario.entries.keys().next();
+    if let Some(name) = named.filter(|_| !cfg!(feature = "lab")) {
+        findings.error(
+            &name.span,
+            "this binary was built without the feature `lab`, which scenarios need",
+            "remove all [scenario] sections, or build with the feature `lab`",
+        );
+    }
     let scenarios = scenarios::resolve(&file.scenario);
     let known = routes::RouteNames {
         upstreams: &upstreams,

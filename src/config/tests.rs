@@ -140,6 +140,19 @@ fn a_line_before_the_first_section_hides_no_unknown_name() {
     assert_eq!(problems(&text, &[]).len(), 2);
 }
 
+#[cfg(not(feature = "lab"))]
+#[test]
+fn a_scenario_is_rejected_without_the_feature_lab() {
+    let text = format!("{MINIMAL}\n[scenario.flaky]\nsteps = [\"503\"]\n");
+    let [problem] = &problems(&text, &[])[..] else {
+        panic!("one problem is expected");
+    };
+    assert!(
+        problem.title.contains("without the feature `lab`"),
+        "{problem:?}"
+    );
+}
+
 #[test]
 fn at_most_100_errors_are_shown() {
     let text = "[[route]]\nfoo = 1\n".repeat(150);
