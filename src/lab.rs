@@ -26,14 +26,14 @@ const HTTP2_ACTIONS: [(StepAction, &str); 2] = [
 ];
 
 /// Returns remarks on a trace that a reader of the verdicts needs.
-pub(crate) fn notes(trace: &Trace) -> Vec<String> {
+fn notes(trace: &Trace) -> Vec<String> {
     let requests = |number| count(number, "request", "requests");
     let mut notes = Vec::new();
     for (action, name) in HTTP2_ACTIONS {
-        let on_http1 = trace
-            .attempts
-            .iter()
-            .filter(|attempt| attempt.version <= Version::HTTP_11 && attempt.has_action(action));
+        let on_http1 = trace.attempts.iter().filter(|attempt| {
+            let has_action = attempt.step.as_ref().is_some_and(|it| it.action == action);
+            has_action && attempt.version <= Version::HTTP_11
+        });
         match on_http1.count() {
             0 => {}
             number => notes.push(format!(

@@ -17,10 +17,8 @@ use tokio::sync::Semaphore;
 
 use super::listener::AdminState;
 use super::problem::AdminProblem;
-use crate::lab;
 use crate::lab::report::document::Document;
 use crate::lab::report::{Report, ScenarioResult};
-use crate::lab::rules::judge;
 use crate::request::request_id::RequestId;
 use crate::request::test_id::TestId;
 use crate::scenario::{CountBy, RunInfo, ScenarioState};
@@ -172,26 +170,17 @@ async fn show(
 /// in flight.
 fn report(state: &ScenarioState, id: String) -> Option<String> {
     let (trace, in_flight) = state.run_trace(&id)?;
-    let scenario = &state.scenario;
     let ends = trace.attempts.iter().map(|attempt| {
         let response = attempt.response.as_ref();
         response.map_or(attempt.arrived, |response| response.ended)
     });
+    let (started, duration) = (trace.started, ends.max().unwrap_or_default());
+    let result = ScenarioResult::of(&state.scenario, trace, !in_flight);
     let report = Report {
         client: id,
         client_version: None,
-        started: trace.started,
-        scenarios: vec![ScenarioResult {
-            name: scenario.name.to_string(),
-            summary: scenario.summary.clone().unwrap_or_default(),
-            steps: scenario.steps.clone(),
-            url: String::new(),
-            duration: ends.max().unwrap_or_default(),
-            judgement: judge(&trace, !in_flight),
-            notes: lab::notes(&trace),
-            trace,
-            failure: None,
-        }],
+        started,
+        scenarios: vec![ScenarioResult { duration, ..result }],
         include_secrets: false,
     };
     Some(Document::of(&report).to_json())

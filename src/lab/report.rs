@@ -17,7 +17,10 @@ mod text;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use super::notes;
+use super::rules::judge;
 use super::verdict::{Judgement, Verdict};
+use crate::scenario::Scenario;
 use crate::scenario::step::Step;
 use crate::scenario::trace::Trace;
 
@@ -77,6 +80,22 @@ impl Report {
 }
 
 impl ScenarioResult {
+    /// Judges the trace of a run that has no command, and so neither URL nor duration. `has_ended` means that the client
+    /// sends no further requests.
+    pub(crate) fn of(scenario: &Scenario, trace: Trace, has_ended: bool) -> Self {
+        Self {
+            name: scenario.name.to_string(),
+            summary: scenario.summary.clone().unwrap_or_default(),
+            steps: scenario.steps.clone(),
+            url: String::new(),
+            duration: Duration::ZERO,
+            judgement: judge(&trace, has_ended),
+            notes: notes(&trace),
+            trace,
+            failure: None,
+        }
+    }
+
     /// Returns the verdict on the scenario. A rule that failed also counts if the scenario could not be judged
     /// completely.
     pub(crate) fn verdict(&self) -> Verdict {

@@ -150,7 +150,7 @@ impl<'a> GroupedTrace<'a> {
 impl<'a> ObservedRetry<'a> {
     fn new(trace: &'a Trace, operation: usize, pair: (usize, &[usize])) -> Self {
         let (number, indices) = pair;
-        let (failed, next) = (&trace.attempts[indices[0]], &trace.attempts[indices[1]]);
+        let [failed, next] = [0, 1].map(|place| &trace.attempts[indices[place]]);
         let started = failed
             .response
             .as_ref()

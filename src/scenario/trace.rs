@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use http::{HeaderMap, Method, StatusCode, Version};
 
-use super::step::{Step, StepAction};
+use super::step::Step;
 use crate::request::client::ClientId;
 
 /// Requests that the gateway observed, in the order of their arrival.
@@ -51,13 +51,6 @@ pub(crate) struct Attempt {
     /// Response of the gateway. `None` while the request is in flight, or if the client disconnected before the
     /// response.
     pub(crate) response: Option<ObservedResponse>,
-}
-
-impl Attempt {
-    /// Whether the step that determined the response has this action.
-    pub(crate) fn has_action(&self, action: StepAction) -> bool {
-        self.step.as_ref().is_some_and(|step| step.action == action)
-    }
 }
 
 /// Body of a request or response.

@@ -17,8 +17,8 @@ use crate::cli::serve::Signals;
 use crate::clock::Clock;
 use crate::config::Environment;
 use crate::config::lab::{LabOptions, ScenarioFile};
+use crate::lab::operation;
 use crate::lab::report::ScenarioResult;
-use crate::lab::{self, operation, rules};
 use crate::pipeline::GatewayState;
 use crate::scenario::trace::Trace;
 use crate::scenario::{Scenario, ScenarioState};
@@ -230,20 +230,11 @@ impl Session<'_> {
         trace: Trace,
         has_ended: bool,
     ) -> ScenarioResult {
-        let scenario = &self.scenario;
-        let mut notes = lab::notes(&trace);
-        notes.extend(self.upstream_note(&trace));
-        ScenarioResult {
-            name: scenario.name.to_string(),
-            summary: scenario.summary.clone().unwrap_or_default(),
-            steps: scenario.steps.clone(),
-            url,
-            duration,
-            judgement: rules::judge(&trace, has_ended),
-            trace,
-            notes,
-            failure: None,
-        }
+        let note = self.upstream_note(&trace);
+        let mut result = ScenarioResult::of(&self.scenario, trace, has_ended);
+        result.notes.extend(note);
+        (result.url, result.duration) = (url, duration);
+        result
     }
 
     /// Returns a note if requests failed because of the upstream and not because of the scenario.

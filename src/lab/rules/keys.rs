@@ -295,9 +295,8 @@ pub(super) fn post_without_key(trace: &GroupedTrace<'_>) -> Finding {
 fn is_refused(retry: &ObservedRetry<'_>) -> bool {
     let response = retry.failed.response.as_ref();
     let is_reset = response.is_some_and(|response| response.end == ResponseEnd::Aborted);
-    is_reset
-        && retry.failed.version == Version::HTTP_2
-        && retry.failed.has_action(StepAction::RefusedStream)
+    let action = retry.failed.step.as_ref().map(|step| step.action);
+    is_reset && retry.failed.version == Version::HTTP_2 && action == Some(StepAction::RefusedStream)
 }
 
 /// Whether both bodies are multipart with different boundaries. Clients choose a random boundary for each attempt, so
