@@ -16,11 +16,12 @@
 //! - A fixed timeout applies while the client still sends after the response is complete (see `linger`).
 //!
 //! When a timeout expires, the gateway resets the stream. Other streams of the connection are not affected. The gateway
-//! sends no HTTP/2 pings, because they are not needed. A connection without streams is closed after `idle_timeout`, and
-//! TCP keep-alive detects a client that has vanished.
+//! sends no HTTP/2 pings, because they are not needed. A connection without streams is closed after `idle_timeout` (see
+//! `lifecycle`), and TCP keep-alive detects a client that has vanished.
 
 mod body;
 mod flow;
+mod lifecycle;
 mod linger;
 mod paused_bodies;
 mod response;
@@ -32,16 +33,18 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::FutureExt as _;
 use h2::server::{Builder, SendResponse};
 use h2::{Reason, RecvStream};
 use http::{Method, Request, Response, StatusCode};
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::task::TaskTracker;
 
 use self::flow::FlowControl;
+use self::lifecycle::{Action, Lifecycle, Usage};
 use self::linger::LingeringStreams;
 use self::paused_bodies::PausedBodies;
 use self::write_tracking::{QueueSender, QueuedResponses, TrackedPart};
@@ -123,7 +126,6 @@ where
 {
     let socket = io.state();
     let queued = QueuedResponses::new();
-    // Each stream task owns a clone of `state`, so the reference count shows how many stream tasks exist.
     let state = Arc::new(ConnectionState {
         flow: FlowControl::new(Arc::clone(&socket)),
         lingering: LingeringStreams::new(metrics),
@@ -134,95 +136,67 @@ where
     let handshake = builder(limits).handshake::<_, TrackedPart>(io);
     let handshake = timeout(timeouts.head, handshake).await;
     let mut connection = handshake.map_err(|_| ServeError::PrefaceTimeout)??;
-    let mut stop = pin!(stop);
+    let streams = TaskTracker::new();
+    let mut stop = pin!(stop.fuse());
     let mut replaced = pin!(permit.replaced());
-    let mut is_draining = false;
-    let mut is_stopping = false;
-    let mut is_aborted = false;
-    let mut last_active = Instant::now();
     let mut go_away = pin!(state.go_away.notified());
-    let mut check = pin!(sleep(timeouts.idle.min(timeouts.write)));
-    loop {
+    let mut lifecycle = Lifecycle::new(&timeouts, Instant::now());
+    let mut check = pin!(sleep_until(lifecycle.next_check(Instant::now())));
+    let reason = loop {
         tokio::select! {
             biased;
             accepted = poll_fn(|cx| {
                 let accepted = connection.poll_accept(cx);
-                let is_written = match &accepted {
-                    // While the connection closes because of an error, `h2` has discarded the queued frames.
-                    Poll::Pending => !socket.is_closing(),
-                    // `None` means that the connection has ended. If it ended by a graceful shutdown, all responses
-                    // are written. If the client closed it or the gateway aborted it, some responses can be unwritten.
-                    Poll::Ready(None) => !socket.is_ended() && !is_aborted,
-                    Poll::Ready(Some(_)) => false,
-                };
-                if is_written && !socket.is_blocked() {
-                    queued.written(cx);
-                }
+                queued.polled(&accepted, &socket, cx);
                 accepted
             }) => {
-                let Some(accepted) = accepted else {
+                let Some((request, respond)) = accepted.transpose()? else {
                     return Ok(());
                 };
-                let (request, respond) = accepted?;
                 let Some(active) = permit.begin() else {
                     continue;
                 };
-                last_active = Instant::now();
+                lifecycle.request(Instant::now());
                 let (service, state) = (service.clone(), Arc::clone(&state));
-                tasks.spawn(async move {
+                tasks.spawn(streams.track_future(async move {
                     exchange(request, respond, timeouts, &state, active, service).await;
-                });
+                }));
             }
-            () = go_away.as_mut(), if !is_aborted => {
-                is_aborted = true;
-                connection.abrupt_shutdown(Reason::NO_ERROR);
-            }
+            () = go_away.as_mut() => break Reason::NO_ERROR,
             () = replaced.as_mut() => {
                 connection.abrupt_shutdown(Reason::NO_ERROR);
                 // One poll writes the frame if the socket is writable. The connection does not wait for the client.
                 poll_fn(|cx| Poll::Ready(connection.poll_accept(cx).is_ready())).await;
                 return Ok(());
             }
-            () = stop.as_mut(), if !is_draining => {
+            () = stop.as_mut() => {
                 connection.graceful_shutdown();
                 state.lingering.drain();
-                is_draining = true;
-                is_stopping = true;
-                check.as_mut().reset(Instant::now() + timeouts.head.min(timeouts.write));
+                lifecycle.stop();
+                check.as_mut().reset(lifecycle.next_check(Instant::now()));
             }
             () = check.as_mut() => {
+                let usage = if !streams.is_empty() || socket.is_blocked() {
+                    Usage::Busy
+                } else if connection.has_streams() {
+                    Usage::Stalled
+                } else {
+                    Usage::Idle
+                };
                 let now = Instant::now();
-                // A connection with a blocked socket counts as active. If the socket stays blocked, the write timeout
-                // of `Rewind` closes the connection.
-                if Arc::strong_count(&state) > 1 || socket.is_blocked() {
-                    last_active = now;
+                match lifecycle.check(usage, now) {
+                    Action::Wait => {}
+                    Action::Drain => connection.graceful_shutdown(),
+                    Action::Close(reason) => break reason,
                 }
-                let inactive = now.saturating_duration_since(last_active);
-                let idle_limit = if is_stopping { timeouts.head } else { timeouts.idle };
-                if connection.has_streams() {
-                    // If the connection is inactive, no task serves its remaining streams. `h2` still has queued bytes
-                    // for these streams, because the client's flow-control windows are exhausted. If the client does
-                    // not open its windows within `write_timeout`, the gateway closes the connection.
-                    if inactive >= timeouts.write {
-                        is_aborted = true;
-                        connection.abrupt_shutdown(Reason::ENHANCE_YOUR_CALM);
-                    }
-                } else if inactive >= idle_limit {
-                    if is_stopping {
-                        // The gateway closes the connection, because the client has not acknowledged the graceful
-                        // shutdown in time.
-                        connection.abrupt_shutdown(Reason::NO_ERROR);
-                    } else {
-                        connection.graceful_shutdown();
-                        is_stopping = true;
-                        last_active = now;
-                    }
-                }
-                let idle_limit = if is_stopping { timeouts.head } else { timeouts.idle };
-                check.as_mut().reset(now + idle_limit.min(timeouts.write));
+                check.as_mut().reset(lifecycle.next_check(now));
             }
         }
-    }
+    };
+    connection.abrupt_shutdown(reason);
+    // `h2` has discarded all streams. What is left is the GOAWAY frame and the close of the socket.
+    while connection.accept().await.transpose()?.is_some() {}
+    Ok(())
 }
 
 fn builder(limits: &ServerLimits) -> Builder {

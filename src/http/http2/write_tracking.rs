@@ -15,14 +15,14 @@
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::Context;
+use std::task::{Context, Poll};
 
 use bytes::{Buf, Bytes};
 use h2::SendStream;
 use parking_lot::Mutex;
 
 use crate::http::connections::ActiveRequest;
-use crate::http::http1::TrackDelivery;
+use crate::http::http1::{SocketState, TrackDelivery};
 
 /// A response whose frames `h2` has queued completely.
 #[derive(Debug)]
@@ -65,9 +65,25 @@ impl<B: TrackDelivery> QueuedResponses<B> {
         QueueSender(Arc::clone(&self.0))
     }
 
-    /// Marks all queued responses as delivered, except those whose stream was reset. Call this when all queued frames
-    /// are written.
-    pub(super) fn written(&self, cx: &mut Context<'_>) {
+    /// Marks all queued responses as delivered, except those whose stream was reset, if all queued frames are written.
+    /// `accepted` is the result of a poll of the connection.
+    pub(super) fn polled<T>(
+        &self,
+        accepted: &Poll<Option<T>>,
+        socket: &SocketState,
+        cx: &mut Context<'_>,
+    ) {
+        let is_written = match accepted {
+            // While the connection closes because of an error, `h2` has discarded the queued frames.
+            Poll::Pending => !socket.is_closing(),
+            // The connection has ended. If it ended by a graceful shutdown, all responses are written. If the client
+            // closed it, some responses can be unwritten.
+            Poll::Ready(None) => !socket.is_ended(),
+            Poll::Ready(Some(_)) => false,
+        };
+        if !is_written || socket.is_blocked() {
+            return;
+        }
         let responses = match &mut *self.0.lock() {
             Some(responses) if !responses.is_empty() => std::mem::take(responses),
             _ => return,
