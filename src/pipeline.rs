@@ -22,7 +22,6 @@ use std::sync::Arc;
 
 use futures_util::TryFutureExt;
 use futures_util::future::{BoxFuture, Either};
-use http::request::Parts;
 use http::{Request, Response};
 use tokio_util::task::TaskTracker;
 
@@ -257,8 +256,8 @@ impl Pipeline {
                 && !ctx.is_preflight
             {
                 let responding = Box::pin(self.run_scenario(&routed, scenario, request));
-                let (reply, recording) = responding.await;
-                return pending.finish_recorded(reply, Some(Box::new(recording)));
+                let (reply, traced) = responding.await;
+                return pending.finish_traced(reply, Some(Box::new(traced)));
             }
             let reject = |problem| self.reject(problem, &ctx.preferences, ctx.notes.as_ref());
             let charged = self
@@ -293,12 +292,12 @@ impl Pipeline {
         &self,
         connection: &ClientConnection,
         violation: Violation,
-        head: Option<&Parts>,
+        head: Option<&Request<()>>,
     ) -> Reply<LoggedBody> {
         if violation == Violation::BodyTooSlow {
             self.metrics.slow_bodies.inc();
         }
-        let headers = head.map(|head| &head.headers);
+        let headers = head.map(Request::headers);
         let mut pending = self.access_log.begin(connection.peer, headers);
         pending.log_invalid(head);
         let preferences = headers.map(Preferences::of).unwrap_or_default();

@@ -236,7 +236,7 @@ async fn exchange<Responding, B>(
         Ok(()) => Received::Request(request),
         Err(IncompleteBody::Invalid(violation)) => Received::Invalid {
             violation,
-            head: Some(Box::new(request.into_parts().0)),
+            head: Some(Box::new(request.map(drop))),
         },
         Err(_disconnected) => return,
     };

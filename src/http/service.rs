@@ -1,6 +1,5 @@
 //! What a server passes to its service, and what it gets back.
 
-use http::request::Parts;
 use http::{Request, Response};
 
 use super::http1::Violation;
@@ -12,7 +11,7 @@ pub(crate) enum Received<B> {
     /// A request that violates HTTP, a size limit or a timeout. `head` is `None` if the head is not valid.
     Invalid {
         violation: Violation,
-        head: Option<Box<Parts>>,
+        head: Option<Box<Request<()>>>,
     },
 }
 

@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::HOST;
-use http::request::Parts;
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version};
 use http_body::{Frame, SizeHint};
 
@@ -113,26 +112,17 @@ struct AccessLogLine {
     facts: RequestFacts,
     status: StatusCode,
     /// Trace of the request; `None` unless its route has a scenario. Boxed, because most routes have none.
-    recording: Option<Box<TracedAttempt>>,
+    traced: Option<Box<TracedAttempt>>,
 }
 
 impl LoggedHead {
-    fn new(method: &Method, target: &Uri, version: Version, headers: &HeaderMap) -> Self {
-        Self {
-            method: method.clone(),
-            target: target.clone(),
-            version,
-            host: host_of(target, headers),
-        }
-    }
-
     fn of<B>(request: &Request<B>) -> Self {
-        let (method, target, headers) = (request.method(), request.uri(), request.headers());
-        Self::new(method, target, request.version(), headers)
-    }
-
-    fn of_parts(head: &Parts) -> Self {
-        Self::new(&head.method, &head.uri, head.version, &head.headers)
+        Self {
+            method: request.method().clone(),
+            target: request.uri().clone(),
+            version: request.version(),
+            host: host_of(request.uri(), request.headers()),
+        }
     }
 }
 
@@ -179,9 +169,9 @@ impl PendingRequest<'_> {
     }
 
     /// Starts an access log line for a request that is not valid HTTP.
-    pub(super) fn log_invalid(&mut self, head: Option<&Parts>) {
+    pub(super) fn log_invalid(&mut self, head: Option<&Request<()>>) {
         if self.log.logs_unrouted && is_logged() {
-            self.facts_mut().log(head.map(LoggedHead::of_parts));
+            self.facts_mut().log(head.map(LoggedHead::of));
         }
     }
 
@@ -195,19 +185,19 @@ impl PendingRequest<'_> {
     /// Increments the request metrics and adds the request id to the response. Replaces the body of the response with a
     /// [`LoggedBody`], which writes the access log line when it ends.
     pub(super) fn finish(self, reply: Reply<ResponseBody>) -> Reply<LoggedBody> {
-        self.finish_recorded(reply, None)
+        self.finish_traced(reply, None)
     }
 
     /// Does the same as [`finish`](Self::finish) for a response of a scenario.
-    pub(super) fn finish_recorded(
+    pub(super) fn finish_traced(
         mut self,
         reply: Reply<ResponseBody>,
-        recording: Option<Box<TracedAttempt>>,
+        traced: Option<Box<TracedAttempt>>,
     ) -> Reply<LoggedBody> {
         let mut response = match reply {
             Reply::Response(response) => response,
             Reply::Abort(abort) => {
-                self.finish_aborted(recording);
+                self.finish_aborted(traced);
                 return Reply::Abort(abort);
             }
         };
@@ -215,17 +205,17 @@ impl PendingRequest<'_> {
         let id = facts.request_id.to_header();
         response.headers_mut().insert(X_REQUEST_ID, id);
         let status = response.status();
-        if let Some(recording) = &recording {
-            recording.started(Some(status), response.headers());
+        if let Some(traced) = &traced {
+            traced.started(Some(status), response.headers());
         }
         self.log.count(facts, status);
-        let line = if facts.logged.is_some() || recording.is_some() {
+        let line = if facts.logged.is_some() || traced.is_some() {
             let facts = self.facts.take();
             facts.map(|facts| {
                 Box::new(AccessLogLine {
                     facts,
                     status,
-                    recording,
+                    traced,
                 })
             })
         } else {
@@ -243,10 +233,10 @@ impl PendingRequest<'_> {
         }))
     }
 
-    fn finish_aborted(mut self, recording: Option<Box<TracedAttempt>>) {
-        if let Some(mut recording) = recording {
-            recording.started(None, &HeaderMap::new());
-            recording.ended(ResponseEnd::Aborted, 0);
+    fn finish_aborted(mut self, traced: Option<Box<TracedAttempt>>) {
+        if let Some(mut traced) = traced {
+            traced.started(None, &HeaderMap::new());
+            traced.ended(ResponseEnd::Aborted, 0);
         }
         self.end(*NO_RESPONSE, true);
         self.log.metrics.truncated.inc();
@@ -448,13 +438,13 @@ impl Drop for LoggedBody {
             self.log.metrics.truncated.inc();
         }
         if let Some(mut line) = self.line.take() {
-            if let Some(recording) = &mut line.recording {
+            if let Some(traced) = &mut line.traced {
                 let end = match self.end {
                     BodyEnd::Delivered => ResponseEnd::Complete,
                     BodyEnd::Failed { .. } => ResponseEnd::Aborted,
                     BodyEnd::Unfinished => ResponseEnd::ClientClosed,
                 };
-                recording.ended(end, self.bytes);
+                traced.ended(end, self.bytes);
             }
             let AccessLogLine { facts, status, .. } = &*line;
             self.log.write(facts, *status, self.bytes, is_truncated);

@@ -89,7 +89,7 @@ pub(crate) fn enter<'a, R: EntryRule, B>(
     request: &mut Request<B>,
 ) -> Result<Entered<'a, R>, Box<Rejected<'a, R>>> {
     let caller = head::check(request, rules.max_body, rules.names, rules.methods)
-        .and_then(|()| identify(rules.trust, peer, request))
+        .and_then(|()| Ok(rules.trust.identify(peer, request.headers())?))
         .map_err(Rejected::Head)?;
     let preflight = preflight_method(request.method(), request.headers());
     let test = if rules.takes_test_ids {
@@ -115,10 +115,6 @@ pub(crate) fn enter<'a, R: EntryRule, B>(
         test,
         route,
     })
-}
-
-fn identify<B>(trust: &Trust, peer: IpAddr, request: &Request<B>) -> Result<Caller, HeadError> {
-    Ok(trust.identify(peer, request.headers())?)
 }
 
 /// Finds the route of a request, and unifies the spelling of its target.
