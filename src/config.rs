@@ -50,10 +50,10 @@ use toml::de::{DeTable, Deserializer};
 
 use crate::idempotency;
 use crate::request::client::Trust;
-use crate::request::headers::{HeaderNames, KeyHeaders};
+use crate::request::headers::{HeaderNames, IdentifyingHeaders};
 use crate::request::methods::KnownMethods;
 use crate::request::route::Matcher;
-use crate::request::{EntryRule, EntryRules};
+use crate::request::{EntryRule, EntrySettings};
 use crate::respond::RespondSettings;
 use crate::scenario::{CountBy, Scenario};
 use crate::store::StoreCapacity;
@@ -123,12 +123,12 @@ pub(crate) struct RoutePolicy {
     /// Whether requests of the route are written to the access log.
     pub(crate) access_log: bool,
     /// Request headers in the keys of the rate limits and in the idempotency scope of the route.
-    pub(crate) key_headers: KeyHeaders,
+    pub(crate) identifying_headers: IdentifyingHeaders,
 }
 
 impl EntryRule for RoutePolicy {
-    fn key_headers(&self) -> &KeyHeaders {
-        &self.key_headers
+    fn identifying_headers(&self) -> &IdentifyingHeaders {
+        &self.identifying_headers
     }
 
     fn takes_test_ids(&self) -> bool {
@@ -139,17 +139,17 @@ impl EntryRule for RoutePolicy {
 
 impl Policy {
     /// Returns what the entry of a request reads, with the rules of `routes`.
-    pub(crate) fn entry_rules<'a, R: EntryRule>(
+    pub(crate) fn entry_settings<'a, R: EntryRule>(
         &'a self,
         routes: &'a Matcher<R>,
-    ) -> EntryRules<'a, R> {
-        EntryRules {
+    ) -> EntrySettings<'a, R> {
+        EntrySettings {
             max_body: self.server.limits.body_bytes,
             names: &self.headers,
             methods: &self.methods,
             trust: &self.trust,
             routes,
-            answers_preflights: self.respond.cors.is_some(),
+            responds_to_preflights: self.respond.cors.is_some(),
             takes_test_ids: self.scenarios.iter().any(|it| it.by == CountBy::Test),
         }
     }

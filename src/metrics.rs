@@ -5,8 +5,8 @@
 //! Prometheus scrape adds up the sets. Label values are names from the configuration. They are never clients, paths or
 //! idempotency keys, because clients could then create an unbounded number of time series.
 //!
-//! This module imports nothing from other modules of the crate, so every module can use it. `stage_metrics` and `admin`
-//! export the counters.
+//! This module imports nothing from other modules of the crate, so every module can use it. `admin` exports the
+//! counters.
 
 mod count;
 mod http2;

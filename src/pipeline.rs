@@ -31,7 +31,7 @@ use crate::clock::Clock;
 use crate::config::{Policy, ServerSettings};
 use crate::http::connections::Connections;
 use crate::http::http1::Violation;
-use crate::http::service::{Abort, Received, Reply};
+use crate::http::service::{Abort, Reply};
 use crate::idempotency::{Idempotency, OnUnknown};
 use crate::metrics::Metrics;
 use crate::request::body::{RequestBody, ResponseBody};
@@ -58,31 +58,23 @@ pub(crate) use access_log::LoggedBody;
 /// State that all workers of the gateway share.
 #[derive(Clone, Debug)]
 pub struct GatewayState {
-    /// Validated configuration of the gateway.
     pub(crate) policy: Arc<Policy>,
-    /// Store of the buckets of rate limits.
     pub(crate) buckets: BucketStore,
-    /// Store of idempotency records.
     pub(crate) records: RecordStore,
-    /// Hash keys, with which the gateway hashes limit keys to bucket keys and idempotency keys to record ids.
     pub(crate) hash_keys: HashKeySource,
     /// Redis client of the buckets and the records, which is closed at shutdown. `None` if the store is not Redis.
     pub(crate) redis: Option<Redis>,
     /// Writer of bucket snapshots, which runs until it is dropped. `None` unless the store is on disk.
     #[expect(dead_code, reason = "the snapshot writer runs until it is dropped")]
     pub(crate) snapshots: Option<Arc<BucketSnapshots>>,
-    /// Number of bytes in buffered bodies, and the bounds on it.
     pub(crate) buffers: Buffers,
     pub(crate) connections: Arc<Connections>,
-    /// Number of upgraded connections of each client, and the bounds on them.
     pub(crate) tunnels: Arc<Tunnels>,
     /// State of the servers of each upstream, in the order of the configuration.
     pub(crate) upstream_states: Arc<[Arc<UpstreamState>]>,
-    /// Scenarios, with the records of their clients.
     pub(crate) scenarios: Scenarios,
-    /// Metrics of each worker.
+    /// One of each worker.
     pub(crate) metrics: Arc<[Arc<Metrics>]>,
-    /// Clock of the gateway; tests use a virtual clock.
     pub(crate) clock: Clock,
 }
 
@@ -198,7 +190,6 @@ impl Pipeline {
         })
     }
 
-    /// Returns the settings in `[server]` of the configuration.
     pub(crate) fn settings(&self) -> &ServerSettings {
         &self.policy.server
     }
@@ -207,12 +198,11 @@ impl Pipeline {
         &self.policy.trust
     }
 
-    /// Returns the metrics of the worker.
     pub(crate) fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
     }
 
-    /// Responds to what arrived on `connection`.
+    /// Responds to a request that arrived on `connection`.
     ///
     /// The throttle is the first stage. So a request that it rejects claims no idempotency key and uses no upstream
     /// connection. Replays are charged to rate limits like other requests.
@@ -223,19 +213,13 @@ impl Pipeline {
     pub(crate) fn respond<'a>(
         &'a self,
         connection: &'a Arc<ClientConnection>,
-        received: Received<RequestBody>,
+        mut request: Request<RequestBody>,
     ) -> impl Future<Output = Reply<LoggedBody>> + 'a {
         async move {
-            let mut request = match received {
-                Received::Request(request) => request,
-                Received::Invalid { violation, head } => {
-                    return self.reject_invalid(connection, violation, head.as_deref());
-                }
-            };
             let mut pending = self
                 .access_log
                 .begin(connection.peer, Some(request.headers()));
-            let rules = self.policy.entry_rules(&self.routes);
+            let rules = self.policy.entry_settings(&self.routes);
             let entered = match enter(&rules, connection.peer, &mut request) {
                 Ok(entered) => entered,
                 Err(rejected) => return self.reject_entry(pending, *rejected, &request),
@@ -288,7 +272,7 @@ impl Pipeline {
     }
 
     /// Rejects a request that violates HTTP, a size limit or a timeout.
-    fn reject_invalid(
+    pub(crate) fn reject_invalid(
         &self,
         connection: &ClientConnection,
         violation: Violation,
@@ -323,7 +307,7 @@ impl Pipeline {
                     self.metrics.strict_path_rejections.inc();
                 }
             }
-            Rejected::KeyHeaders(caller, rule, _) => {
+            Rejected::IdentifyingHeaders(caller, rule, _) => {
                 pending.set_client(caller.id());
                 pending.set_route(rule, request);
             }
@@ -359,7 +343,7 @@ impl Pipeline {
                 let id = Some(&routed.arrival.request_id);
                 let owned = Arc::clone(routed);
                 let execute = move |request, claim: Option<OnUnknown>| async move {
-                    forward(&owned, request, claim.into()).await
+                    forward(&owned, request, Resend::under(claim)).await
                 };
                 Box::pin(self.idempotency.run(ctx, keys, keyed, id, request, execute))
             }
@@ -414,6 +398,7 @@ fn forward(
 }
 
 /// Creates the context of a request that passes the stages.
+#[inline]
 fn route(
     entered: Entered<'_, Arc<RouteRule>>,
     connection: &Arc<ClientConnection>,

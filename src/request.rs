@@ -19,4 +19,4 @@ pub(crate) mod route;
 pub(crate) mod test_id;
 
 #[cfg(feature = "gateway")]
-pub(crate) use enter::{Entered, EntryRule, EntryRules, Rejected, enter};
+pub(crate) use enter::{Entered, EntryRule, EntrySettings, Rejected, enter};

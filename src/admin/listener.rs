@@ -46,8 +46,8 @@ pub struct Admin {
     done: CancellationToken,
 }
 
-/// Parts of a gateway that the request handlers read and change. It does not hold all of `GatewayState`, because a store ends
-/// its work when the last `GatewayState` is dropped, and the thread of the listener can outlive the gateway.
+/// Parts of a gateway that the request handlers read and change. It does not hold all of `GatewayState`, because a
+/// store ends its work when the last `GatewayState` is dropped, and the thread of the listener can outlive the gateway.
 pub(super) struct AdminState {
     registry: Registry,
     gateway: Stop,
@@ -61,8 +61,8 @@ pub(super) struct AdminState {
 }
 
 impl Admin {
-    /// Starts a thread that serves the admin API of a gateway on `socket`. Returns an error if the runtime or the thread
-    /// cannot be created.
+    /// Starts a thread that serves the admin API of a gateway on `socket`. Returns an error if the runtime or the
+    /// thread cannot be created.
     pub(crate) fn start(
         socket: TcpListener,
         settings: &AdminSettings,
@@ -95,7 +95,8 @@ impl Admin {
                 runtime.block_on(async move {
                     match tokio::net::TcpListener::from_std(socket) {
                         Ok(listener) => {
-                            serve::serve(listener, router(Arc::clone(&admin)), connections, &admin.trust, stopped).await;
+                            let router = router(Arc::clone(&admin));
+                            serve::serve(listener, router, connections, &admin.trust, stopped).await;
                         }
                         Err(error) => tracing::error!(
                             %address,

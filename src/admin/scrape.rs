@@ -1,5 +1,5 @@
-//! Collects the values for Prometheus: the metrics of the [stages](crate::admin::stage_metrics), and those of connections,
-//! upstreams and scenarios. Each counter is the sum over all workers.
+//! Collects the values for Prometheus: the metrics of the [stages](crate::admin::stage_metrics), and those of
+//! connections, upstreams and scenarios. Each counter is the sum over all workers.
 
 mod scenarios;
 mod upstreams;

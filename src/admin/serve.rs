@@ -76,7 +76,7 @@ pub(super) async fn serve(
         loop {
             match listener.accept().await {
                 Ok((stream, peer)) => {
-                    let client = trust.connections_of(peer.ip());
+                    let client = trust.connection_owner(peer.ip());
                     let Some(permit) = connections.admit(client).await else {
                         continue;
                     };

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use bytes::Bytes;
-use http::header::HOST;
+use http::header::{CONNECTION, HOST};
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Request};
 
 use self::idempotency::KeyEffect;
@@ -19,7 +19,7 @@ use super::config_file::ConfigFile;
 use crate::config::{self, Environment, Overrides, Policy, RoutePolicy};
 use crate::http::http1::target;
 use crate::request::client::Caller;
-use crate::request::headers::HeaderNames;
+use crate::request::headers::{HeaderNames, tokens};
 use crate::request::path::{self, RequestPath};
 use crate::request::route::{MatchBy, Matcher};
 use crate::request::{Entered, enter};
@@ -124,7 +124,7 @@ pub(crate) fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -
     let host = HeaderValue::from_static("localhost");
     request.headers_mut().entry(HOST).or_insert(host);
     let sent = request.headers().clone();
-    let entered = enter(&policy.entry_rules(&policy.routes), peer, &mut request);
+    let entered = enter(&policy.entry_settings(&policy.routes), peer, &mut request);
     let (method, uri, headers) = (request.method(), request.uri(), request.headers());
     let (caller, route) = match &entered {
         Ok(Entered { caller, route, .. }) => (Some(caller), Some(*route)),
@@ -277,10 +277,16 @@ fn readings(
 /// Describes which request headers the gateway does not forward, and why. Returns `None` if the gateway forwards all
 /// headers.
 fn dropped(sent: &HeaderMap, left: &HeaderMap, names: &HeaderNames) -> Option<String> {
+    // Other headers are missing too: those of an untrusted peer that limits would read.
+    let listed: Vec<_> = tokens(sent, &CONNECTION).collect();
+    let is_listed = |name: &HeaderName| {
+        let mut listed = listed.iter();
+        listed.any(|token| token.eq_ignore_ascii_case(name.as_str()))
+    };
     let dropped: Vec<_> = sent
         .keys()
         .filter_map(|name| {
-            if !left.contains_key(name) {
+            if !left.contains_key(name) && is_listed(name) {
                 Some(format!("{name}, named in Connection"))
             } else if !names.is_dropped(name) {
                 None
@@ -378,5 +384,30 @@ fn format_duration(duration: Duration) -> String {
         _ if seconds.is_multiple_of(3600) => format!("{}h", seconds / 3600),
         _ if seconds.is_multiple_of(60) => format!("{}m", seconds / 60),
         _ => format!("{seconds}s"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_of_an_untrusted_peer_is_not_dropped_because_of_connection() {
+        let text = "upstream.api.servers = [\"http://127.0.0.1:1\"]\n\
+                    limit.a = { rate = \"1/s\", key = \"header:x-forwarded-host\" }\n\
+                    [[route]]\nname = \"a\"\npath = \"/\"\nlimits = [\"a\"]\n";
+        let (environment, overrides) = (Environment::default(), Overrides::default());
+        let loaded = config::parse("a.toml", text, &environment, &overrides);
+        let policy = loaded.unwrap_or_else(|errors| panic!("{errors}")).policy;
+        let peer = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let request = || Request::get("/").header("x-forwarded-host", "b.example");
+        let explained = explain(&policy, request().body(()).unwrap(), peer);
+        assert!(!explained.contains("dropped"), "{explained}");
+        let listed = request().header(CONNECTION, "X-Forwarded-Host");
+        let explained = explain(&policy, listed.body(()).unwrap(), peer);
+        assert!(
+            explained.contains("dropped    x-forwarded-host, named in Connection"),
+            "{explained}"
+        );
     }
 }

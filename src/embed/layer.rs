@@ -12,7 +12,7 @@ use axum::extract::connect_info::MockConnectInfo;
 use axum::extract::{ConnectInfo, OriginalUri};
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderValue, Request, Response, StatusCode};
+use http::{Request, Response, StatusCode};
 use http_body::Body;
 use http_body_util::BodyExt as _;
 use parking_lot::Mutex;
@@ -26,7 +26,7 @@ use crate::metrics::RouteMetrics;
 use crate::request::body::{BodyError, BoxError, RequestBody, ResponseBody};
 use crate::request::client::Trust;
 use crate::request::context::{Delivery, FailedRequest, RequestContext};
-use crate::request::headers::{PADDED_VALUE, has_padded_value};
+use crate::request::head;
 use crate::request::request_id::RequestId;
 use crate::respond::cors::preflight_method;
 use crate::respond::{Preferences, Problem, RespondSettings, render};
@@ -159,26 +159,10 @@ impl RuleState {
     /// Normalises the headers of a request in the same way as the gateway, and identifies its client.
     fn identify(&self, request: &mut Parts) -> Result<RequestContext, Problem> {
         let peer = peer(request).ok_or_else(unknown_peer)?;
-        // The host is read from the request target, because an HTTP/2 request has its host there instead of in the
-        // header `Host`.
-        let authority = request.uri.authority();
-        let host = authority.and_then(|host| HeaderValue::from_str(host.as_str()).ok());
-        let headers = &mut request.headers;
-        if has_padded_value(headers) {
-            return Err(PADDED_VALUE.into());
-        }
-        let HeaderChecks { names, key_headers } = &self.headers;
-        names.normalise(headers, true);
-        let lookalikes = headers.keys().filter(|name| names.is_lookalike(name));
-        for name in lookalikes.cloned().collect::<Vec<_>>() {
-            headers.remove(name);
-        }
-        let caller = self
-            .trust
-            .identify(peer.ip(), headers)
-            .map_err(|error| Problem::bad_request(error.to_string()))?;
+        let HeaderChecks { names, identifying } = &self.headers;
+        let caller = head::identify(request, peer.ip(), names, &self.trust, identifying)?;
+        let headers = &request.headers;
         let is_preflight = preflight_method(&request.method, headers).is_some();
-        key_headers.check(headers, &caller, host.as_ref())?;
         Ok(RequestContext::new(caller, is_preflight, headers, None))
     }
 

@@ -8,7 +8,7 @@ use thiserror::Error;
 use crate::clock::Clock;
 use crate::idempotency::{KeyRule, Scope};
 use crate::metrics::{LimitMetrics, Metrics, RouteMetrics};
-use crate::request::headers::{HeaderNames, KeyHeaders};
+use crate::request::headers::{HeaderNames, IdentifyingHeaders};
 use crate::respond::Dialect;
 use crate::throttle::{Limit, LimitId, Mode, RouteLimits, is_limit_name};
 
@@ -167,7 +167,7 @@ fn identify(all: &mut Vec<Arc<Limit>>, limit: Limit) -> Result<Arc<Limit>, RuleE
 #[derive(Debug)]
 pub(super) struct HeaderChecks {
     pub(super) names: HeaderNames,
-    pub(super) key_headers: KeyHeaders,
+    pub(super) identifying: IdentifyingHeaders,
 }
 
 impl HeaderChecks {
@@ -178,11 +178,11 @@ impl HeaderChecks {
             limits.flat_map(|limit| limit.headers())
         };
         let scope = keys.into_iter().flat_map(|keys| keys.scope.headers());
-        let key_headers = names.add_route(
+        let identifying = names.add_route(
             headers_of(Mode::Enforce).chain(scope),
             headers_of(Mode::Shadow),
             keys.map(|keys| &keys.header),
         );
-        Self { names, key_headers }
+        Self { names, identifying }
     }
 }

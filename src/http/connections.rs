@@ -24,8 +24,8 @@ use tokio::time::{Instant, timeout};
 
 use crate::metrics::Count;
 
-/// Flag of [`ConnectionEntry::activity`]: requests are in flight, and the lowest bits are their number. Without this flag
-/// the state is the time since which the connection is idle, in microseconds since [`Connections::created`].
+/// Flag of [`ConnectionEntry::activity`]: requests are in flight, and the lowest bits are their number. Without this
+/// flag the state is the time since which the connection is idle, in microseconds since [`Connections::created`].
 const BUSY: u64 = 1 << 63;
 
 /// Flag beside [`BUSY`]: the connection is in no list of idle connections.
@@ -51,7 +51,8 @@ pub(crate) struct Connections {
     changed: Notify,
     /// Connections that were closed because a new connection replaced them.
     pub(crate) replaced: Count,
-    /// Connections that were closed at once because their client had `max_per_client` connections with requests in flight.
+    /// Connections that were closed at once because their client had `max_per_client` connections with requests in
+    /// flight.
     pub(crate) rejected: Count,
 }
 
@@ -113,8 +114,9 @@ impl Connections {
         })
     }
 
-    /// Admits a connection, and replaces an idle one if a bound is reached. `client` identifies the client by its address
-    /// or the first address of its network. It is `None` for a trusted proxy, whose connections belong to many clients.
+    /// Admits a connection, and replaces an idle one if a bound is reached. `client` identifies the client by its
+    /// address or the first address of its network. It is `None` for a trusted proxy, whose connections belong to many
+    /// clients.
     ///
     /// Waits while the maximum is reached and no connection can be replaced. Returns `None` if the client has as many
     /// connections as it may have, and none of them can be replaced.

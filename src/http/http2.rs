@@ -195,8 +195,13 @@ where
     };
     connection.abrupt_shutdown(reason);
     // `h2` has discarded all streams. What is left is the GOAWAY frame and the close of the socket.
-    while connection.accept().await.transpose()?.is_some() {}
-    Ok(())
+    loop {
+        tokio::select! {
+            biased;
+            accepted = connection.accept() => if accepted.transpose()?.is_none() { return Ok(()) },
+            () = replaced.as_mut() => return Ok(()),
+        }
+    }
 }
 
 fn builder(limits: &ServerLimits) -> Builder {
@@ -238,7 +243,7 @@ async fn exchange<Responding, B>(
             violation,
             head: Some(Box::new(request.map(drop))),
         },
-        Err(_disconnected) => return,
+        Err(IncompleteBody::Disconnected) => return,
     };
     let mut responding = pin!(service(received));
     let reply = poll_fn(|cx| {

@@ -34,12 +34,3 @@ pub(crate) enum Abort {
     /// Ends the HTTP/2 connection with GOAWAY. On HTTP/1, this is [`Reset`](Self::Reset).
     GoAway,
 }
-
-impl<B> Received<B> {
-    pub(crate) fn map_body<C>(self, map: impl FnOnce(B) -> C) -> Received<C> {
-        match self {
-            Self::Request(request) => Received::Request(request.map(map)),
-            Self::Invalid { violation, head } => Received::Invalid { violation, head },
-        }
-    }
-}

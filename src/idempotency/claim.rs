@@ -79,8 +79,8 @@ pub(crate) enum StateView<F, R> {
     Tombstone,
 }
 
-/// Decision on a claim of a key that has a record. A key without a record can be claimed if the scope, the client and the
-/// store are below their maximum number of keys.
+/// Decision on a claim of a key that has a record. A key without a record can be claimed if the scope, the client and
+/// the store are below their maximum number of keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClaimDecision<F, R> {
     /// The claim replaces the record, which has expired, or whose outcome is unknown with `on_unknown = "release"`. The

@@ -1,8 +1,8 @@
 //! Id of an idempotency record: the hash of an idempotency key and the hash of its scope.
 //!
-//! The hashes are keyed with the [secret of the store](crate::request::hash_keys). Each header is hashed together with the
-//! number of its lines. So different lists of headers never produce the same hash input. Key and scope have separate
-//! hashes, so that an operator can find the records of a key without the credentials of the caller.
+//! The hashes are keyed with the [secret of the store](crate::request::hash_keys). Each header is hashed together with
+//! the number of its lines. So different lists of headers never produce the same hash input. Key and scope have
+//! separate hashes, so that an operator can find the records of a key without the credentials of the caller.
 
 use std::fmt;
 use std::str::FromStr;
@@ -125,7 +125,8 @@ impl RecordId {
     }
 
     /// Computes the id of the record of `key` of the caller that an embedding application has named `caller`. The name
-    /// of the rule is part of the scope, because the functions of two rules can give the same name to different callers.
+    /// of the rule is part of the scope, because the functions of two rules can give the same name to different
+    /// callers.
     pub(super) fn named(
         secret: &Secret,
         key: &IdempotencyKey<'_>,

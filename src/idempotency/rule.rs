@@ -147,9 +147,9 @@ pub enum OnUnknown {
     Release,
 }
 
-impl From<Option<OnUnknown>> for Resend {
-    /// `None` stands for a request without an idempotency key.
-    fn from(claim: Option<OnUnknown>) -> Self {
+impl Resend {
+    /// Returns the rule for a request that is executed under a claim, or without one.
+    pub(crate) fn under(claim: Option<OnUnknown>) -> Self {
         match claim {
             None => Self::ByMethod,
             Some(OnUnknown::Hold) => Self::Never,

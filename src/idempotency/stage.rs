@@ -208,8 +208,8 @@ impl<S: Records> Idempotency<S> {
                             // Dropping the permit here releases the idempotency key, because the request was not sent.
                             return Err(IdempotencyError::TooManyExecutions.into());
                         };
-                        // There must be no await between the claim and this line. At an await, a client that disconnects
-                        // could cancel the request after the idempotency key was claimed.
+                        // There must be no await between the claim and this line. At an await, a client that
+                        // disconnects could cancel the request after the idempotency key was claimed.
                         let running = execution(slot).run(permit, request, execute);
                         return Detached::new(running, &stage.tasks).await;
                     }
@@ -262,7 +262,8 @@ impl<S: Records> StageState<S> {
     }
 
     /// Reads the body of a request and returns the claim of its idempotency key. The body counts against `max_buffered`
-    /// until its last reference is dropped. Returns `None` if the request has no key and the route does not require one.
+    /// until its last reference is dropped. Returns `None` if the request has no key and the route does not require
+    /// one.
     async fn prepare(
         &self,
         ctx: &RequestContext,

@@ -5,9 +5,9 @@
 //!
 //! Concurrent identical requests make this ambiguous, such as those of several threads. If two operations match, the
 //! request and both operations are unattributed, and no rule uses them. Connections also show concurrency: all
-//! identical requests are unattributed if connections alternate and a request on another connection is early. Without an
-//! early request, a client with a connection pool can alternate too. A request that follows a response immediately on
-//! another connection starts an operation of its own.
+//! identical requests are unattributed if connections alternate and a request on another connection is early. Without
+//! an early request, a client with a connection pool can alternate too. A request that follows a response immediately
+//! on another connection starts an operation of its own.
 //!
 //! A client that gives up and later sends an identical request without a key looks like a client that retries. Both
 //! are one operation, unless the client sends the request immediately although it has waited before its retries. A
@@ -78,7 +78,10 @@ impl<'a> Sender<'a> {
     pub(super) fn of(attempt: &'a Attempt) -> Self {
         Self {
             client: attempt.client,
-            test: attempt.headers.get(&X_TIDEGATE_TEST).map(AsRef::as_ref),
+            test: match &attempt.test {
+                Some(test) => Some(test.text().as_bytes()),
+                None => attempt.headers.get(&X_TIDEGATE_TEST).map(AsRef::as_ref),
+            },
         }
     }
 }
@@ -314,8 +317,8 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// Whether an attempt uses another connection than the failed attempt, although the response was complete. A client that
-/// lost its connection needs another one.
+/// Whether an attempt uses another connection than the failed attempt, although the response was complete. A client
+/// that lost its connection needs another one.
 fn has_switched(failed: &Attempt, next: &Attempt) -> bool {
     failed.connection != next.connection && Outcome::of(failed) != Outcome::Lost
 }

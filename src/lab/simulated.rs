@@ -238,6 +238,7 @@ pub(super) fn attempt(
         key: None,
         body: ObservedBody::default(),
         arrived,
+        test: None,
         step: None,
         response: None,
     }

@@ -1,7 +1,8 @@
 //! Updates the metrics of requests and writes their access log lines.
 //!
-//! The access log increments the request metrics when a response begins. It writes the line when the response ends, because the line contains the size and the duration of the response, and whether the client's socket accepted
-//! its last byte.
+//! The access log increments the request metrics when a response begins. It writes the line when the response ends,
+//! because the line contains the size and the duration of the response, and whether the client's socket accepted its
+//! last byte.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -189,6 +190,7 @@ impl PendingRequest<'_> {
     }
 
     /// Does the same as [`finish`](Self::finish) for a response of a scenario.
+    #[inline]
     pub(super) fn finish_traced(
         mut self,
         reply: Reply<ResponseBody>,

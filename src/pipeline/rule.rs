@@ -8,7 +8,7 @@ use crate::idempotency::RouteKeys;
 use crate::metrics::RouteMetrics;
 use crate::request::EntryRule;
 use crate::request::buffers::Buffers;
-use crate::request::headers::KeyHeaders;
+use crate::request::headers::IdentifyingHeaders;
 use crate::request::route::Matcher;
 use crate::scenario::{CountBy, ScenarioState};
 use crate::throttle::RouteLimits;
@@ -20,7 +20,7 @@ use crate::upstream::{Forwarder, RouteTarget, Target};
 pub(super) struct RouteRule {
     pub(super) name: Arc<str>,
     pub(super) access_log: bool,
-    pub(super) key_headers: KeyHeaders,
+    pub(super) identifying_headers: IdentifyingHeaders,
     pub(super) limits: RouteLimits,
     /// Settings for idempotency keys; `None` if the route forwards idempotency keys without handling them.
     pub(super) keys: Option<Arc<RouteKeys>>,
@@ -35,8 +35,8 @@ pub(super) struct RouteRule {
 }
 
 impl EntryRule for Arc<RouteRule> {
-    fn key_headers(&self) -> &KeyHeaders {
-        &self.key_headers
+    fn identifying_headers(&self) -> &IdentifyingHeaders {
+        &self.identifying_headers
     }
 
     fn takes_test_ids(&self) -> bool {
@@ -75,7 +75,7 @@ pub(super) fn compile(
         Arc::new(RouteRule {
             name: Arc::clone(&route.name),
             access_log: route.access_log,
-            key_headers: route.key_headers.clone(),
+            identifying_headers: route.identifying_headers.clone(),
             limits: RouteLimits::new(
                 limits,
                 route.cost,

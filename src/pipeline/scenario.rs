@@ -42,9 +42,9 @@ impl Pipeline {
         let charge = self.buffers.charge(client, Buffered::Upload);
         let read = request.body_mut().buffer(MAX_COMPARED, charge).await;
 
-        let test = routed.arrival.test.clone();
-        let test = test.or_else(|| TestId::of(request.headers()));
-        let run = scenario.run_id(client, test.as_ref());
+        let named = TestId::of(request.headers());
+        let test = routed.arrival.test.as_ref().or(named.as_ref());
+        let run = scenario.run_id(client, test);
         let header = rule.keys.as_ref().map(|keys| keys.header().clone());
         let header = header.unwrap_or(IDEMPOTENCY_KEY);
         let key = IdempotencyKey::of(&request.headers().get_all(header));
@@ -57,6 +57,7 @@ impl Pipeline {
                 version: request.version(),
                 method: request.method().clone(),
                 target: target(&request),
+                test: routed.arrival.test.clone(),
                 headers: request.headers().clone(),
                 key: key.clone(),
                 body: observe_body(request.body(), scenario.includes_bodies()),

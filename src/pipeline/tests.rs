@@ -27,7 +27,6 @@ use tokio_util::task::TaskTracker;
 use super::*;
 use crate::config::{self, Environment, Overrides};
 use crate::http::http1::TrackDelivery as _;
-use crate::http::service;
 use crate::idempotency::RecordCounts;
 use crate::upstream::tests::in_memory;
 
@@ -137,33 +136,21 @@ impl Chain {
             body => RequestBody::from(Bytes::from_static(body.as_bytes())),
         };
         let request = request.body(body).unwrap();
-        self.respond(peer, service::Received::Request(request))
-            .await
+        self.respond(peer, request).await
     }
 
-    pub(crate) async fn respond(
-        &self,
-        peer: &str,
-        received: service::Received<RequestBody>,
-    ) -> Received {
+    pub(crate) async fn respond(&self, peer: &str, request: Request<RequestBody>) -> Received {
+        received(self.reply(peer, request).await).await
+    }
+
+    async fn reply(&self, peer: &str, request: Request<RequestBody>) -> Reply<LoggedBody> {
+        self.pipeline.respond(&self.connection(peer), request).await
+    }
+
+    fn connection(&self, peer: &str) -> Arc<ClientConnection> {
         let permit = self.shared.connections.add(None);
-        let connection = Arc::new(ClientConnection::new(
-            peer.parse().unwrap(),
-            "http",
-            self.tasks.clone(),
-            permit,
-        ));
-        let Reply::Response(response) = self.pipeline.respond(&connection, received).await else {
-            panic!("the gateway responds");
-        };
-        let (parts, mut body) = response.into_parts();
-        let collected = (&mut body).collect().await.unwrap().to_bytes();
-        Pin::new(&mut body).delivered();
-        Received {
-            status: parts.status,
-            headers: parts.headers,
-            body: collected,
-        }
+        let (peer, tasks) = (peer.parse().unwrap(), self.tasks.clone());
+        Arc::new(ClientConnection::new(peer, "http", tasks, permit))
     }
 
     /// Sends a request in a task, and returns when the upstream server has received `expected` requests in total.
@@ -198,6 +185,21 @@ impl Chain {
 
     fn advance(&self, time: Duration) {
         self.shared.clock.advance(time);
+    }
+}
+
+/// Reads a complete response.
+async fn received(reply: Reply<LoggedBody>) -> Received {
+    let Reply::Response(response) = reply else {
+        panic!("the gateway aborts the response");
+    };
+    let (parts, mut body) = response.into_parts();
+    let collected = (&mut body).collect().await.unwrap().to_bytes();
+    Pin::new(&mut body).delivered();
+    Received {
+        status: parts.status,
+        headers: parts.headers,
+        body: collected,
     }
 }
 

@@ -70,9 +70,9 @@ impl Trust {
         ClientId::of(address, self.ipv6_prefix)
     }
 
-    /// Returns the address by which `max_connections_per_client` counts the connections of a peer. `None` if the peer is
-    /// a trusted proxy, whose connections belong to many clients.
-    pub(crate) fn connections_of(&self, peer: IpAddr) -> Option<IpAddr> {
+    /// Returns the address by which `max_connections_per_client` counts the connections of a peer. `None` if the peer
+    /// is a trusted proxy, whose connections belong to many clients.
+    pub(crate) fn connection_owner(&self, peer: IpAddr) -> Option<IpAddr> {
         let is_proxy = self.trusted.contains(peer.to_canonical());
         (!is_proxy).then(|| self.client_id(peer).ip())
     }

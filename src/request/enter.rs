@@ -1,7 +1,8 @@
 //! The entry of a request: from its head to its client and its route.
 //!
 //! The pipeline and `explain` call [`enter`]. It changes only the request, so that `explain` shows what the pipeline
-//! decides. An application that embeds the stages has its own routes, and uses the parts for head, client and headers.
+//! decides. An application that embeds the stages has its own server and routes, and uses
+//! [`identify`](super::head::identify).
 
 use std::net::IpAddr;
 
@@ -10,7 +11,7 @@ use http::{Method, Request, Uri};
 
 use super::client::{Caller, Trust};
 use super::head::{self, HeadError};
-use super::headers::{HeaderNames, KeyHeaders};
+use super::headers::{HeaderNames, IdentifyingHeaders};
 use super::methods::KnownMethods;
 use super::path;
 use super::route::{MatchBy, Matcher, RouteError};
@@ -19,21 +20,21 @@ use crate::respond::Problem;
 use crate::respond::cors::preflight_method;
 
 /// What the entry reads of the configuration.
-pub(crate) struct EntryRules<'a, R> {
+pub(crate) struct EntrySettings<'a, R> {
     pub(crate) max_body: u64,
     pub(crate) names: &'a HeaderNames,
     pub(crate) methods: &'a KnownMethods,
     pub(crate) trust: &'a Trust,
     pub(crate) routes: &'a Matcher<R>,
     /// Whether the gateway responds to CORS preflights itself. Neither limits nor idempotency keys apply to them.
-    pub(crate) answers_preflights: bool,
+    pub(crate) responds_to_preflights: bool,
     /// Whether any route takes test ids from the path.
     pub(crate) takes_test_ids: bool,
 }
 
 /// What the entry reads of the rule of a route.
 pub(crate) trait EntryRule {
-    fn key_headers(&self) -> &KeyHeaders;
+    fn identifying_headers(&self) -> &IdentifyingHeaders;
 
     /// Whether the prefix `/t/ID/` of a path names a test and is not part of the path.
     fn takes_test_ids(&self) -> bool;
@@ -57,7 +58,7 @@ pub(crate) enum Rejected<'a, R> {
     /// The request has no route.
     Route(Caller, RouteError),
     /// The request repeats a header that a limit or an idempotency scope of the route reads.
-    KeyHeaders(Caller, &'a R, HeadError),
+    IdentifyingHeaders(Caller, &'a R, HeadError),
 }
 
 impl<'a, R> Rejected<'a, R> {
@@ -66,7 +67,7 @@ impl<'a, R> Rejected<'a, R> {
         match self {
             Self::Head(_) => (None, None),
             Self::Route(caller, _) => (Some(caller), None),
-            Self::KeyHeaders(caller, route, _) => (Some(caller), Some(route)),
+            Self::IdentifyingHeaders(caller, route, _) => (Some(caller), Some(route)),
         }
     }
 }
@@ -74,7 +75,7 @@ impl<'a, R> Rejected<'a, R> {
 impl<R> From<Rejected<'_, R>> for Problem {
     fn from(rejected: Rejected<'_, R>) -> Self {
         match rejected {
-            Rejected::Head(error) | Rejected::KeyHeaders(_, _, error) => error.into(),
+            Rejected::Head(error) | Rejected::IdentifyingHeaders(_, _, error) => error.into(),
             Rejected::Route(_, error) => error.into(),
         }
     }
@@ -82,9 +83,9 @@ impl<R> From<Rejected<'_, R>> for Problem {
 
 /// Checks and normalises the head of a request, identifies its client, reads its path, finds its route, and checks the
 /// headers that limits and idempotency scopes of the route read. Afterwards the target of the request is the one that
-/// is forwarded, also if the request is rejected because of its route.
+/// is forwarded, unless it is invalid.
 pub(crate) fn enter<'a, R: EntryRule, B>(
-    rules: &EntryRules<'a, R>,
+    rules: &EntrySettings<'a, R>,
     peer: IpAddr,
     request: &mut Request<B>,
 ) -> Result<Entered<'a, R>, Box<Rejected<'a, R>>> {
@@ -102,12 +103,12 @@ pub(crate) fn enter<'a, R: EntryRule, B>(
         Err(error) => return Err(Rejected::Route(caller, error).into()),
     };
     let is_preflight = preflight.is_some();
-    if !(is_preflight && rules.answers_preflights)
+    if !(is_preflight && rules.responds_to_preflights)
         && let Err(error) = route
-            .key_headers()
+            .identifying_headers()
             .check(request.headers_mut(), &caller, None)
     {
-        return Err(Rejected::KeyHeaders(caller, route, error).into());
+        return Err(Rejected::IdentifyingHeaders(caller, route, error).into());
     }
     Ok(Entered {
         caller,
@@ -134,7 +135,7 @@ fn find_route<'a, R, B>(
 
 /// Removes the prefix `/t/ID/` from the path, if the rest belongs to a route that takes test ids.
 fn take_test_id<R: EntryRule, B>(
-    rules: &EntryRules<'_, R>,
+    rules: &EntrySettings<'_, R>,
     preflight: Option<&Method>,
     request: &mut Request<B>,
 ) -> Option<TestId> {

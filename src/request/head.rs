@@ -5,14 +5,15 @@
 //! methods `CONNECT` and `TRACE`, and spellings of [methods](super::methods) and [headers](super::headers).
 
 use std::borrow::Cow;
-use std::net::Ipv6Addr;
+use std::net::{IpAddr, Ipv6Addr};
 
 use http::header::{CONNECTION, CONTENT_LENGTH, EXPECT, HOST};
+use http::request::Parts;
 use http::uri::{Authority, PathAndQuery, Scheme};
 use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version};
 
-use super::client::TooManyHops;
-use super::headers::{self, HeaderNames, PADDED_VALUE, has_padded_value};
+use super::client::{Caller, TooManyHops, Trust};
+use super::headers::{self, HeaderNames, IdentifyingHeaders, PADDED_VALUE, has_padded_value};
 use super::methods::KnownMethods;
 use crate::respond::Problem;
 
@@ -95,6 +96,32 @@ pub(crate) fn check<B>(
     }
     names.normalise(headers, lists_headers);
     Ok(())
+}
+
+/// Normalises the headers of a request whose server has already checked its head, as that of an application that embeds
+/// the stages, and identifies its client.
+pub(crate) fn identify(
+    request: &mut Parts,
+    peer: IpAddr,
+    names: &HeaderNames,
+    trust: &Trust,
+    identifying: &IdentifyingHeaders,
+) -> Result<Caller, HeadError> {
+    // An HTTP/2 request has its host in the target instead of in the header `Host`.
+    let authority = request.uri.authority();
+    let host = authority.and_then(|host| HeaderValue::from_str(host.as_str()).ok());
+    let headers = &mut request.headers;
+    if has_padded_value(headers) {
+        return Err(PADDED_VALUE);
+    }
+    names.normalise(headers, true);
+    let lookalikes = headers.keys().filter(|name| names.is_lookalike(name));
+    for name in lookalikes.cloned().collect::<Vec<_>>() {
+        headers.remove(name);
+    }
+    let caller = trust.identify(peer, headers)?;
+    identifying.check(headers, &caller, host.as_ref())?;
+    Ok(caller)
 }
 
 /// Returns the requested host with its port, if any. Returns an error if the request has no host or an ambiguous one.

@@ -109,7 +109,7 @@ pub(crate) struct HeaderNames {
 /// Headers of a route that are in the key of an enforced rate limit or in the idempotency scope. Rate limits in shadow
 /// mode are not included.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct KeyHeaders {
+pub(crate) struct IdentifyingHeaders {
     names: Box<[HeaderName]>,
     /// Whether `names` contains a header that the gateway sets or removes itself, for example `X-Forwarded-For`.
     includes_gateway_headers: bool,
@@ -124,7 +124,7 @@ impl HeaderNames {
         enforced: impl Iterator<Item = &'a HeaderName>,
         shadow: impl Iterator<Item = &'a HeaderName>,
         key: Option<&HeaderName>,
-    ) -> KeyHeaders {
+    ) -> IdentifyingHeaders {
         let mut of_route = Vec::new();
         for name in enforced {
             insert(&mut of_route, name);
@@ -141,7 +141,7 @@ impl HeaderNames {
         let is_set_by_gateway = |name: &HeaderName| {
             [HOST, X_FORWARDED_FOR].contains(name) || FROM_TRUSTED_PEERS.contains(name)
         };
-        KeyHeaders {
+        IdentifyingHeaders {
             includes_gateway_headers: of_route.iter().any(is_set_by_gateway),
             names: of_route.into(),
         }
@@ -185,7 +185,7 @@ impl HeaderNames {
     }
 }
 
-impl KeyHeaders {
+impl IdentifyingHeaders {
     /// Prepares the headers in `names` for the rate limits and the idempotency scope of the route. First replaces or
     /// removes those that the gateway does not forward as the client sent them. Then returns an error if the request
     /// has several lines of a header in `names`. `host` is the host of a request that can lack `Host`.

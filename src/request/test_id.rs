@@ -10,8 +10,8 @@ pub(crate) const X_TIDEGATE_TEST: HeaderName = HeaderName::from_static("x-tidega
 
 const MAX_LENGTH: usize = 64;
 
-/// Id of 1 to 64 letters, digits, dots, dashes, underscores or tildes. An IP address is not valid, because it is the id of
-/// the run of a client.
+/// Id of 1 to 64 letters, digits, dots, dashes, underscores or tildes. An IP address is not valid, because it is the id
+/// of the run of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TestId(Arc<str>);
 

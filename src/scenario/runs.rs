@@ -13,8 +13,8 @@ use super::trace::Attempt;
 /// removed.
 pub(super) const MAX_RUNS: usize = 8_192;
 
-/// Maximum number of positions of all runs of a gateway. With `by = "key"`, each idempotency key has one. Above it, runs
-/// are removed, and then the positions of the run start again.
+/// Maximum number of positions of all runs of a gateway. With `by = "key"`, each idempotency key has one. Above it,
+/// runs are removed, and then the positions of the run start again.
 pub(super) const MAX_POSITIONS: usize = 262_144;
 
 /// Maximum size of all traces of a gateway in memory. Above it, runs that were unused for the longest time are removed.
@@ -140,5 +140,6 @@ pub(super) fn attempt_bytes(attempt: &Attempt) -> usize {
         .sum();
     let content = attempt.body.content.as_ref().map_or(0, bytes::Bytes::len);
     let key = attempt.key.as_ref().map_or(0, String::len);
-    ATTEMPT_BYTES + attempt.target.len() + key + content + headers
+    let test = attempt.test.as_ref().map_or(0, |test| test.text().len());
+    ATTEMPT_BYTES + attempt.target.len() + key + test + content + headers
 }

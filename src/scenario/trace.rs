@@ -10,6 +10,7 @@ use http::{HeaderMap, Method, StatusCode, Version};
 
 use super::step::Step;
 use crate::request::client::ClientId;
+use crate::request::test_id::TestId;
 
 /// Requests that the gateway observed, in the order of their arrival.
 #[derive(Clone, Debug)]
@@ -37,6 +38,8 @@ pub(crate) struct Attempt {
     pub(crate) method: Method,
     /// Path and query of the request.
     pub(crate) target: String,
+    /// Test that the path named with `/t/ID/`. A test that a header named is in `headers`.
+    pub(crate) test: Option<TestId>,
     /// Headers of the request as received. Reports redact credentials.
     pub(crate) headers: HeaderMap,
     /// Value of `Idempotency-Key`, without the quotes of a structured-field string. `None` if there is none.

@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::BytesMut;
+use futures_util::future::{self, Either};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
@@ -37,8 +38,8 @@ pub(super) struct WorkerContext {
 
 impl WorkerContext {
     /// Returns the client that `max_connections_per_client` counts for a connection from this peer.
-    pub(super) fn counted_client(&self, peer: SocketAddr) -> Option<IpAddr> {
-        self.pipeline.trust().connections_of(peer.ip())
+    pub(super) fn connection_owner(&self, peer: SocketAddr) -> Option<IpAddr> {
+        self.pipeline.trust().connection_owner(peer.ip())
     }
 }
 
@@ -177,9 +178,18 @@ where
         let connection = Arc::new(connection);
         let service = |received: Received<http1::Http1Body>| {
             let (max_body, metrics) = (context.limits.body_bytes, context.pipeline.metrics());
-            let received = received.map_body(|body| RequestBody::http1(body, max_body, metrics));
-            // The future is boxed, because otherwise even an idle connection would reserve memory for it.
-            Box::pin(context.pipeline.respond(&connection, received))
+            match received {
+                Received::Request(request) => {
+                    let request = request.map(|body| RequestBody::http1(body, max_body, metrics));
+                    // The future is boxed, because otherwise even an idle connection would reserve memory for it.
+                    Either::Left(Box::pin(context.pipeline.respond(&connection, request)))
+                }
+                Received::Invalid { violation, head } => {
+                    let reply =
+                        (context.pipeline).reject_invalid(&connection, violation, head.as_deref());
+                    Either::Right(future::ready(reply))
+                }
+            }
         };
         let stop = context.drain.watch();
         let (limits, timeouts, batch) = (&context.limits, context.timeouts, &context.flush_batch);
@@ -204,9 +214,18 @@ where
         let max_body = context.limits.body_bytes;
         let service = move |received: Received<http2::Http2Body>| {
             let (pipeline, connection) = (Arc::clone(&pipeline), Arc::clone(&connection));
-            let metrics = pipeline.metrics();
-            let received = received.map_body(|body| RequestBody::http2(body, max_body, metrics));
-            async move { pipeline.respond(&connection, received).await }
+            async move {
+                match received {
+                    Received::Request(request) => {
+                        let metrics = pipeline.metrics();
+                        let body = |body| RequestBody::http2(body, max_body, metrics);
+                        pipeline.respond(&connection, request.map(body)).await
+                    }
+                    Received::Invalid { violation, head } => {
+                        pipeline.reject_invalid(&connection, violation, head.as_deref())
+                    }
+                }
+            }
         };
         let stop = context.drain.watch();
         let (limits, timeouts, tasks) = (&context.limits, context.timeouts, &context.tasks);

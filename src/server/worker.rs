@@ -142,8 +142,8 @@ async fn accept(
             return;
         }
     };
-    // An accepted connection that is not yet admitted. Further connections wait in the kernel's accept queue, where they
-    // cost the gateway nothing.
+    // An accepted connection that is not yet admitted. Further connections wait in the kernel's accept queue, where
+    // they cost the gateway nothing.
     let mut accepted: Option<(TcpStream, SocketAddr)> = None;
     loop {
         let next = async {
@@ -151,7 +151,7 @@ async fn accept(
                 Some(waiting) => waiting,
                 none => none.insert(listener.accept().await?),
             };
-            io::Result::Ok(connections.admit(context.counted_client(*peer)).await)
+            io::Result::Ok(connections.admit(context.connection_owner(*peer)).await)
         };
         let admitted = tokio::select! {
             biased;
@@ -194,7 +194,7 @@ async fn accept(
         spawn(
             stream,
             peer,
-            connections.add(context.counted_client(peer)),
+            connections.add(context.connection_owner(peer)),
             &context,
         );
     }
@@ -219,7 +219,7 @@ fn serve_queued(
             spawn(
                 stream,
                 peer,
-                connections.add(context.counted_client(peer)),
+                connections.add(context.connection_owner(peer)),
                 context,
             );
         }

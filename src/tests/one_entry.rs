@@ -16,7 +16,6 @@ use tower::{Layer as _, ServiceExt as _};
 
 use crate::cli::explain::explain;
 use crate::embed::Embedded;
-use crate::http::service;
 use crate::pipeline::tests::Chain;
 use crate::request::body::RequestBody;
 
@@ -232,8 +231,7 @@ async fn explain_names_the_client_route_and_outcome_of_the_gateway() {
             }] += 1;
             let shown = format!("{head:?} from {peer}\n{text}");
             let request = head.map(|()| RequestBody::empty());
-            let received = service::Received::Request(request);
-            let response = chain.respond(&peer.to_string(), received).await;
+            let response = chain.respond(&peer.to_string(), request).await;
             let status = response.status.as_u16();
             let actual = outcome(status, &response.headers, &response.body);
             assert_eq!(actual, expected, "{shown}");

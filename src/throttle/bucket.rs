@@ -84,9 +84,9 @@ impl BucketKey {
                                 name.add(&canonical(header, line.as_bytes()));
                             }
                             // A request without the header is counted by its client address. If all such requests
-                            // shared one bucket, a client could use up the tokens of other clients. An empty or repeated
-                            // header is treated as absent. For an enforced limit, a request with a repeated header was
-                            // rejected earlier.
+                            // shared one bucket, a client could use up the tokens of other clients. An empty or
+                            // repeated header is treated as absent. For an enforced limit, a request with a repeated
+                            // header was rejected earlier.
                             _ => name.client(client),
                         }
                     }

@@ -50,8 +50,8 @@ pub(crate) enum ForwardError {
         /// slow client.
         is_server_fault: bool,
     },
-    /// A connection that an earlier request had used closed before the first byte of a response. Most servers close idle
-    /// connections after some time, so the server may not have read the request.
+    /// A connection that an earlier request had used closed before the first byte of a response. Most servers close
+    /// idle connections after some time, so the server may not have read the request.
     #[error("reused connection to the upstream server closed before the response: {0}")]
     ReusedClosed(#[source] hyper::Error),
     /// The response violates HTTP, so the gateway does not forward it.

@@ -44,7 +44,8 @@ struct ForwardOutcome {
 }
 
 impl Forwarder {
-    /// Creates the upstream stage. `buffers` limits the memory of the body copies that retries need. `tunnels` limits the upgraded connections of a client.
+    /// Creates the upstream stage. `buffers` limits the memory of the body copies that retries need. `tunnels` limits
+    /// the upgraded connections of a client.
     pub(crate) fn new(names: HeaderNames, buffers: Arc<Buffers>, tunnels: Arc<Tunnels>) -> Self {
         Self {
             names,
@@ -90,7 +91,11 @@ impl Forwarder {
             }
             Err(error) => error,
         };
-        target.metrics.failed(error.counted_as());
+        if let ForwardError::RequiresHttp1 = error {
+            target.metrics.responded(started.elapsed());
+        } else {
+            target.metrics.failed(error.counted_as());
+        }
         if matches!(error, ForwardError::ReusedClosed(_)) {
             ctx.note(|fields| fields.reason = Some("reused-connection-closed"));
         }

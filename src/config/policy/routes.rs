@@ -18,7 +18,7 @@ use super::limits::Limits;
 use super::paths;
 use super::scenarios::ScenariosByName;
 use super::upstreams::warn_about_first_byte_timeout;
-use crate::request::headers::{HeaderNames, KeyHeaders};
+use crate::request::headers::{HeaderNames, IdentifyingHeaders};
 use crate::request::methods::KnownMethods;
 use crate::request::route::{AmbiguousPaths, Matcher, PathMode, RouteMatch, find_shadowed};
 use crate::scenario::Scenario;
@@ -102,8 +102,8 @@ pub(super) fn resolve(
     routes
 }
 
-/// Sets `key_headers` of each route: the headers in the keys of its enforced rate limits and in its idempotency scope.
-/// Returns the names of all headers that the routes read.
+/// Sets `identifying_headers` of each route: the headers in the keys of its enforced rate limits and in its idempotency
+/// scope. Returns the names of all headers that the routes read.
 pub(super) fn resolve_headers(
     file: &File,
     routes: &mut [(RouteMatch, RoutePolicy)],
@@ -117,7 +117,7 @@ pub(super) fn resolve_headers(
         };
         let rule = route.idempotency.as_deref();
         let scope_headers = rule.into_iter().flat_map(|rule| rule.scope.headers());
-        route.key_headers = names.add_route(
+        route.identifying_headers = names.add_route(
             limit_headers(Mode::Enforce).chain(scope_headers),
             limit_headers(Mode::Shadow),
             rule.map(|rule| &rule.header),
@@ -247,7 +247,7 @@ impl<'a> Resolver<'a> {
             idempotency: rule.map(Arc::new),
             request_buffer: bytes(route.request_buffer.as_ref().unwrap_or(self.request_buffer)),
             access_log: route.access_log.unwrap_or(self.access_log),
-            key_headers: KeyHeaders::default(),
+            identifying_headers: IdentifyingHeaders::default(),
         };
         Some((matches, policy))
     }

@@ -73,6 +73,9 @@ impl<S: Records> Execution<S> {
     fn outcome_of_failure(&self, failed: &FailedRequest) -> ExecutionOutcome {
         if failed.delivery == Delivery::PossiblySent && self.keys.holds_unknown() {
             ExecutionOutcome::Unknown
+        } else if failed.problem.requires_http1 {
+            // This concerns the connection of one client. A request that waits on another connection can be executed.
+            ExecutionOutcome::Released(None)
         } else {
             ExecutionOutcome::Released(Some(Err(failed.problem.clone())))
         }

@@ -2,6 +2,7 @@ use http::{HeaderMap, HeaderValue, StatusCode};
 
 use super::*;
 use crate::lab::simulated::{attempt, client};
+use crate::request::test_id::TestId;
 use crate::scenario::trace::ObservedResponse;
 
 fn millis(millis: u64) -> Duration {
@@ -167,6 +168,10 @@ fn requests_with_other_methods_targets_bodies_or_tests_are_other_operations() {
         },
         Attempt {
             body,
+            ..get(1_000, Some(200), 1)
+        },
+        Attempt {
+            test: TestId::parse("2"),
             ..get(1_000, Some(200), 1)
         },
         test,

@@ -34,11 +34,9 @@ async fn a_request_with_an_invalid_head_is_not_charged() {
 #[tokio::test]
 async fn a_violation_of_http_is_rejected_without_a_route() {
     let chain = Chain::new(LIMITED_AND_KEYED);
-    let invalid = service::Received::Invalid {
-        violation: Violation::HeadTimeout,
-        head: None,
-    };
-    let rejected = chain.respond("192.0.2.1", invalid).await;
+    let connection = chain.connection("192.0.2.1");
+    let reply = (chain.pipeline).reject_invalid(&connection, Violation::HeadTimeout, None);
+    let rejected = received(reply).await;
     rejected.assert_problem(408, "bad-request");
     assert_eq!(chain.shared.metrics[0].unrouted.by_status[308].get(), 1);
 }
@@ -63,7 +61,8 @@ async fn equivalent_spellings_of_a_path_are_unified_and_others_are_forwarded_as_
     );
 }
 
-/// Limited routes for `GET /limited` and `/exact`, a route for `POST /posted`, and a route for everything else below `/open/`.
+/// Limited routes for `GET /limited` and `/exact`, a route for `POST /posted`, and a route for everything else below
+/// `/open/`.
 const AMBIGUOUS: &str = r#"
     [limit.device]
     rate = "1/m"

@@ -1,6 +1,8 @@
 //! Tests of the idempotency stage in the chain: its position after the throttle stage, and the result of each state of
 //! a key.
 
+use http::Version;
+
 use super::*;
 
 #[tokio::test]
@@ -107,6 +109,43 @@ async fn a_replayed_5xx_is_not_to_be_retried() {
             assert_eq!(original, Some("first"));
         }
     }
+}
+
+#[tokio::test]
+async fn a_duplicate_does_not_get_the_reset_of_an_http_2_execution() {
+    let gate = Arc::new(Notify::new());
+    let opened = Arc::clone(&gate);
+    let chain = Arc::new(Chain::with_upstream(KEYED, move |_| {
+        let gate = Arc::clone(&opened);
+        async move {
+            gate.notified().await;
+            let response = Response::builder().status(401);
+            let response = response.header("www-authenticate", "Negotiate");
+            response.body(Full::default()).unwrap()
+        }
+    }));
+    let http_2 = post("a")
+        .version(Version::HTTP_2)
+        .body(RequestBody::empty())
+        .unwrap();
+    let executing = {
+        let chain = Arc::clone(&chain);
+        tokio::spawn(async move { chain.reply("192.0.2.1", http_2).await })
+    };
+    while chain.executions() < 1 {
+        tokio::task::yield_now().await;
+    }
+    let waiting = chain.start(post("a"), 1).await;
+    gate.notify_one();
+    let reply = executing.await.unwrap();
+    assert!(
+        matches!(reply, Reply::Abort(Abort::RequireHttp1)),
+        "{reply:?}"
+    );
+    waiting
+        .await
+        .unwrap()
+        .assert_problem(409, "idempotency-in-flight");
 }
 
 #[tokio::test]

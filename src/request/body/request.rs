@@ -194,9 +194,9 @@ impl StreamSource {
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, RequestBodyError>>> {
         let body = match self {
             #[cfg(feature = "gateway")]
-            Self::Http1(body, metrics) => return counted(body.poll_part(cx), metrics),
+            Self::Http1(body, metrics) => return count_slow(body.poll_part(cx), metrics),
             #[cfg(feature = "gateway")]
-            Self::Http2(body, metrics) => return counted(body.poll_part(cx), metrics),
+            Self::Http2(body, metrics) => return count_slow(body.poll_part(cx), metrics),
             Self::Application(body) => body,
         };
         loop {
@@ -236,7 +236,7 @@ impl StreamSource {
 
 /// Counts a body that is slower than `min_rate` or `body_timeout` allows.
 #[cfg(feature = "gateway")]
-fn counted(
+fn count_slow(
     part: Poll<Option<Result<Bytes, IncompleteBody>>>,
     metrics: &Metrics,
 ) -> Poll<Option<Result<Bytes, RequestBodyError>>> {

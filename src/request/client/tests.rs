@@ -315,7 +315,7 @@ proptest! {
 #[test]
 fn connections_are_counted_by_the_client_and_not_for_trusted_proxies() {
     let trust = Trust::new(vec!["198.51.100.0/24".parse().unwrap()], Vec::new(), 64);
-    let counted = |peer: &str| trust.connections_of(peer.parse().unwrap());
+    let counted = |peer: &str| trust.connection_owner(peer.parse().unwrap());
     for (peer, client) in [
         ("192.0.2.1", Some("192.0.2.1")),
         ("::ffff:192.0.2.1", Some("192.0.2.1")),

@@ -11,7 +11,7 @@ fn names(read: &[&str]) -> HeaderNames {
     names
 }
 
-fn counted(read: &[&str]) -> KeyHeaders {
+fn identifying(read: &[&str]) -> IdentifyingHeaders {
     let read: Vec<_> = read.iter().map(|text| name(text)).collect();
     HeaderNames::default().add_route(read.iter(), [].iter(), None)
 }
@@ -89,8 +89,8 @@ fn headers_listed_in_connection_are_removed_unless_protected() {
 
 #[test]
 fn a_repeated_counted_header_is_rejected() {
-    let counted = counted(&["x-api-key"]);
-    let check = |lines: &[(&str, &str)]| counted.check(&mut headers(lines), &caller(), None);
+    let identifying = identifying(&["x-api-key"]);
+    let check = |lines: &[(&str, &str)]| identifying.check(&mut headers(lines), &caller(), None);
     assert!(check(&[]).is_ok() && check(&[("x-api-key", "a"), ("x", "1"), ("x", "2")]).is_ok());
     for values in [["a", "a"], ["a", "b"], ["", "a"], ["", ""]] {
         let checked = check(&values.map(|value| ("x-api-key", value)));

@@ -42,6 +42,7 @@ fn attempt(state: &ScenarioState, number: u32, target: &str) -> Attempt {
         key: None,
         body: ObservedBody::default(),
         arrived: state.elapsed(),
+        test: None,
         step: None,
         response: None,
     }
@@ -155,7 +156,7 @@ fn above_the_maximum_the_runs_that_were_unused_for_longest_are_removed() {
 }
 
 #[test]
-fn a_full_record_counts_further_requests_and_still_selects_steps() {
+fn a_full_trace_counts_further_requests_and_still_selects_steps() {
     let (state, scenarios, _) = scenarios(CountBy::Client);
     let run = state.run_id(client(1), None);
     let target = "/".repeat(1 << 20);
@@ -171,7 +172,7 @@ fn a_full_record_counts_further_requests_and_still_selects_steps() {
 }
 
 #[test]
-fn a_full_record_removes_the_runs_of_other_clients_first() {
+fn a_full_trace_removes_the_runs_of_other_clients_first() {
     let (state, scenarios, clock) = scenarios(CountBy::Client);
     let target = "/".repeat(1 << 20);
     for number in 0..63 {

@@ -249,6 +249,7 @@ fn attempt(exchange: &SampleRequest, connection: u64) -> Attempt {
         version: Version::HTTP_11,
         method: Method::POST,
         target: exchange.target.clone(),
+        test: None,
         headers: headers(&exchange.headers),
         key: exchange.key.clone(),
         body: ObservedBody {

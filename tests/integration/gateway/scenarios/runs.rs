@@ -131,7 +131,7 @@ async fn invalid_requests_get_a_problem_that_says_what_is_valid() {
 }
 
 #[tokio::test]
-async fn an_interrupted_request_is_part_of_the_record() {
+async fn an_interrupted_request_is_part_of_the_trace() {
     let gateway = scripted(&["stall 10s", "200"], "").admin().start();
     let response = gateway.client().get("/").try_send();
     let stopped = tokio::time::timeout(Duration::from_millis(200), response).await;
