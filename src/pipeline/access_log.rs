@@ -190,7 +190,6 @@ impl PendingRequest<'_> {
     }
 
     /// Does the same as [`finish`](Self::finish) for a response of a scenario.
-    #[inline]
     pub(super) fn finish_traced(
         mut self,
         reply: Reply<ResponseBody>,

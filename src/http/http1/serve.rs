@@ -81,11 +81,13 @@ where
         })
         .await?;
         drop(responding);
-        let Reply::Response(response) = reply else {
-            connection.reset_on_close();
-            return Ok(());
+        let (parts, body) = match reply {
+            Reply::Response(response) => response.into_parts(),
+            Reply::Abort(_) => {
+                connection.reset_on_close();
+                return Ok(());
+            }
         };
-        let (parts, body) = response.into_parts();
         if parts.status.is_informational() {
             // The only valid informational response is 101 to a request with `Upgrade`. Any other informational
             // response closes the connection.
