@@ -155,8 +155,7 @@ fn run(setup: &Setup, binary: &Path, case: Case, requests: u64) -> BenchResult<u
 /// Sends the first request. It uses up the rate limit in the case `Rejected`, and stores the response in the case
 /// `Replayed`.
 ///
-/// The request is retried until it succeeds, because the gateway resets early connections. At its start, the gateway
-/// listens on a socket only to test whether the port is free, and then closes this socket.
+/// The request is retried until the gateway listens.
 fn first_exchange(address: SocketAddr, case: Case) -> BenchResult<()> {
     let deadline = Instant::now() + TIMEOUT;
     loop {

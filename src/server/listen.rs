@@ -2,7 +2,7 @@
 //!
 //! All workers listen on the same addresses with `SO_REUSEPORT`. With this option, a second gateway could bind the same
 //! port by mistake and receive half of the connections. So each address is first bound without the option, which fails
-//! if the port is in use.
+//! if the port is in use. This socket does not listen, because the kernel would reset its connections when it closes.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -42,11 +42,16 @@ pub(super) fn bind(listen: &[SocketAddr], workers: usize) -> Result<Sockets, Lis
         let is_chosen = address.port() == 0;
         let first = socket(address, is_chosen).map_err(failed)?;
         let bound = first.local_addr().map_err(failed)?;
+        let bound = bound
+            .as_socket()
+            .expect("the socket has the family of `address`");
         if !is_chosen {
             drop(first);
         }
         for own in &mut per_worker {
-            own.push(socket(bound, true).map_err(failed)?);
+            let own_socket = socket(bound, true).map_err(failed)?;
+            own_socket.listen(BACKLOG).map_err(failed)?;
+            own.push(own_socket.into());
         }
         addresses.push(bound);
     }
@@ -56,7 +61,7 @@ pub(super) fn bind(listen: &[SocketAddr], workers: usize) -> Result<Sockets, Lis
     })
 }
 
-fn socket(address: SocketAddr, shared: bool) -> io::Result<TcpListener> {
+fn socket(address: SocketAddr, shared: bool) -> io::Result<Socket> {
     let socket = Socket::new(
         Domain::for_address(address),
         Type::STREAM,
@@ -70,8 +75,7 @@ fn socket(address: SocketAddr, shared: bool) -> io::Result<TcpListener> {
     }
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
-    socket.listen(BACKLOG)?;
-    Ok(socket.into())
+    Ok(socket)
 }
 
 fn explain(error: &io::Error) -> String {
@@ -84,5 +88,42 @@ fn explain(error: &io::Error) -> String {
         }
         io::ErrorKind::AddrNotAvailable => "no interface of this machine has this address".into(),
         _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn the_check_of_a_port_accepts_no_connection() {
+        let address = bind(&[([127, 0, 0, 1], 0).into()], 1).unwrap().addresses[0];
+        let done = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let client = scope.spawn(|| {
+                let mut accepted = 0;
+                while !done.load(Ordering::Relaxed) {
+                    accepted += u32::from(TcpStream::connect(address).is_ok());
+                }
+                accepted
+            });
+            for _ in 0..2_000 {
+                // Without workers, only the check binds the address.
+                bind(&[address], 0).unwrap();
+            }
+            done.store(true, Ordering::Relaxed);
+            assert_eq!(client.join().unwrap(), 0);
+        });
+    }
+
+    #[test]
+    fn a_port_on_which_another_gateway_listens_is_in_use() {
+        let sockets = bind(&[([127, 0, 0, 1], 0).into()], 2).unwrap();
+        let error = bind(&sockets.addresses, 2).map(drop).unwrap_err();
+        assert!(error.to_string().contains("the port is in use"), "{error}");
     }
 }
