@@ -4,6 +4,7 @@ mod check;
 mod config_file;
 mod demo;
 pub(crate) mod explain;
+mod init;
 #[cfg(feature = "lab")]
 mod lab;
 mod schema;
@@ -17,6 +18,7 @@ const EXAMPLES: &str = "\
 Examples:
   tidegate demo                                      try the gateway with a built-in sample API
   tidegate serve --upstream http://127.0.0.1:9000    run it in front of your API, without a file
+  tidegate init                                      write a configuration to start from
   tidegate check tidegate.toml                       validate a configuration
   tidegate serve tidegate.toml                       run a configuration";
 
@@ -35,6 +37,8 @@ enum Command {
     Demo(demo::Args),
     /// Run the gateway from a configuration file or for one upstream URL
     Serve(serve::Args),
+    /// Write a commented configuration to start from
+    Init(init::Args),
     /// Validate a configuration file, and print its errors and warnings
     Check(check::Args),
     /// Show the route, client, rate limits and outcome of a request without sending it
@@ -51,6 +55,7 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match cli.command {
         Command::Demo(args) => demo::run(&args),
         Command::Serve(args) => serve::run(&args),
+        Command::Init(args) => init::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Explain(args) => explain::run(&args),
         #[cfg(feature = "lab")]

@@ -31,7 +31,9 @@ const USAGE: &str = "\
 Run the gateway in one of these ways:
   tidegate serve FILE               from a configuration file
   tidegate serve --upstream URL     in front of one server, without a file; --limit 10/s limits each client
-  tidegate demo                     with a built-in sample API";
+  tidegate demo                     with a built-in sample API
+
+`tidegate init` writes a configuration to start from.";
 
 /// Run the gateway from a configuration file or for one upstream URL.
 #[derive(Debug, clap::Args)]

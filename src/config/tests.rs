@@ -11,6 +11,7 @@ use crate::throttle::{Exceed, KeyPart, Mode, Quota};
 use crate::upstream::HostHeader;
 
 const MINIMAL: &str = include_str!("../../config/minimal.toml");
+const STARTER: &str = include_str!("../../config/starter.toml");
 
 fn load_with(
     text: &str,
@@ -395,9 +396,28 @@ fn an_unreadable_file_is_reported() {
 }
 
 #[test]
+fn every_commented_setting_of_the_starter_configuration_can_be_enabled() {
+    let mut enabled = 0;
+    let lines = STARTER.lines().map(|line| match line.strip_prefix('#') {
+        Some(setting) if !setting.starts_with(' ') => {
+            enabled += 1;
+            setting
+        }
+        _ => line,
+    });
+    let text = lines.collect::<Vec<_>>().join("\n");
+    assert!(enabled >= 5, "{enabled}");
+    let (env, overrides) = (Environment::default(), Overrides::default());
+    let loaded = parse_for(Purpose::Inspect, "starter.toml", &text, &env, &overrides);
+    let warnings = loaded.unwrap_or_else(|errors| panic!("{errors}")).warnings;
+    assert!(warnings.is_empty(), "{warnings:?}");
+}
+
+#[test]
 fn the_shipped_configurations_have_no_warnings() {
     for text in [
         MINIMAL,
+        STARTER,
         include_str!("../../config/reference.toml"),
         include_str!("../../config/client-endpoints.toml"),
     ] {

@@ -73,6 +73,7 @@ fn a_command_without_a_file_explains_what_to_do() {
         "tidegate serve FILE",
         "tidegate serve --upstream URL",
         "tidegate demo",
+        "tidegate init",
     ] {
         assert!(serve.contains(part), "{part}: {serve}");
     }
@@ -117,7 +118,7 @@ fn explain_requires_a_path_that_starts_with_a_slash() {
 
 #[test]
 fn every_command_has_examples_in_its_help() {
-    for command in ["demo", "serve", "check", "explain", "lab", "schema"] {
+    for command in ["demo", "serve", "init", "check", "explain", "lab", "schema"] {
         let help = stdout(&Process::run(&[command, "--help"]));
         let example = format!("Examples:\n  tidegate {command}");
         assert!(help.contains(&example), "{command}: {help}");
@@ -151,6 +152,35 @@ async fn a_gateway_for_one_upstream_has_no_limit_unless_one_is_given() {
         "{}",
         stderr(&run)
     );
+}
+
+#[test]
+fn init_writes_a_configuration_without_warnings_and_never_overwrites() {
+    let directory = tempfile::tempdir().expect("the directory is created");
+    let file = directory.path().join("tidegate.toml");
+    let init = Process::with(&["init"]).inside(directory);
+    let run = init.run();
+    assert!(run.status.success(), "{}", stderr(&run));
+    for next in [
+        "tidegate check tidegate.toml",
+        "tidegate serve tidegate.toml",
+    ] {
+        assert!(stdout(&run).contains(next), "{}", stdout(&run));
+    }
+    let check = Process::run(&["check", file.to_str().expect("the path is UTF-8")]);
+    assert!(check.status.success());
+    assert_eq!(stderr(&check), "");
+
+    std::fs::write(&file, "mine").expect("the file is written");
+    let run = init.run();
+    assert_eq!(run.status.code(), Some(1));
+    assert_eq!(
+        stderr(&run),
+        "error: tidegate.toml already exists, and is not overwritten\n\n\
+         Write another file: tidegate init tidegate.new.toml\n"
+    );
+    let text = std::fs::read_to_string(&file).expect("the file is readable");
+    assert_eq!(text, "mine");
 }
 
 #[test]

@@ -477,6 +477,7 @@ fn the_schema_is_valid_and_accepts_every_shipped_configuration() {
     let validator = jsonschema::validator_for(&schema).expect("the schema is valid");
     for name in [
         "minimal.toml",
+        "starter.toml",
         "reference.toml",
         "demo.toml",
         "client-endpoints.toml",
