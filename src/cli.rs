@@ -10,6 +10,7 @@ mod lab;
 mod schema;
 mod serve;
 
+use std::io::{Write, stdout};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -22,13 +23,23 @@ Examples:
   tidegate check tidegate.toml                       validate a configuration
   tidegate serve tidegate.toml                       run a configuration";
 
+const WELCOME: &str = "\
+Tidegate limits the requests of each client of an API, and executes requests with the same idempotency key once.
+
+Commands to try:
+  tidegate demo                                      a gateway in front of a built-in sample API
+  tidegate serve --upstream http://127.0.0.1:9000    a gateway in front of your API, without a file
+  tidegate init                                      writes tidegate.toml, a configuration to start from
+
+`tidegate --help` lists all commands. `tidegate COMMAND --help` explains one, with examples.";
+
 /// A throttling and idempotency gateway: exact Retry-After on 429, and requests with the same idempotency key are
 /// executed at most once.
 #[derive(Debug, Parser)]
-#[command(name = "tidegate", version, arg_required_else_help = true, after_help = EXAMPLES)]
+#[command(name = "tidegate", version, after_help = EXAMPLES)]
 pub struct Cli {
     #[command(subcommand)]
-    command: Command,
+    command: Option<Command>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -52,7 +63,11 @@ enum Command {
 
 /// Runs the command of the parsed arguments and returns the exit code of the process.
 pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
-    match cli.command {
+    let Some(command) = cli.command else {
+        writeln!(stdout(), "{WELCOME}")?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    match command {
         Command::Demo(args) => demo::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Init(args) => init::run(&args),
