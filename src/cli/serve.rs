@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::Context as _;
+use clap::ValueHint;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::config_file::ConfigFile;
@@ -25,7 +26,8 @@ Examples:
   tidegate serve tidegate.toml
   tidegate serve tidegate.toml --listen 0.0.0.0:8080
   tidegate serve --upstream http://127.0.0.1:9000
-  tidegate serve --upstream http://127.0.0.1:9000 --limit 10/s --burst 20";
+  tidegate serve --upstream http://127.0.0.1:9000 --limit 10/s --burst 20
+  tidegate serve --upstream http://127.0.0.1:9000 --tls-cert gateway.crt --tls-key gateway.key";
 
 const USAGE: &str = "\
 Run the gateway in one of these ways:
@@ -54,6 +56,12 @@ pub(super) struct Args {
     /// Requests above the steady rate of --limit that a client can send at once. Default: the number in --limit, minus 1
     #[arg(long, value_name = "N", requires = "limit")]
     burst: Option<u32>,
+    /// PEM file with the TLS certificate chain of the listeners. Replaces `server.tls` in the configuration
+    #[arg(long, value_name = "FILE", requires = "tls_key", value_hint = ValueHint::FilePath)]
+    tls_cert: Option<String>,
+    /// PEM file with the private key of --tls-cert
+    #[arg(long, value_name = "FILE", requires = "tls_cert", value_hint = ValueHint::FilePath)]
+    tls_key: Option<String>,
     /// Format of log lines, instead of `log.format` in the configuration
     #[arg(long, value_enum)]
     log_format: Option<LogFormat>,
@@ -67,6 +75,7 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         listen: args.listen.clone(),
         upstream: args.upstream.clone(),
         limit: args.limit.clone(),
+        tls: args.tls_cert.clone().zip(args.tls_key.clone()),
         ..Overrides::default()
     };
     let loaded = match (args.file.named(), &args.upstream) {

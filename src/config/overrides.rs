@@ -36,6 +36,8 @@ pub struct Overrides {
     pub admin: Option<SocketAddr>,
     /// `--limit`: rate of the limit named `client`, such as `10/s`.
     pub limit: Option<String>,
+    /// `--tls-cert` and `--tls-key`: files that replace `server.tls`.
+    pub tls: Option<(String, String)>,
 }
 
 /// Writes the values of all environment variables that start with `TIDEGATE__` into the tree of TOML values. Warns about
@@ -264,6 +266,20 @@ pub(super) fn apply_flags(table: &mut DeTable<'_>, overrides: &Overrides, findin
         let span = start..start + text.len();
         if let Some(server) = section(table, "server", &span) {
             set(server, "listen", Spanned::new(span, DeValue::Array(listen)));
+        }
+    }
+    if let Some((cert, key)) = &overrides.tls {
+        let mut file = |flag, path: &String| {
+            let start = findings.sources.add(flag, path.as_str());
+            string(start..start + path.len(), path.clone())
+        };
+        let (cert, key) = (file("--tls-cert", cert), file("--tls-key", key));
+        let span = cert.span();
+        if let Some(server) = section(table, "server", &span) {
+            let mut tls = DeTable::new();
+            set(&mut tls, "cert", cert);
+            set(&mut tls, "key", key);
+            set(server, "tls", Spanned::new(span, DeValue::Table(tls)));
         }
     }
     if let Some(address) = overrides.admin {

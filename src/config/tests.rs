@@ -315,7 +315,7 @@ fn flags_override_the_file_and_the_environment() {
         listen: vec!["127.0.0.1:7".parse().expect("an address")],
         upstream: Some("https://other.example".into()),
         admin: Some("127.0.0.1:8".parse().expect("an address")),
-        limit: None,
+        ..Overrides::default()
     };
     let env = [("TIDEGATE__SERVER__LISTEN", "127.0.0.1:1")];
     let loaded = load_with(MINIMAL, &env, &overrides).expect("a valid configuration");
@@ -341,6 +341,35 @@ fn the_upstream_flag_is_an_error_with_several_upstreams() {
     };
     assert_eq!(problem.file, "--upstream");
     assert!(problem.help.contains("api, b"), "{}", problem.help);
+}
+
+#[test]
+fn the_tls_flags_replace_both_files_and_a_problem_is_shown_in_its_flag() {
+    let overrides = Overrides {
+        tls: Some(("flag.crt".into(), "flag.key".into())),
+        ..Overrides::default()
+    };
+    for file in [
+        "",
+        "[server]\ntls = { cert = \"file.crt\", key = \"file.key\" }\n",
+        "[server]\ntls = { cert = 1, keys = [] }\n",
+    ] {
+        let text = format!("{file}{MINIMAL}");
+        let env = Environment::default();
+        let loaded = parse_for(Purpose::Inspect, "test.toml", &text, &env, &overrides);
+        let tls = loaded.expect("valid").policy.server.tls.expect("TLS");
+        assert_eq!((tls.cert, tls.key), ("flag.crt".into(), "flag.key".into()));
+
+        let errors = load_with(&text, &[], &overrides).expect_err("no such files");
+        let found: Vec<_> = errors
+            .problems()
+            .iter()
+            .map(|it| it.file.as_str())
+            .collect();
+        assert_eq!(found, ["--tls-cert", "--tls-key"], "{errors}");
+    }
+    let errors = load_with("server = 1", &[], &overrides).expect_err("no table");
+    assert_complete(&Err(errors));
 }
 
 #[test]

@@ -154,6 +154,38 @@ async fn a_gateway_for_one_upstream_has_no_limit_unless_one_is_given() {
     );
 }
 
+#[tokio::test]
+async fn a_gateway_for_one_upstream_serves_tls_with_both_flags() {
+    let upstream = Upstream::replying(200);
+    let url = format!("http://{}", upstream.address());
+    let certificates = Certificates::for_localhost();
+    let (cert, key) = (certificates.cert_file(), certificates.key_file());
+    let cert = ["--tls-cert", cert.to_str().expect("the path is UTF-8")];
+    let key = ["--tls-key", key.to_str().expect("the path is UTF-8")];
+    let serve = ["serve", "--listen", "127.0.0.1:0", "--upstream", &url];
+
+    let process = Process::with(&serve).args(&cert).args(&key).start();
+    process.wait_for_line("address=https://");
+    let stream = process.client().connect().await.expect("a connection");
+    let name = "localhost".try_into().expect("a server name");
+    let handshake = certificates.connector(&["h2"]).connect(name, stream).await;
+    handshake.expect("the gateway uses the certificate");
+
+    for (flag, other) in [(cert, "--tls-key <FILE>"), (key, "--tls-cert <FILE>")] {
+        let run = Process::with(&serve).args(&flag).run();
+        assert_eq!(run.status.code(), Some(2));
+        assert!(stderr(&run).contains(other), "{}", stderr(&run));
+    }
+    let swapped = [cert[0], key[1], key[0], cert[1]];
+    let run = Process::with(&serve).args(&swapped).run();
+    assert_eq!(run.status.code(), Some(1));
+    let shown = stderr(&run);
+    assert!(
+        shown.contains("may be swapped") && shown.contains("--> --tls-cert:1:1"),
+        "{shown}"
+    );
+}
+
 #[test]
 fn init_writes_a_configuration_without_warnings_and_never_overwrites() {
     let directory = tempfile::tempdir().expect("the directory is created");
