@@ -1,6 +1,7 @@
 //! Commands of the `tidegate` binary, one file each.
 
 mod check;
+mod completions;
 mod config_file;
 mod demo;
 pub(crate) mod explain;
@@ -59,6 +60,8 @@ enum Command {
     Lab(Box<lab::Args>),
     /// Print the JSON Schema of the configuration
     Schema(schema::Args),
+    /// Print a script that lets a shell complete commands and options
+    Completions(completions::Args),
 }
 
 /// Runs the command of the parsed arguments and returns the exit code of the process.
@@ -76,5 +79,6 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         #[cfg(feature = "lab")]
         Command::Lab(args) => Ok(lab::run(&args)),
         Command::Schema(args) => schema::run(&args),
+        Command::Completions(args) => completions::run(&args),
     }
 }

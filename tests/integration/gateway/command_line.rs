@@ -118,7 +118,16 @@ fn explain_requires_a_path_that_starts_with_a_slash() {
 
 #[test]
 fn every_command_has_examples_in_its_help() {
-    for command in ["demo", "serve", "init", "check", "explain", "lab", "schema"] {
+    for command in [
+        "demo",
+        "serve",
+        "init",
+        "check",
+        "explain",
+        "lab",
+        "schema",
+        "completions",
+    ] {
         let help = stdout(&Process::run(&[command, "--help"]));
         let example = format!("Examples:\n  tidegate {command}");
         assert!(help.contains(&example), "{command}: {help}");
@@ -213,6 +222,23 @@ fn init_writes_a_configuration_without_warnings_and_never_overwrites() {
     );
     let text = std::fs::read_to_string(&file).expect("the file is readable");
     assert_eq!(text, "mine");
+}
+
+#[test]
+fn the_completion_script_of_each_shell_knows_the_commands() {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let run = Process::run(&["completions", shell]);
+        assert!(run.status.success(), "{shell}: {}", stderr(&run));
+        for word in ["explain", "init", "tls-cert"] {
+            assert!(stdout(&run).contains(word), "{shell}: {word}");
+        }
+    }
+    let script = stdout(&Process::run(&["completions", "bash"]))
+        + "COMP_WORDS=(tidegate ch); COMP_CWORD=1; _tidegate tidegate ch tidegate; echo \"${COMPREPLY[@]}\"\n";
+    let bash = std::process::Command::new("bash")
+        .args(["-c", &script])
+        .output();
+    assert_eq!(stdout(&bash.expect("bash starts")), "check\n");
 }
 
 #[test]
