@@ -158,9 +158,12 @@ where
                 };
                 lifecycle.request(Instant::now());
                 let (service, state) = (service.clone(), Arc::clone(&state));
-                tasks.spawn(streams.track_future(async move {
+                // A token, because `track_future` moves the future of the exchange once more.
+                let stream = streams.token();
+                tasks.spawn(async move {
                     exchange(request, respond, timeouts, &state, active, service).await;
-                }));
+                    drop(stream);
+                });
             }
             () = go_away.as_mut() => break Reason::NO_ERROR,
             () = replaced.as_mut() => {
@@ -267,11 +270,10 @@ async fn exchange<Responding, B>(
         );
         return;
     };
-    let response = match reply {
-        Reply::Response(response) => response,
+    let (parts, body) = match reply {
+        Reply::Response(response) => response.into_parts(),
         Reply::Abort(how) => return abort(&mut respond, how, &state.go_away).await,
     };
-    let (parts, body) = response.into_parts();
     // After a response with a status other than 2xx, the stream lingers: the gateway reads and discards the rest of the
     // request body before it resets the stream (see `linger`). A 2xx response is different: after it, curl 7.88
     // continues its upload and does not read a later reset. So the gateway resets the stream immediately after a 2xx

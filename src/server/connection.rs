@@ -214,16 +214,15 @@ where
         let max_body = context.limits.body_bytes;
         let service = move |received: Received<http2::Http2Body>| {
             let (pipeline, connection) = (Arc::clone(&pipeline), Arc::clone(&connection));
-            async move {
-                match received {
-                    Received::Request(request) => {
-                        let metrics = pipeline.metrics();
-                        let body = |body| RequestBody::http2(body, max_body, metrics);
-                        pipeline.respond(&connection, request.map(body)).await
-                    }
-                    Received::Invalid { violation, head } => {
-                        pipeline.reject_invalid(&connection, violation, head.as_deref())
-                    }
+            match received {
+                Received::Request(request) => {
+                    let metrics = pipeline.metrics();
+                    let request = request.map(|body| RequestBody::http2(body, max_body, metrics));
+                    Either::Left(async move { pipeline.respond(&connection, request).await })
+                }
+                Received::Invalid { violation, head } => {
+                    let reply = pipeline.reject_invalid(&connection, violation, head.as_deref());
+                    Either::Right(future::ready(reply))
                 }
             }
         };
