@@ -138,7 +138,6 @@ impl EntryRule for RoutePolicy {
 }
 
 impl Policy {
-    /// Returns what the entry of a request reads, with the rules of `routes`.
     pub(crate) fn entry_settings<'a, R: EntryRule>(
         &'a self,
         routes: &'a Matcher<R>,

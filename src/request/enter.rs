@@ -62,7 +62,7 @@ pub(crate) enum Rejected<'a, R> {
 }
 
 impl<'a, R> Rejected<'a, R> {
-    /// Returns the client and the route of the request, as far as they were found.
+    /// The client and the route, as far as they were found.
     pub(crate) fn found(&self) -> (Option<&Caller>, Option<&'a R>) {
         match self {
             Self::Head(_) => (None, None),
@@ -85,25 +85,25 @@ impl<R> From<Rejected<'_, R>> for Problem {
 /// headers that limits and idempotency scopes of the route read. Afterwards the target of the request is the one that
 /// is forwarded, unless it is invalid.
 pub(crate) fn enter<'a, R: EntryRule, B>(
-    rules: &EntrySettings<'a, R>,
+    settings: &EntrySettings<'a, R>,
     peer: IpAddr,
     request: &mut Request<B>,
 ) -> Result<Entered<'a, R>, Box<Rejected<'a, R>>> {
-    let caller = head::check(request, rules.max_body, rules.names, rules.methods)
-        .and_then(|()| Ok(rules.trust.identify(peer, request.headers())?))
+    let caller = head::check(request, settings.max_body, settings.names, settings.methods)
+        .and_then(|()| Ok(settings.trust.identify(peer, request.headers())?))
         .map_err(Rejected::Head)?;
     let preflight = preflight_method(request.method(), request.headers());
-    let test = if rules.takes_test_ids {
-        take_test_id(rules, preflight.as_ref(), request)
+    let test = if settings.takes_test_ids {
+        take_test_id(settings, preflight.as_ref(), request)
     } else {
         None
     };
-    let route = match find_route(rules.routes, preflight.as_ref(), request) {
+    let route = match find_route(settings.routes, preflight.as_ref(), request) {
         Ok(route) => route,
         Err(error) => return Err(Rejected::Route(caller, error).into()),
     };
     let is_preflight = preflight.is_some();
-    if !(is_preflight && rules.responds_to_preflights)
+    if !(is_preflight && settings.responds_to_preflights)
         && let Err(error) = route
             .identifying_headers()
             .check(request.headers_mut(), &caller, None)
@@ -135,7 +135,7 @@ fn find_route<'a, R, B>(
 
 /// Removes the prefix `/t/ID/` from the path, if the rest belongs to a route that takes test ids.
 fn take_test_id<R: EntryRule, B>(
-    rules: &EntrySettings<'_, R>,
+    settings: &EntrySettings<'_, R>,
     preflight: Option<&Method>,
     request: &mut Request<B>,
 ) -> Option<TestId> {
@@ -144,7 +144,7 @@ fn take_test_id<R: EntryRule, B>(
     let uri = with_target(request.uri(), rest.to_owned()).ok()?;
     let path = path::read(uri.path(), uri.query()).ok()?;
     let by = MatchBy::new(request.method(), preflight);
-    let route = rules.routes.select(by, &path).ok()?;
+    let route = settings.routes.select(by, &path).ok()?;
     if !route.takes_test_ids() {
         return None;
     }

@@ -40,7 +40,6 @@ pub(crate) struct UploadProgress {
 }
 
 impl UpstreamBody {
-    /// Creates a body that is sent while it arrives from the client.
     pub(crate) fn new(body: RequestBody) -> Self {
         if body.is_end_stream() {
             Self::Empty
@@ -49,7 +48,6 @@ impl UpstreamBody {
         }
     }
 
-    /// Creates a body that starts with the part that an earlier attempt has sent.
     pub(super) fn replaying(body: ReplayBody) -> Self {
         Self::Replay(body, Arc::new(UploadProgress::new()))
     }
