@@ -20,8 +20,8 @@ pub use crate::request::context::KeyFunction;
 pub use crate::respond::RetryAfterForm;
 pub use bucket::BucketKey;
 pub use decision::{Buckets, Charge, ChargeOutcome, ChargeResult, Decision, decide};
-pub use limit::{Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError};
-pub use quota::{BucketReading, ParseQuotaError, Quota, QuotaError};
+pub use limit::{Exceed, KeyPart, Limit, Mode, OnStoreError};
+pub use quota::{BucketReading, BucketState, ParseQuotaError, Quota, QuotaError};
 pub use rate::RateError;
 
 pub(crate) use bucket::{BucketKind, KeySource};

@@ -12,10 +12,10 @@ use std::time::{Duration, Instant, SystemTime};
 
 use http::HeaderMap;
 use mimalloc::MiMalloc;
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, Moment};
 use tidegate::internals::{BucketKind, ClientId, MemoryBuckets, Seed};
 use tidegate::throttle::{
-    BucketKey, Charge, ChargeOutcome, Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError, Quota,
+    BucketKey, Charge, ChargeOutcome, Exceed, KeyPart, Limit, Mode, OnStoreError, Quota,
     RetryAfterForm,
 };
 
@@ -130,9 +130,9 @@ impl Flood {
 /// Returns a rate limit of one request per `interval`, with a burst of three.
 fn limit(id: u16, interval: Duration) -> Limit {
     Limit {
-        id: LimitId(id),
         name: format!("limit-{id}").into(),
         quota: Quota::new(NonZeroU32::MIN, interval, 3).unwrap(),
+        quota_since: Moment::default(),
         key: Box::new([KeyPart::Client]),
         exceed: Exceed::Reject,
         mode: Mode::Enforce,

@@ -11,11 +11,11 @@ use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion};
 use http::HeaderMap;
 use smallvec::SmallVec;
-use tidegate::clock::Clock;
+use tidegate::clock::{Clock, Moment};
 use tidegate::internals::{BucketKind, ClientId, MemoryBuckets, Seed};
 use tidegate::throttle::{
-    BucketKey, Charge, ChargeOutcome, Decision, Exceed, KeyPart, Limit, LimitId, Mode,
-    OnStoreError, Quota, RetryAfterForm,
+    BucketKey, Charge, ChargeOutcome, Decision, Exceed, KeyPart, Limit, Mode, OnStoreError, Quota,
+    RetryAfterForm,
 };
 
 /// Number of clients per rate limit that the table can track. It is 25 % above the million clients of the benchmark,
@@ -96,9 +96,9 @@ impl Throttle {
         let limits = (0..limits)
             .map(|index| {
                 Arc::new(Limit {
-                    id: LimitId(u16::try_from(index).expect("few limits")),
                     name: format!("limit-{index}").into(),
                     quota,
+                    quota_since: Moment::default(),
                     key: [KeyPart::Client].into(),
                     exceed: Exceed::Reject,
                     mode: Mode::Enforce,

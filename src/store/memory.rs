@@ -18,16 +18,16 @@ mod hashers;
 pub(crate) mod records;
 
 use std::future::{Future, ready};
-use std::time::Duration;
+use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
 use self::bucket_shard::BucketShard;
 use crate::clock::{Clock, Moment};
-use crate::throttle::decision::{USUAL_LIMITS, limit_debt};
+use crate::throttle::decision::{USUAL_LIMITS, full_at_under};
 use crate::throttle::{
-    BucketKey, Buckets, Charge, ChargeOutcome, ChargeResult, Decision, LimitId, decide,
+    BucketKey, BucketState, Buckets, Charge, ChargeOutcome, ChargeResult, Decision, Limit, decide,
 };
 
 pub(in crate::store) use self::hashers::BuildIdentityHasher;
@@ -77,8 +77,8 @@ impl MemoryBuckets {
         self.capacity
     }
 
-    /// Returns every tracked bucket that is not full, with the time until it becomes full, in nanoseconds.
-    pub fn drained(&self) -> Vec<(BucketKey, u64)> {
+    /// Returns every tracked bucket that is not full.
+    pub fn drained(&self) -> Vec<(BucketKey, BucketState)> {
         let mut drained = Vec::new();
         for shard in &self.shards {
             let shard = shard.lock();
@@ -87,32 +87,37 @@ impl MemoryBuckets {
         drained
     }
 
-    /// Adds each bucket of a snapshot to the table. The duration is the time until the bucket becomes full. Buckets
-    /// that exceed the capacity of the table are ignored.
-    pub fn restore(&self, drained: impl IntoIterator<Item = (BucketKey, Duration)>) {
-        for (bucket, left) in drained {
-            if !left.is_zero() {
-                let mut shard = self.lock(bucket);
-                shard.restore(bucket, self.clock.now().after(left));
-            }
+    /// Adds each bucket of a snapshot to the table. Buckets that exceed the capacity of the table are ignored.
+    pub fn restore(&self, drained: impl IntoIterator<Item = (BucketKey, BucketState)>) {
+        for (bucket, state) in drained {
+            self.lock(bucket).restore(bucket, state);
+        }
+    }
+
+    /// Forgets the shared buckets of all rate limits except these.
+    pub(crate) fn retain_limits(&self, limits: &[Arc<Limit>]) {
+        for shard in &self.shards {
+            shard.lock().retain_limits(limits);
         }
     }
 
     /// Sets the time at which `bucket` becomes full to `full_at`, which another store reported. Has no effect if the
     /// bucket already becomes full at `full_at` or later.
-    pub fn observe(&self, limit: LimitId, bucket: BucketKey, full_at: Moment) {
+    pub fn observe(&self, limit: &Limit, bucket: BucketKey, full_at: Moment) {
         let mut shard = self.lock(bucket);
         let now = self.clock.now();
-        if full_at > now && full_at > shard.full_at(limit, bucket) {
+        let known = shard.state(limit, bucket);
+        if full_at > now && full_at > full_at_under(limit, known, now) {
             shard.put(limit, bucket, full_at, now);
         }
     }
 
-    /// Returns the time at which `bucket` becomes full, and whether the bucket is tracked. If it is not tracked, its
-    /// charges go to a shared bucket, and the returned time is that of the shared bucket.
-    pub(in crate::store) fn full_at(&self, limit: LimitId, bucket: BucketKey) -> (Moment, bool) {
+    /// Returns when `bucket` is full under `limit`, and whether the bucket is tracked. If it is not tracked, its charges
+    /// go to a shared bucket, and the returned time is that of the shared bucket.
+    pub(in crate::store) fn full_at(&self, limit: &Limit, bucket: BucketKey) -> (Moment, bool) {
         let shard = self.lock(bucket);
-        (shard.full_at(limit, bucket), shard.tracks(bucket))
+        let full_at = full_at_under(limit, shard.state(limit, bucket), self.clock.now());
+        (full_at, shard.tracks(bucket))
     }
 
     /// Returns the index of the shard of `bucket`. The index uses bits in the middle of the bucket's hash. The hash map
@@ -154,11 +159,11 @@ impl MemoryBuckets {
     fn charge_one(&self, charge: &Charge<'_>) -> Decision {
         let mut shard = self.lock(charge.bucket);
         let now = self.clock.now();
-        let before = shard.full_at(charge.limit.id, charge.bucket);
-        let mut full_at = [limit_debt(charge.limit, before, now)];
+        let before = shard.state(charge.limit, charge.bucket);
+        let mut full_at = [full_at_under(charge.limit, before, now)];
         let decision = decide(std::slice::from_ref(charge), &mut full_at, now);
-        if full_at[0] != before {
-            shard.put(charge.limit.id, charge.bucket, full_at[0], now);
+        if full_at[0] != before.full_at {
+            shard.put(charge.limit, charge.bucket, full_at[0], now);
         }
         decision
     }
@@ -183,18 +188,18 @@ impl MemoryBuckets {
                 .binary_search(&self.shard_of(charge.bucket))
                 .expect("the shard of every charge is locked")
         };
-        let before: SmallVec<[Moment; USUAL_LIMITS]> = charges
+        let before: SmallVec<[BucketState; USUAL_LIMITS]> = charges
             .iter()
-            .map(|charge| shards[lock_index(charge)].full_at(charge.limit.id, charge.bucket))
+            .map(|charge| shards[lock_index(charge)].state(charge.limit, charge.bucket))
             .collect();
-        let limited = charges.iter().zip(&before);
-        let mut full_at: SmallVec<[Moment; USUAL_LIMITS]> = limited
-            .map(|(charge, &before)| limit_debt(charge.limit, before, now))
+        let scaled = charges.iter().zip(&before);
+        let mut full_at: SmallVec<[Moment; USUAL_LIMITS]> = scaled
+            .map(|(charge, &before)| full_at_under(charge.limit, before, now))
             .collect();
         let decision = decide(charges, &mut full_at, now);
         for ((charge, before), full_at) in charges.iter().zip(before).zip(full_at) {
-            if full_at != before {
-                shards[lock_index(charge)].put(charge.limit.id, charge.bucket, full_at, now);
+            if full_at != before.full_at {
+                shards[lock_index(charge)].put(charge.limit, charge.bucket, full_at, now);
             }
         }
         decision

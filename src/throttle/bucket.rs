@@ -3,8 +3,8 @@
 //! The key of a bucket is a 128-bit keyed hash of the limit's name and of the request properties in the limit's key. So
 //! every bucket key has the same size, regardless of the length of header values. A client does not know the seed of
 //! the hash. So a client can neither produce the bucket key of another client nor place all of its buckets in one
-//! shard. The position of the limit in the configuration is not hashed, so buckets stay valid when limits are
-//! reordered.
+//! shard. The position of the limit in the configuration and its quota are not hashed, so a limit keeps its buckets when
+//! the configuration changes.
 
 use http::HeaderMap;
 use http::request::Parts;
@@ -81,6 +81,7 @@ impl BucketKey {
                         match (lines.next(), lines.next()) {
                             (Some(line), None) if !line.is_empty() => {
                                 name.tag(Tag::Header as u8);
+                                name.add(header.as_str().as_bytes());
                                 name.add(&canonical(header, line.as_bytes()));
                             }
                             // A request without the header is counted by its client address. If all such requests
@@ -117,7 +118,8 @@ mod tests {
     use http::{HeaderName, HeaderValue};
 
     use super::*;
-    use crate::throttle::{Exceed, LimitId, Mode, OnStoreError, Quota, RetryAfterForm};
+    use crate::clock::Moment;
+    use crate::throttle::{Exceed, Mode, OnStoreError, Quota, RetryAfterForm};
 
     const SEED: Seed = Seed::from_halves(1, 2);
 
@@ -127,9 +129,9 @@ mod tests {
 
     fn limit<const N: usize>(name: &str, key: [KeyPart; N]) -> Limit {
         Limit {
-            id: LimitId(0),
             name: name.into(),
             quota: Quota::new(NonZeroU32::MIN, Duration::from_secs(1), 3).unwrap(),
+            quota_since: Moment::default(),
             key: key.into(),
             exceed: Exceed::Reject,
             mode: Mode::Enforce,
@@ -166,10 +168,9 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_has_the_same_buckets_after_its_position_or_quota_changes() {
+    fn a_limit_has_the_same_buckets_after_its_quota_changes() {
         let before = limit("device", [KeyPart::Client]);
         let mut after = before.clone();
-        after.id = LimitId(7);
         after.quota = Quota::new(NonZeroU32::MIN, Duration::from_mins(1), 0).unwrap();
         let none = HeaderMap::new();
         assert_eq!(

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::{BucketKey, BucketReading, Exceed, Limit};
+use super::{BucketKey, BucketReading, BucketState, Exceed, Limit};
 use crate::clock::Moment;
 
 /// Number of rate limits of a request that fit into a list without a heap allocation.
@@ -150,14 +150,30 @@ pub fn decide(charges: &[Charge<'_>], full_at: &mut [Moment], now: Moment) -> De
     Decision { outcome, readings }
 }
 
-/// Reduces the debt of a bucket to the maximum that `limit` allows. The debt is the time until the bucket is full. Its
-/// maximum is the refill time of an empty bucket, plus the longest delay if the limit delays requests.
+/// Returns when a bucket is full under `limit`. If the quota has changed since the last charge, the debt is scaled to it,
+/// rounded up. A faster quota counts from the time of the change, so a client does not wait for the old one. A slower
+/// quota counts from the next request, because stores forget a bucket when it is full under the old one.
 ///
-/// A bucket can have a larger debt if it was charged under a slower quota before a restart. The store commits the
-/// reduced debt even if it rejects the request. Otherwise a limit with a raised rate would reject requests until the
-/// old debt is refilled. The reported waits, which are computed from the reduced debt, would then be too short.
-pub(crate) fn limit_debt(limit: &Limit, full_at: Moment, now: Moment) -> Moment {
-    let empty = now.after(limit.quota.refill());
+/// The debt is also reduced to the maximum, which is the refill time of an empty bucket, plus the longest delay if the
+/// limit delays requests. A bucket can have a larger debt if a reload has shortened the longest delay, or if the wall
+/// clock was set back before a restart. The store commits the new state even if it rejects the request. Otherwise the old
+/// debt would be scaled again, and the reported waits would be wrong.
+pub(crate) fn full_at_under(limit: &Limit, state: BucketState, now: Moment) -> Moment {
+    let refill = limit.quota.refill();
+    let empty = now.after(refill);
+    let mut full_at = state.full_at;
+    if Duration::from_nanos(state.refill) != refill && full_at > now {
+        let from = if refill.as_nanos() < u128::from(state.refill) {
+            state.charged_at.max(limit.quota_since).min(now)
+        } else {
+            now
+        };
+        let debt = full_at.since(from).as_nanos() * refill.as_nanos();
+        let scaled = debt.div_ceil(u128::from(state.refill.max(1)));
+        full_at = from.after(Duration::from_nanos(
+            u64::try_from(scaled).unwrap_or(u64::MAX),
+        ));
+    }
     full_at.min(match limit.exceed {
         Exceed::Reject => empty,
         Exceed::Delay { max } => empty.after(max),
@@ -184,15 +200,15 @@ fn take(charge: &Charge<'_>, full_at: Moment, now: Moment) -> Result<(Moment, Du
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::throttle::{KeyPart, LimitId, Mode, OnStoreError, Quota, RetryAfterForm};
+    use crate::throttle::{KeyPart, Mode, OnStoreError, Quota, RetryAfterForm};
 
     const SECOND: Duration = Duration::from_secs(1);
 
     fn limit(interval: Duration, burst: u32, exceed: Exceed) -> Limit {
         Limit {
-            id: LimitId(0),
             name: "device".into(),
             quota: Quota::new(NonZeroU32::MIN, interval, burst).unwrap(),
+            quota_since: Moment::default(),
             key: Box::new([KeyPart::Client]),
             exceed,
             mode: Mode::Enforce,
@@ -325,13 +341,34 @@ mod tests {
     }
 
     #[test]
-    fn a_debt_from_a_slower_quota_is_reduced_to_the_maximum() {
+    fn a_bucket_keeps_its_filled_fraction_when_the_quota_changes() {
+        let before = limit(SECOND, 3, Exceed::Reject);
+        for (now, full_at, after, expected) in [
+            (0, 4_000, limit(SECOND * 10, 3, Exceed::Reject), 40_000),
+            (0, 1_000, limit(SECOND * 10, 3, Exceed::Reject), 10_000),
+            (500, 1_500, limit(SECOND, 7, Exceed::Reject), 2_500),
+            (500, 2_500, limit(SECOND / 2, 0, Exceed::Reject), 750),
+            (500, 500, limit(SECOND * 10, 3, Exceed::Reject), 500),
+            (0, 2_000, delaying(SECOND, 1, SECOND), 1_000),
+        ] {
+            let state = before.quota.state(at(full_at), at(0));
+            assert_eq!(full_at_under(&after, state, at(now)), at(expected));
+        }
+        // A debt that cannot be divided is rounded up.
+        let state = before.quota.state(Moment::from_nanos(1), at(0));
+        let faster = limit(SECOND / 2, 3, Exceed::Reject);
+        assert_eq!(full_at_under(&faster, state, at(0)), Moment::from_nanos(1));
+    }
+
+    #[test]
+    fn a_debt_is_reduced_to_the_maximum() {
         let (rejecting, delaying) = (
             limit(SECOND, 3, Exceed::Reject),
             delaying(SECOND, 3, SECOND * 2),
         );
         for (limit, wait) in [(&rejecting, SECOND), (&delaying, SECOND)] {
-            let mut full_at = [limit_debt(limit, at(500_000), at(0))];
+            let state = limit.quota.state(at(500_000), at(0));
+            let mut full_at = [full_at_under(limit, state, at(0))];
             let decision = decide(&charges([limit]), &mut full_at, at(0));
             assert_eq!(decision.outcome, ChargeOutcome::Rejected { wait, by: 0 });
             assert_eq!(decision.readings[0].remaining, 0);
@@ -348,7 +385,8 @@ mod tests {
             assert_eq!(decision.outcome, ChargeOutcome::Admitted { delay });
         }
         assert_eq!(full_at, [at(6_000)]);
-        assert_eq!(limit_debt(&limit, full_at[0], at(0)), at(6_000));
+        let state = limit.quota.state(full_at[0], at(0));
+        assert_eq!(full_at_under(&limit, state, at(0)), at(6_000));
     }
 
     #[test]

@@ -7,22 +7,19 @@ use http::HeaderName;
 use http::request::Parts;
 
 use super::{Quota, QuotaError};
+use crate::clock::Moment;
 use crate::request::context::KeyFunction;
 use crate::respond::RetryAfterForm;
-
-/// Index of a rate limit in the list of all limits of the configuration. It is not part of bucket keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct LimitId(pub u16);
 
 /// Rate limit: one `[limit.NAME]` of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// Index of the rate limit in the list of all limits of the configuration.
-    pub id: LimitId,
     /// Name of the rate limit in the configuration, in `RateLimit` headers and in metrics.
     pub name: Arc<str>,
     /// Capacity and refill rate of each bucket of this limit.
     pub quota: Quota,
+    /// When the quota took effect: the time of the reload that changed it, or zero.
+    pub quota_since: Moment,
     /// Request properties that form the limit key. Requests with equal properties share a bucket. The list is never
     /// empty.
     pub key: Box<[KeyPart]>,
@@ -40,9 +37,9 @@ impl Limit {
     /// Creates an enforced rate limit that counts requests per client address and rejects requests that exceed `quota`.
     pub fn per_client(name: &str, quota: Quota) -> Self {
         Self {
-            id: LimitId(0),
             name: name.into(),
             quota,
+            quota_since: Moment::default(),
             key: [KeyPart::Client].into(),
             exceed: Exceed::Reject,
             mode: Mode::Enforce,

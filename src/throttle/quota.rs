@@ -38,6 +38,8 @@ pub struct Quota {
     /// Refill interval of a token and capacity of the bucket. The "burst size" of governor is the capacity, `burst +
     /// 1`.
     governor: governor::Quota,
+    /// How long an empty bucket takes to refill, in nanoseconds.
+    refill: u64,
     /// The rate before the refill interval was rounded.
     rate: Rate,
 }
@@ -72,6 +74,20 @@ pub enum QuotaError {
     RefillTooLong,
 }
 
+/// State of a bucket between two charges. Its debt is the time until it is full. A bucket that is not stored is full.
+///
+/// The state knows the refill time of the quota under which it was last charged. If the quota has changed since, the
+/// bucket keeps its filled fraction: the debt is scaled by the ratio of the refill times.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BucketState {
+    /// When the bucket is full.
+    pub full_at: Moment,
+    /// How long an empty bucket takes to refill, in nanoseconds.
+    pub refill: u64,
+    /// When the bucket was last charged.
+    pub charged_at: Moment,
+}
+
 /// State of a bucket at one point in time, as `RateLimit` headers report it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BucketReading {
@@ -102,14 +118,17 @@ impl Quota {
         }
         let interval = period.div_ceil(u128::from(count.get()));
         let capacity = NonZeroU32::MIN.saturating_add(burst);
-        if interval * u128::from(capacity.get()) > MAX_REFILL.as_nanos() {
+        let refill = interval * u128::from(capacity.get());
+        if refill > MAX_REFILL.as_nanos() {
             return Err(QuotaError::RefillTooLong);
         }
-        let interval = u64::try_from(interval).expect("the interval is at most MAX_REFILL");
+        let [interval, refill] =
+            [interval, refill].map(|nanos| u64::try_from(nanos).expect("at most MAX_REFILL"));
         Ok(Self {
             governor: governor::Quota::with_period(Duration::from_nanos(interval))
                 .expect("the interval is at least a nanosecond")
                 .allow_burst(capacity),
+            refill,
             rate,
         })
     }
@@ -141,7 +160,16 @@ impl Quota {
 
     /// Returns how long it takes to refill an empty bucket.
     pub const fn refill(self) -> Duration {
-        self.governor.burst_size_replenished_in()
+        Duration::from_nanos(self.refill)
+    }
+
+    /// Returns the state of a bucket that is charged at `now` and then full at `full_at`.
+    pub const fn state(self, full_at: Moment, now: Moment) -> BucketState {
+        BucketState {
+            full_at,
+            refill: self.refill,
+            charged_at: now,
+        }
     }
 
     /// Takes `cost` tokens at `now` from the bucket that will be full at `full_at`. Returns the new time at which the

@@ -7,9 +7,10 @@ use super::super::file::{LimitSection, OnExceed};
 use super::super::located::{Located, Named};
 use super::super::problem::Findings;
 use super::super::scalar::{LimitName, RateText};
+use crate::clock::Moment;
 use crate::throttle::quota::{MAX_BURST, MAX_REFILL};
 use crate::throttle::rate::Rate;
-use crate::throttle::{Exceed, Limit, LimitId, Quota, QuotaError};
+use crate::throttle::{Exceed, Limit, Quota, QuotaError};
 
 /// Rate limits by name, in the order of their ids. `None` marks an invalid rate limit, whose error was reported.
 pub(super) type Limits<'f> = BTreeMap<&'f str, Option<Arc<Limit>>>;
@@ -22,37 +23,23 @@ pub(super) fn resolve<'f>(
     findings: &mut Findings,
 ) -> Limits<'f> {
     let mut limits = Limits::new();
-    for (at, (name, section)) in sections.entries.iter().enumerate() {
-        let limit = if let Ok(id) = u16::try_from(at) {
-            if !remote {
-                warn(&section.value, findings);
-            }
-            limit(LimitId(id), &name.value, &section.value, findings)
-        } else {
-            findings.error(
-                &name.span,
-                "the configuration has too many rate limits",
-                format!("define at most {} rate limits", u32::from(u16::MAX) + 1),
-            );
-            None
-        };
+    for (name, section) in &sections.entries {
+        if !remote {
+            warn(&section.value, findings);
+        }
+        let limit = limit(&name.value, &section.value, findings);
         limits.insert(name.value.as_str(), limit.map(Arc::new));
     }
     limits
 }
 
-fn limit(
-    id: LimitId,
-    name: &str,
-    section: &LimitSection,
-    findings: &mut Findings,
-) -> Option<Limit> {
+fn limit(name: &str, section: &LimitSection, findings: &mut Findings) -> Option<Limit> {
     let exceed = exceed(section, findings);
     let quota = quota(section, findings)?;
     Some(Limit {
-        id,
         name: name.into(),
         quota,
+        quota_since: Moment::default(),
         key: section
             .key
             .0

@@ -2,7 +2,7 @@
 //!
 //! Charges to buckets are decided in memory. A thread writes all buckets that are not full to a file every 10 s and at
 //! shutdown. So a crash loses the charges of the last 10 s. The file contains the time of the snapshot and, for each
-//! bucket, how long the bucket still needs to refill. If the wall clock was set back before a restart, no client waits
+//! bucket, how long it needs to refill, now and when it is empty. If the wall clock was set back before a restart, no client waits
 //! longer than it had to wait at the time of the snapshot. If the wall clock was set ahead, a client gets at most one
 //! extra burst.
 //!
@@ -21,20 +21,20 @@ use thiserror::Error;
 
 use super::store_dir::replace;
 use super::{DiskOpenError, DiskRecords};
-use crate::clock::Clock;
+use crate::clock::{Clock, Moment};
 use crate::store::memory::MemoryBuckets;
-use crate::throttle::BucketKey;
+use crate::throttle::{BucketKey, BucketState};
 
 /// Interval between two snapshots of the rate limit buckets.
 const INTERVAL: Duration = Duration::from_secs(10);
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// Size of the header of a snapshot file (version and time), in bytes.
 const HEAD: usize = 9;
 
-/// Size of one bucket in a snapshot file (hash of the bucket and time until it becomes full), in bytes.
-const ENTRY: usize = 24;
+/// Size of one bucket in a snapshot file (hash, time until it is full, refill time), in bytes.
+const ENTRY: usize = 32;
 
 /// Size of the BLAKE3 checksum at the end of a snapshot file, in bytes.
 const CHECKSUM: usize = 32;
@@ -52,9 +52,9 @@ enum SnapshotError {
     #[error(transparent)]
     Io(#[from] io::Error),
     #[error(
-        "the snapshot has format {0}, but this version of Tidegate reads only formats up to {VERSION}"
+        "the snapshot has format {0}, but this version of Tidegate reads only format {VERSION}"
     )]
-    Newer(u8),
+    Format(u8),
     #[error("the snapshot is damaged: its checksum does not match")]
     Checksum,
 }
@@ -63,8 +63,8 @@ enum SnapshotError {
 struct BucketSnapshot {
     /// Time of the wall clock in milliseconds since 1970, read after all buckets.
     taken: u64,
-    /// Every bucket that is not full, with the time until it becomes full, in nanoseconds.
-    buckets: Vec<(BucketKey, u64)>,
+    /// Every bucket that is not full. Its `full_at` is the time until then.
+    buckets: Vec<(BucketKey, BucketState)>,
 }
 
 impl BucketSnapshots {
@@ -137,7 +137,14 @@ impl Drop for BucketSnapshots {
 }
 
 fn save(file: &Path, buckets: &MemoryBuckets, clock: &Clock) -> io::Result<()> {
-    let snapshot = BucketSnapshot::take(clock, || buckets.drained());
+    let snapshot = BucketSnapshot::take(clock, || {
+        let mut drained = buckets.drained();
+        let now = clock.now().as_nanos();
+        for (_, state) in &mut drained {
+            state.full_at = Moment::from_nanos(state.full_at.as_nanos().saturating_sub(now));
+        }
+        drained
+    });
     replace(file, &snapshot.encode())
 }
 
@@ -152,11 +159,21 @@ fn restore(file: &Path, buckets: &MemoryBuckets, clock: &Clock) {
         }
     };
     let elapsed = since_1970(clock).saturating_sub(Duration::from_millis(snapshot.taken));
-    let elapsed = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
+    let elapsed = Moment::default().after(elapsed);
+    let now = clock.now();
     let drained = snapshot.buckets.into_iter();
-    buckets.restore(drained.map(|(bucket, left)| {
-        let left = Duration::from_nanos(left.saturating_sub(elapsed));
-        (bucket, left)
+    let drained = drained.filter(|(_, state)| state.full_at > elapsed);
+    buckets.restore(drained.map(|(bucket, state)| {
+        let full_at = now.after(state.full_at.since(elapsed));
+        let charged_at = now;
+        (
+            bucket,
+            BucketState {
+                full_at,
+                charged_at,
+                ..state
+            },
+        )
     }));
 }
 
@@ -177,7 +194,7 @@ impl BucketSnapshot {
     /// Reads the buckets first and then the time, which is rounded up to a millisecond. [`restore`] subtracts the time
     /// since the snapshot from the refill time of every bucket. If the stored time were too early, `restore` would
     /// refill too many tokens.
-    fn take(clock: &Clock, read: impl FnOnce() -> Vec<(BucketKey, u64)>) -> Self {
+    fn take(clock: &Clock, read: impl FnOnce() -> Vec<(BucketKey, BucketState)>) -> Self {
         let buckets = read();
         Self {
             taken: since_1970(clock)
@@ -193,8 +210,9 @@ impl BucketSnapshot {
         let mut bytes = Vec::with_capacity(HEAD + self.buckets.len() * ENTRY + CHECKSUM);
         bytes.push(VERSION);
         bytes.extend_from_slice(&self.taken.to_le_bytes());
-        for (bucket, left) in &self.buckets {
-            for number in [bucket.high, bucket.low, *left] {
+        for (bucket, state) in &self.buckets {
+            let left = state.full_at.as_nanos();
+            for number in [bucket.high, bucket.low, left, state.refill] {
                 bytes.extend_from_slice(&number.to_le_bytes());
             }
         }
@@ -205,7 +223,7 @@ impl BucketSnapshot {
 
     fn decode(bytes: &[u8]) -> Result<Self, SnapshotError> {
         match bytes.first() {
-            Some(&version) if version > VERSION => return Err(SnapshotError::Newer(version)),
+            Some(&version) if version != VERSION => return Err(SnapshotError::Format(version)),
             _ => {}
         }
         let (content, checksum) = bytes
@@ -223,7 +241,12 @@ impl BucketSnapshot {
                 high: number(&entry[..8]),
                 low: number(&entry[8..16]),
             };
-            (bucket, number(&entry[16..]))
+            let state = BucketState {
+                full_at: Moment::from_nanos(number(&entry[16..24])),
+                refill: number(&entry[24..]),
+                charged_at: Moment::default(),
+            };
+            (bucket, state)
         });
         Ok(Self {
             taken: number(&head[1..]),
@@ -241,8 +264,8 @@ mod tests {
     use super::*;
     use crate::store::StoreCapacity;
     use crate::throttle::{
-        Charge, ChargeOutcome, Decision, Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError,
-        Quota, RetryAfterForm,
+        Charge, ChargeOutcome, Decision, Exceed, KeyPart, Limit, Mode, OnStoreError, Quota,
+        RetryAfterForm,
     };
 
     const HOUR: Duration = Duration::from_hours(1);
@@ -258,9 +281,9 @@ mod tests {
 
     fn limit_with(quota: Quota) -> Limit {
         Limit {
-            id: LimitId(0),
             name: "device".into(),
             quota,
+            quota_since: Moment::default(),
             key: [KeyPart::Client].into(),
             exceed: Exceed::Reject,
             mode: Mode::Enforce,
@@ -313,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quota_raised_between_two_runs_limits_the_restored_debt_to_one_bucket() {
+    fn a_quota_raised_between_two_runs_keeps_the_filled_fraction_of_a_bucket() {
         const DAY: Duration = Duration::from_hours(24);
         const MINUTE: Duration = Duration::from_mins(1);
         let thousand = NonZeroU32::new(1_000).unwrap();
@@ -321,21 +344,18 @@ mod tests {
         let per_minute = limit_with(Quota::new(thousand, MINUTE, 999).unwrap());
         let dir = TempDir::new().unwrap();
         with_buckets(&dir, 0, |buckets, _| {
-            for _ in 0..50 {
+            for _ in 0..1_000 {
                 assert!(charge(buckets, &per_day, 1).is_admitted());
             }
         });
         with_buckets(&dir, 0, |buckets, clock| {
-            // With the daily quota, a token takes 86.4 s to refill, so the restored bucket needs 72 min for 50 tokens.
-            // With the new quota, even an empty bucket refills in 1 min. So the restored bucket counts as empty.
             let token = per_minute.quota.interval();
             let rejected = charge(buckets, &per_minute, 1);
             let (wait, by) = (token, 0);
             assert_eq!(rejected.outcome, ChargeOutcome::Rejected { wait, by });
             assert_eq!(rejected.readings[0].next, token);
-            clock.advance(token);
-            assert!(charge(buckets, &per_minute, 1).is_admitted());
-            assert!(!charge(buckets, &per_minute, 1).is_admitted());
+            clock.advance(MINUTE / 2);
+            assert_eq!(charge(buckets, &per_minute, 1).readings[0].remaining, 499);
             clock.advance(MINUTE);
             let full = charge(buckets, &per_minute, 1);
             assert_eq!(full.readings[0].remaining, 999);

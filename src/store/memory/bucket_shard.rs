@@ -2,8 +2,8 @@
 //!
 //! A heap finds full buckets without a scan. The heap has one entry per tracked bucket: a time before which the bucket
 //! is certainly not full. A charge delays the time at which a bucket becomes full, but does not change the heap. The
-//! outdated entry is corrected when it reaches the top of the heap. The time becomes earlier only for a restored bucket
-//! whose quota was raised since the snapshot. The entry of such a bucket is corrected immediately.
+//! outdated entry is corrected when it reaches the top of the heap. The time becomes earlier only with the first charge
+//! after a reload has raised the quota. The entry of such a bucket is corrected immediately.
 //!
 //! If the shard has no capacity to track a bucket, the charges of the bucket are made to a shared bucket, which other
 //! buckets of the same rate limit also use. A bucket that is not tracked has the state of its shared bucket, even if
@@ -12,10 +12,12 @@
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
+use std::sync::Arc;
 
 use super::hashers::BuildIdentityHasher;
 use crate::clock::Moment;
-use crate::throttle::{BucketKey, LimitId};
+use crate::throttle::decision::full_at_under;
+use crate::throttle::{BucketKey, BucketState, Limit};
 
 /// Number of full buckets that are evicted for each new bucket. It is more than one, so that the shard shrinks while it
 /// is used.
@@ -23,16 +25,14 @@ const EVICTED_PER_INSERT: usize = 2;
 
 /// A shard of the table of rate limit buckets.
 pub(super) struct BucketShard {
-    /// Tracked buckets, with the time at which each becomes full.
-    buckets: HashMap<BucketKey, Moment, BuildIdentityHasher>,
+    buckets: HashMap<BucketKey, BucketState, BuildIdentityHasher>,
     /// Maximum number of tracked buckets.
     capacity: usize,
     /// One entry per tracked bucket: a time before which the bucket is certainly not full. The earliest entry is on
     /// top.
     refills: BinaryHeap<Reverse<(Moment, BucketKey)>>,
-    /// Shared buckets of each rate limit, allocated when the first one is used. A value is the time at which a shared
-    /// bucket becomes full.
-    shared: HashMap<LimitId, Box<[Moment]>>,
+    /// Shared buckets of each rate limit, by its name, allocated when the first one is used.
+    shared: HashMap<Arc<str>, Box<[BucketState]>>,
     /// Number of shared buckets of each rate limit.
     shared_buckets: usize,
 }
@@ -60,15 +60,14 @@ impl BucketShard {
         self.buckets.len()
     }
 
-    /// Returns the time at which `bucket` becomes full. If the bucket is not tracked, this is the time of its shared
-    /// bucket.
-    pub(super) fn full_at(&self, limit: LimitId, bucket: BucketKey) -> Moment {
-        if let Some(&full_at) = self.buckets.get(&bucket) {
-            return full_at;
+    /// Returns the state of `bucket`. If the bucket is not tracked, this is the state of its shared bucket.
+    pub(super) fn state(&self, limit: &Limit, bucket: BucketKey) -> BucketState {
+        if let Some(&state) = self.buckets.get(&bucket) {
+            return state;
         }
-        match self.shared.get(&limit) {
+        match self.shared.get(&limit.name) {
             Some(shared) => shared[self.shared_index(bucket)],
-            None => Moment::default(),
+            None => BucketState::default(),
         }
     }
 
@@ -77,28 +76,32 @@ impl BucketShard {
         self.buckets.contains_key(&bucket)
     }
 
-    /// Returns every tracked bucket that is not full at `now`, with the nanoseconds until it is full.
-    pub(super) fn drained(&self, now: Moment) -> impl Iterator<Item = (BucketKey, u64)> {
-        self.buckets.iter().filter_map(move |(&bucket, full_at)| {
-            let left = full_at.as_nanos().saturating_sub(now.as_nanos());
-            (left > 0).then_some((bucket, left))
-        })
+    /// Returns every tracked bucket that is not full at `now`.
+    pub(super) fn drained(&self, now: Moment) -> impl Iterator<Item = (BucketKey, BucketState)> {
+        let all = self.buckets.iter().map(|(&bucket, &state)| (bucket, state));
+        all.filter(move |(_, state)| state.full_at > now)
     }
 
-    /// Tracks `bucket`, which becomes full at `full_at`. Does nothing if the shard has no capacity or already tracks
-    /// the bucket.
-    pub(super) fn restore(&mut self, bucket: BucketKey, full_at: Moment) {
+    /// Tracks `bucket`. Does nothing if the shard has no capacity or already tracks the bucket.
+    pub(super) fn restore(&mut self, bucket: BucketKey, state: BucketState) {
         if self.len() < self.capacity && !self.tracks(bucket) {
-            self.track(bucket, full_at);
+            self.track(bucket, state);
         }
+    }
+
+    /// Forgets the shared buckets of all rate limits except these.
+    pub(super) fn retain_limits(&mut self, limits: &[Arc<Limit>]) {
+        self.shared
+            .retain(|name, _| limits.iter().any(|limit| limit.name == *name));
     }
 
     /// Sets the time at which `bucket` becomes full. If the bucket cannot be tracked, sets the time of its shared
     /// bucket instead.
-    pub(super) fn put(&mut self, limit: LimitId, bucket: BucketKey, full_at: Moment, now: Moment) {
-        if let Some(state) = self.buckets.get_mut(&bucket) {
-            let before = std::mem::replace(state, full_at);
-            if full_at < before {
+    pub(super) fn put(&mut self, limit: &Limit, bucket: BucketKey, full_at: Moment, now: Moment) {
+        let state = limit.quota.state(full_at, now);
+        if let Some(known) = self.buckets.get_mut(&bucket) {
+            let before = std::mem::replace(known, state);
+            if full_at < before.full_at {
                 self.lower_refill(bucket, full_at);
             }
             return;
@@ -109,27 +112,28 @@ impl BucketShard {
             }
         }
         if self.len() < self.capacity {
-            self.track(bucket, full_at);
+            self.track(bucket, state);
         } else {
-            self.put_shared(limit, bucket, full_at);
+            self.put_shared(limit, bucket, full_at, now);
         }
     }
 
-    fn track(&mut self, bucket: BucketKey, full_at: Moment) {
-        self.buckets.insert(bucket, full_at);
-        self.refills.push(Reverse((full_at, bucket)));
+    fn track(&mut self, bucket: BucketKey, state: BucketState) {
+        self.buckets.insert(bucket, state);
+        self.refills.push(Reverse((state.full_at, bucket)));
     }
 
-    fn put_shared(&mut self, limit: LimitId, bucket: BucketKey, full_at: Moment) {
+    fn put_shared(&mut self, limit: &Limit, bucket: BucketKey, full_at: Moment, now: Moment) {
         let index = self.shared_index(bucket);
         let shared = self
             .shared
-            .entry(limit)
-            .or_insert_with(|| vec![Moment::default(); self.shared_buckets].into());
+            .entry(Arc::clone(&limit.name))
+            .or_insert_with(|| vec![BucketState::default(); self.shared_buckets].into());
         // The later time is stored, because `full_at` can be earlier than the time of the shared bucket. This happens
         // if `bucket` was tracked when the request was decided, and was then evicted for another bucket of the same
         // request.
-        shared[index] = shared[index].max(full_at);
+        let known = full_at_under(limit, shared[index], now);
+        shared[index] = limit.quota.state(known.max(full_at), now);
     }
 
     fn shared_index(&self, bucket: BucketKey) -> usize {
@@ -156,7 +160,9 @@ impl BucketShard {
             }
             self.refills.pop();
             match self.buckets.get(&bucket) {
-                Some(&full_at) if full_at > now => self.refills.push(Reverse((full_at, bucket))),
+                Some(state) if state.full_at > now => {
+                    self.refills.push(Reverse((state.full_at, bucket)));
+                }
                 Some(_) => {
                     self.buckets.remove(&bucket);
                     return true;
@@ -174,8 +180,9 @@ mod tests {
 
     use super::*;
 
-    const LIMIT: LimitId = LimitId(0);
-    const OTHER: LimitId = LimitId(1);
+    fn limit(name: &str) -> Limit {
+        Limit::per_client(name, "1/s".parse().unwrap())
+    }
 
     /// Creates a shard that tracks up to `capacity` buckets and has four shared buckets per rate limit.
     fn shard(capacity: usize) -> BucketShard {
@@ -185,11 +192,11 @@ mod tests {
     impl BucketShard {
         fn charge(&mut self, bucket: BucketKey, full_at: u64, now: u64) {
             let (full_at, now) = (Moment::from_nanos(full_at), Moment::from_nanos(now));
-            self.put(LIMIT, bucket, full_at, now);
+            self.put(&limit("device"), bucket, full_at, now);
         }
 
         fn nanos(&self, bucket: BucketKey) -> u64 {
-            self.full_at(LIMIT, bucket).as_nanos()
+            self.state(&limit("device"), bucket).full_at.as_nanos()
         }
 
         /// Returns whether the shard is consistent. The heap and the table must have the same buckets, each once. The
@@ -200,7 +207,7 @@ mod tests {
             entries.dedup_by_key(|&mut (_, bucket)| bucket);
             let timely = entries.iter().all(|(no_earlier, bucket)| {
                 let full_at = self.buckets.get(bucket);
-                full_at.is_some_and(|full_at| no_earlier <= full_at)
+                full_at.is_some_and(|state| *no_earlier <= state.full_at)
             });
             timely
                 && entries.len() == self.refills.len()
@@ -276,8 +283,11 @@ mod tests {
         shard.charge(bucket(1, 5), 100, 0);
         assert_eq!(shard.nanos(bucket(2, 1)), 100, "the same shared bucket");
         assert_eq!(shard.nanos(bucket(1, 6)), 0, "another shared bucket");
-        let of_other = shard.full_at(OTHER, bucket(1, 5));
-        assert_eq!(of_other.as_nanos(), 0, "the shared bucket of another limit");
+        let other = limit("other");
+        let of_other = |shard: &BucketShard| shard.state(&other, bucket(1, 5)).full_at.as_nanos();
+        assert_eq!(of_other(&shard), 0, "the shared bucket of another limit");
+        shard.retain_limits(&[Arc::new(other.clone())]);
+        assert_eq!(shard.nanos(bucket(2, 1)), 0, "after its limit is removed");
     }
 
     #[test]

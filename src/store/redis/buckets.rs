@@ -33,8 +33,8 @@ use super::settings::Nodes;
 use crate::clock::Moment;
 use crate::store::Part;
 use crate::store::memory::MemoryBuckets;
-use crate::throttle::decision::USUAL_LIMITS;
-use crate::throttle::{Buckets, Charge, ChargeOutcome, ChargeResult};
+use crate::throttle::decision::{USUAL_LIMITS, full_at_under};
+use crate::throttle::{BucketState, Buckets, Charge, ChargeOutcome, ChargeResult};
 
 /// How long a rejection by a cluster is cached. This is short, because the charge that caused the rejection can be
 /// refunded.
@@ -101,9 +101,10 @@ impl RedisBuckets {
         charges: &RequestCharges<'_>,
         groups: &Groups,
         owed: &[Duration],
+        now: Moment,
     ) -> Replies {
         let call = async |group: &Group| {
-            let call = group.charge(charges, owed);
+            let call = group.charge(charges, owed, now);
             let reply = self.client.run::<ChargeReply>(&call).await.ok();
             reply.filter(|reply| reply.owed.len() == group.indexes.len())
         };
@@ -131,13 +132,14 @@ impl RedisBuckets {
             // same debt at the time of the reply, so its debt is never smaller than that of the bucket in Redis.
             let full_at = seen.replied.after(after.since(seen.called));
             let local = &self.fallback.local;
-            local.observe(charge.limit.id, charge.bucket, full_at);
+            local.observe(charge.limit, charge.bucket, full_at);
             let rejected = match index.checked_sub(charges.enforced) {
                 None => rejected,
                 Some(shadow) => result.exceeded.contains(&shadow),
             };
             let owing = |full_at: Moment| Observation {
                 owed: full_at.since(seen.called),
+                refill: charge.limit.quota.refill(),
                 ..seen
             };
             if rejected {
@@ -177,7 +179,7 @@ impl RedisBuckets {
 
 impl Buckets for RedisBuckets {
     async fn charge(&self, enforced: &[Charge<'_>], shadow: &[Charge<'_>]) -> ChargeResult {
-        let all = enforced.iter().chain(shadow).map(calls::per_quota);
+        let all = enforced.iter().chain(shadow).copied();
         let all: SmallVec<[Charge<'_>; USUAL_LIMITS]> = all.collect();
         let charges = RequestCharges {
             all: &all,
@@ -196,10 +198,13 @@ impl Buckets for RedisBuckets {
 
         let is_cluster = matches!(state.settings.nodes, Nodes::Cluster(_));
         let groups = calls::groups(&charges, &state.settings.prefix, is_cluster);
-        let unreported = |charge: &Charge<'_>| self.fallback.unreported(charge.bucket);
-        let owed = all.iter().map(|charge| unreported(charge).since(called));
+        let unreported = all.iter().map(|charge| self.fallback.unreported(charge));
+        let unreported: SmallVec<[BucketState; USUAL_LIMITS]> = unreported.collect();
+        let owed = all.iter().zip(&unreported);
+        let owed =
+            owed.map(|(charge, &state)| full_at_under(charge.limit, state, called).since(called));
         let owed: SmallVec<[Duration; USUAL_LIMITS]> = owed.collect();
-        let replies = self.call(&charges, &groups, &owed).await;
+        let replies = self.call(&charges, &groups, &owed, called).await;
         let seen = Observation {
             epoch,
             called,
@@ -210,6 +215,7 @@ impl Buckets for RedisBuckets {
                 SERVER_REJECTION_TTL
             }),
             owed: Duration::ZERO,
+            refill: Duration::ZERO,
         };
 
         let mut before = States::from_elem(None, all.len());
@@ -217,8 +223,7 @@ impl Buckets for RedisBuckets {
             let states = reply.iter().flat_map(|reply| &reply.owed);
             for (&index, &debt) in group.indexes.iter().zip(states) {
                 before[index] = Some(called.after(debt));
-                let reported = called.after(owed[index]);
-                self.fallback.reported(all[index].bucket, reported);
+                self.fallback.reported(&all[index], unreported[index]);
             }
         }
         let (result, after) = self.fallback.decide_all(&charges, &before, called);

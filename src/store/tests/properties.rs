@@ -16,10 +16,10 @@ mod traces;
 use std::num::NonZeroU32;
 use std::time::{Duration, SystemTime};
 
-use crate::clock::Clock;
+use crate::clock::{Clock, Moment};
 use crate::throttle::{
-    BucketKey, Charge, ChargeOutcome, Decision, Exceed, KeyPart, Limit, LimitId, Mode,
-    OnStoreError, Quota, RetryAfterForm,
+    BucketKey, Charge, ChargeOutcome, Decision, Exceed, KeyPart, Limit, Mode, OnStoreError, Quota,
+    RetryAfterForm,
 };
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -69,9 +69,9 @@ fn any_exceed(longest: u64) -> impl Strategy<Value = Exceed> {
 
 fn limit(id: u16, quota: Quota, exceed: Exceed) -> Limit {
     Limit {
-        id: LimitId(id),
         name: format!("limit-{id}").into(),
         quota,
+        quota_since: Moment::default(),
         key: Box::new([KeyPart::Client]),
         exceed,
         mode: Mode::Enforce,

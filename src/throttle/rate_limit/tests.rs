@@ -5,9 +5,10 @@ use std::time::Duration;
 use smallvec::smallvec;
 
 use super::*;
+use crate::clock::Moment;
 use crate::metrics::LimitMetrics;
 use crate::respond::is_rate_limit_field;
-use crate::throttle::{Exceed, KeyPart, Limit, LimitId, Mode, OnStoreError, RetryAfterForm};
+use crate::throttle::{Exceed, KeyPart, Limit, Mode, OnStoreError, RetryAfterForm};
 
 const ADMITTED: ChargeOutcome = ChargeOutcome::Admitted {
     delay: Duration::ZERO,
@@ -22,9 +23,9 @@ pub(super) fn route_limit(limit: Limit) -> RouteLimit {
 
 fn limit(name: &str, count: u32, period: Duration, burst: u32) -> RouteLimit {
     route_limit(Limit {
-        id: LimitId(0),
         name: name.into(),
         quota: Quota::new(NonZeroU32::new(count).unwrap(), period, burst).unwrap(),
+        quota_since: Moment::default(),
         key: Box::new([KeyPart::Client]),
         exceed: Exceed::Reject,
         mode: Mode::Enforce,

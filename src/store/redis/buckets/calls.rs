@@ -1,27 +1,24 @@
 //! The script calls that charge and refund the rate limit buckets of a request, and their replies.
 //!
-//! The name of a bucket includes its quota, so each quota of a limit has its own buckets. Otherwise, gateways with the
-//! old and the new quota would share a bucket while a change is rolled out. The same debt would mean different numbers
-//! of tokens to them, and the quota with the shorter refill time would cancel debt of the other quota.
-//!
 //! On a single server, one script charges all buckets of a request. A cluster spreads the buckets over slots, and a
 //! script can use the Redis keys of one slot only. So the buckets of each slot form a group. The names have no hash
 //! tag. A hash tag would put the load of a busy client on one server. Buckets that all clients share could not have
 //! such a tag.
 //!
-//! The scripts do not know the quota. A call passes what a charge adds to the debt of a bucket, and the maximum debt of
-//! the bucket after the charge. The gateway decides by the reply, with the same [`decide`](crate::throttle::decide) as
+//! The scripts do not know the quota. A call passes the refill time of a bucket, the age of the quota, the maximum debt of
+//! the bucket after the charge, and what the charge adds to the debt. A stored bucket has the refill time of its last charge, and the script
+//! scales its debt if a gateway with another quota charges it. So gateways with the old and the new quota share buckets
+//! while a change is rolled out. The gateway decides by the reply, with the same [`decide`](crate::throttle::decide) as
 //! for buckets in memory.
 
-use std::hash::Hasher as _;
 use std::time::Duration;
 
 use crc16::{State, XMODEM};
 use redis::{FromRedisValue, ParsingError, Value};
-use siphasher::sip128::{Hash128, Hasher128 as _, SipHasher13};
 use smallvec::SmallVec;
 
 use super::RequestCharges;
+use crate::clock::Moment;
 use crate::store::redis::script::{CHARGE, Call, REFUND};
 use crate::throttle::decision::USUAL_LIMITS;
 use crate::throttle::{BucketKey, Charge, Exceed};
@@ -80,12 +77,20 @@ pub(super) fn groups(charges: &RequestCharges<'_>, prefix: &str, is_cluster: boo
 }
 
 impl Group {
-    /// Creates the call that charges this group. `owed` has one debt for each charge of the request. Before the charge,
+    /// Creates the call that charges this group at `now`. `owed` has one debt for each charge of the request. Before the charge,
     /// Redis raises the debt of each bucket to at least this debt.
-    pub(super) fn charge(&self, charges: &RequestCharges<'_>, owed: &[Duration]) -> Call {
+    pub(super) fn charge(
+        &self,
+        charges: &RequestCharges<'_>,
+        owed: &[Duration],
+        now: Moment,
+    ) -> Call {
         let mut call = CHARGE.call(&self.names).arg(self.enforced);
         for charge in self.indexes.iter().map(|&index| &charges.all[index]) {
-            call = with_time(with_time(call, max_debt(charge)), added_debt(charge));
+            let quota_age = now.since(charge.limit.quota_since);
+            let refill = charge.limit.quota.refill();
+            let times = [refill, quota_age, max_debt(charge), added_debt(charge)];
+            call = times.into_iter().fold(call, with_time);
         }
         let owed = self.indexes.iter().map(|&index| owed[index]);
         if owed.clone().any(|owed| !owed.is_zero()) {
@@ -112,7 +117,9 @@ impl Group {
             .collect();
         let mut call = REFUND.call(&names).arg(seconds).arg(micros);
         for (&index, &owed) in self.indexes[..self.enforced].iter().zip(&reply.owed) {
-            call = with_time(with_time(call, added_debt(&charges.all[index])), owed);
+            let charge = &charges.all[index];
+            let times = [charge.limit.quota.refill(), added_debt(charge), owed];
+            call = times.into_iter().fold(call, with_time);
         }
         call
     }
@@ -141,23 +148,6 @@ fn added_debt(charge: &Charge<'_>) -> Duration {
         return max_debt(charge) + Duration::from_secs(1);
     }
     quota.interval() * charge.cost.get()
-}
-
-/// Returns a copy of `charge` with a bucket key that also depends on the quota of the charge.
-///
-/// Two quotas share a bucket only if their refill interval and their maximum debt are equal. The scripts treat such
-/// quotas alike.
-pub(super) fn per_quota<'a>(charge: &Charge<'a>) -> Charge<'a> {
-    let mut quota = SipHasher13::new();
-    quota.write(&charge.limit.quota.interval().as_nanos().to_le_bytes());
-    quota.write(&max_debt(charge).as_nanos().to_le_bytes());
-    let Hash128 { h1, h2 } = quota.finish128();
-    // The bucket key is a keyed hash, so two bucket keys collide after XOR as rarely as before.
-    let bucket = BucketKey {
-        high: charge.bucket.high ^ h1,
-        low: charge.bucket.low ^ h2,
-    };
-    Charge { bucket, ..*charge }
 }
 
 /// Returns the Redis key of a bucket.
@@ -192,47 +182,7 @@ impl FromRedisValue for ChargeReply {
 
 #[cfg(test)]
 mod tests {
-    use std::num::NonZeroU32;
-
     use super::*;
-    use crate::throttle::{Exceed, Limit, Quota};
-
-    #[test]
-    fn each_quota_of_a_limit_has_its_own_bucket() {
-        let bucket = BucketKey { high: 1, low: 2 };
-        let of = |count, period, burst, exceed| {
-            let count = NonZeroU32::new(count).unwrap();
-            let quota = Quota::new(count, Duration::from_secs(period), burst).unwrap();
-            let limit = Limit {
-                exceed,
-                ..Limit::per_client("device", quota)
-            };
-            let cost = NonZeroU32::MIN;
-            let limit = &limit;
-            per_quota(&Charge {
-                limit,
-                bucket,
-                cost,
-            })
-            .bucket
-        };
-        let max = Duration::from_secs(1);
-        let buckets = [
-            of(1, 1, 0, Exceed::Reject),
-            of(1, 1, 3, Exceed::Reject),
-            of(1, 60, 0, Exceed::Reject),
-            of(1, 1, 1, Exceed::Delay { max }),
-        ];
-        for (index, bucket) in buckets.iter().enumerate() {
-            assert!(!buckets[..index].contains(bucket), "{index}");
-        }
-        assert_eq!(of(1, 1, 3, Exceed::Reject), of(2, 2, 3, Exceed::Reject));
-        // The expected name is a constant, because it must not depend on the architecture or version of the gateway.
-        assert_eq!(
-            name("gate", buckets[0]),
-            "gate:b:c451ddef8f8bf9a100f7efc471e96c8e"
-        );
-    }
 
     /// The expected slots are the replies of Redis to CLUSTER KEYSLOT.
     #[test]

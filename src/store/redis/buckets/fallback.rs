@@ -19,9 +19,9 @@ use smallvec::SmallVec;
 use super::RequestCharges;
 use crate::clock::{Clock, Moment};
 use crate::store::memory::{BuildIdentityHasher, MemoryBuckets};
-use crate::throttle::decision::USUAL_LIMITS;
+use crate::throttle::decision::{USUAL_LIMITS, full_at_under};
 use crate::throttle::{
-    BucketKey, Charge, ChargeOutcome, ChargeResult, Decision, OnStoreError, decide,
+    BucketKey, BucketState, Charge, ChargeOutcome, ChargeResult, Decision, OnStoreError, decide,
 };
 
 /// Number of shards of the table of unreported charges. Each shard has its own lock.
@@ -39,8 +39,8 @@ pub(super) struct LocalFallback {
     unreported: Box<[Mutex<Unreported>]>,
 }
 
-/// Buckets with unreported charges, and the time at which each of these buckets becomes full.
-type Unreported = HashMap<BucketKey, Moment, BuildIdentityHasher>;
+/// Buckets with unreported charges.
+type Unreported = HashMap<BucketKey, BucketState, BuildIdentityHasher>;
 
 impl LocalFallback {
     pub(super) fn new(max_clients: usize, clock: Clock) -> Self {
@@ -92,7 +92,7 @@ impl LocalFallback {
                 (Some(state), _) => state,
                 (None, OnStoreError::Local) => {
                     local.push(index, charge);
-                    self.local.full_at(charge.limit.id, charge.bucket).0
+                    self.local.full_at(charge.limit, charge.bucket).0
                 }
                 (None, OnStoreError::Open) => continue,
                 (None, OnStoreError::Closed) => {
@@ -137,45 +137,46 @@ impl LocalFallback {
         if decision.is_admitted() {
             let now = self.clock.now();
             for charge in charges {
-                let (full_at, is_tracked) = self.local.full_at(charge.limit.id, charge.bucket);
+                let (full_at, is_tracked) = self.local.full_at(charge.limit, charge.bucket);
                 if is_tracked {
-                    self.add(charge.bucket, full_at, now);
+                    self.add(charge, full_at, now);
                 }
             }
         }
         decision
     }
 
-    /// Returns the time at which `bucket` becomes full according to its unreported charges. Returns `Moment::default()`
-    /// if all charges are reported.
-    pub(super) fn unreported(&self, bucket: BucketKey) -> Moment {
-        let shard = self.shard(bucket).lock();
-        shard.get(&bucket).copied().unwrap_or_default()
+    /// Returns the state of the bucket of `charge` according to its unreported charges. It is full if all charges are
+    /// reported.
+    pub(super) fn unreported(&self, charge: &Charge<'_>) -> BucketState {
+        let shard = self.shard(charge.bucket).lock();
+        shard.get(&charge.bucket).copied().unwrap_or_default()
     }
 
-    /// Records that this gateway has reported to Redis that `bucket` becomes full at `full_at`. If the local bucket
-    /// becomes full later than `full_at`, a newer charge is still unreported.
-    pub(super) fn reported(&self, bucket: BucketKey, full_at: Moment) {
-        let mut shard = self.shard(bucket).lock();
-        if shard.get(&bucket).is_some_and(|&known| known <= full_at) {
-            shard.remove(&bucket);
+    /// Records that this gateway has reported the state `reported` to Redis. If the recorded state differs, a newer
+    /// charge is still unreported.
+    pub(super) fn reported(&self, charge: &Charge<'_>, reported: BucketState) {
+        let mut shard = self.shard(charge.bucket).lock();
+        if shard.get(&charge.bucket) == Some(&reported) {
+            shard.remove(&charge.bucket);
         }
     }
 
-    /// Records that `bucket` was charged at `now` without Redis, and becomes full at `full_at`.
+    /// Records that the bucket of `charge` was charged at `now` without Redis, and becomes full at `full_at`.
     ///
     /// Buckets that are full at `now` are removed before a shard grows. All other buckets are also in the table of
     /// local buckets. `max_clients` bounds that table, and therefore the number of buckets recorded here.
-    fn add(&self, bucket: BucketKey, full_at: Moment, now: Moment) {
-        let mut shard = self.shard(bucket).lock();
+    fn add(&self, charge: &Charge<'_>, full_at: Moment, now: Moment) {
+        let mut shard = self.shard(charge.bucket).lock();
         if shard.len() == shard.capacity() {
-            shard.retain(|_, full_at| *full_at > now);
+            shard.retain(|_, state| state.full_at > now);
             // The capacity doubles, so that the average cost of these removals per charge is constant.
             let additional = shard.len();
             shard.reserve(additional);
         }
-        let known = shard.entry(bucket).or_default();
-        *known = full_at.max(*known);
+        let known = shard.entry(charge.bucket).or_default();
+        let full_at = full_at.max(full_at_under(charge.limit, *known, now));
+        *known = charge.limit.quota.state(full_at, now);
     }
 
     fn shard(&self, bucket: BucketKey) -> &Mutex<Unreported> {
@@ -258,26 +259,31 @@ mod tests {
     #[test]
     fn a_charge_made_after_the_report_stays_unreported() {
         let fallback = fallback();
-        assert_eq!(fallback.unreported(bucket(1)), at(0));
-        fallback.add(bucket(1), at(100), at(0));
-        let reported = fallback.unreported(bucket(1));
-        fallback.add(bucket(1), at(150), at(10));
-        fallback.reported(bucket(1), reported);
-        assert_eq!(fallback.unreported(bucket(1)), at(150));
-        fallback.reported(bucket(1), at(150));
-        assert_eq!(fallback.unreported(bucket(1)), at(0));
+        let limit = limit(SECOND);
+        let one = charge(&limit, 1);
+        assert_eq!(fallback.unreported(&one).full_at, at(0));
+        fallback.add(&one, at(100), at(0));
+        let reported = fallback.unreported(&one);
+        fallback.add(&one, at(150), at(10));
+        fallback.reported(&one, reported);
+        let later = fallback.unreported(&one);
+        assert_eq!(later.full_at, at(150));
+        fallback.reported(&one, later);
+        assert_eq!(fallback.unreported(&one).full_at, at(0));
     }
 
     #[test]
     fn full_buckets_are_removed_before_a_shard_grows_and_others_are_not() {
         let fallback = fallback();
-        fallback.add(bucket(u64::MAX), at(u64::MAX), at(0));
+        let limit = limit(SECOND);
+        fallback.add(&charge(&limit, u64::MAX), at(u64::MAX), at(0));
         for number in 0..100_000 {
-            fallback.add(bucket(number), at(number + 10), at(number));
+            fallback.add(&charge(&limit, number), at(number + 10), at(number));
         }
         let held = fallback.shard(bucket(0)).lock().len();
         assert!(held < 100, "{held}");
-        assert_eq!(fallback.unreported(bucket(u64::MAX)), at(u64::MAX));
+        let last = fallback.unreported(&charge(&limit, u64::MAX));
+        assert_eq!(last.full_at, at(u64::MAX));
     }
 
     /// On a Redis Cluster, one rate limit can use Redis while another uses its local bucket: the server of one slot

@@ -12,8 +12,11 @@ use super::*;
 use crate::clock::Clock;
 use crate::store::redis::settings::{PREFIX, RedisSettings};
 use crate::store::tests::redis::{RedisServer, Reply};
-use crate::throttle::decision::USUAL_LIMITS;
-use crate::throttle::{BucketKey, Decision, Exceed, Limit, Quota, decide};
+use crate::throttle::decision::{USUAL_LIMITS, full_at_under};
+use crate::throttle::{BucketKey, BucketState, Decision, Exceed, Limit, Quota, decide};
+
+/// A time long after each quota took effect.
+const LATE: Moment = Moment::from_nanos(1 << 62);
 
 const YEAR: Duration = Duration::from_hours(365 * 24);
 
@@ -22,14 +25,15 @@ fn buckets(server: &RedisServer) -> RedisBuckets {
     redis.buckets(1_000)
 }
 
-/// A random request. It has the indexes of its enforced limits and of its shadow limits, its cost, and the wait before
-/// it.
+/// A random request. It has the indexes of its enforced limits and of its shadow limits, its cost, the wait before it,
+/// and the quota that each limit has at this time.
 #[derive(Clone, Debug)]
 struct ModelRequest {
     enforced: Vec<usize>,
     shadow: Vec<usize>,
     cost: u32,
     micros_before: u64,
+    has_second_quota: [bool; 5],
 }
 
 fn limit() -> impl Strategy<Value = Limit> {
@@ -62,8 +66,9 @@ fn limit() -> impl Strategy<Value = Limit> {
 fn request(limits: usize) -> impl Strategy<Value = ModelRequest> {
     let some = || prop::sample::subsequence((0..limits).collect::<Vec<_>>(), 0..=limits);
     let wait = prop_oneof![Just(0), Just(0), 0_u64..3_000];
-    (some(), some(), 1_u32..5, wait).prop_map(|(enforced, shadow, cost, micros_before)| {
-        ModelRequest {
+    let quotas = prop::array::uniform5(prop::bool::weighted(0.2));
+    (some(), some(), 1_u32..5, wait, quotas).prop_map(
+        |(enforced, shadow, cost, micros_before, has_second_quota)| ModelRequest {
             shadow: shadow
                 .into_iter()
                 .filter(|it| !enforced.contains(it))
@@ -71,23 +76,49 @@ fn request(limits: usize) -> impl Strategy<Value = ModelRequest> {
             enforced,
             cost,
             micros_before,
-        }
-    })
+            has_second_quota,
+        },
+    )
 }
 
-/// The expected time at which each bucket becomes full, by the clock of Redis. `decide` computes this time.
+/// The expected state of each bucket, by the clock of Redis. `decide` computes it.
 #[derive(Default)]
-struct BucketModel(HashMap<BucketKey, Moment>);
+struct BucketModel(HashMap<BucketKey, BucketState>);
 
 impl BucketModel {
+    fn full_at(&self, charge: &Charge<'_>, now: Moment) -> Moment {
+        let state = self.0.get(&charge.bucket).copied().unwrap_or_default();
+        full_at_under(charge.limit, state, now)
+    }
+
+    /// Sets the debt of a bucket to the one that the script reports, which the script rounds up when it scales the debt.
+    fn follow(&mut self, charge: &Charge<'_>, owed: Duration, now: Moment) {
+        let exact = self.full_at(charge, now).since(now);
+        let state = self.0.get(&charge.bucket).copied().unwrap_or_default();
+        let most = if Duration::from_nanos(state.refill) == charge.limit.quota.refill() {
+            exact
+        } else {
+            exact + exact.mul_f64(1e-14) + Duration::from_nanos(2)
+        };
+        assert!((exact..=most).contains(&owed), "{exact:?} {owed:?}");
+        self.set(charge, now.after(owed), now);
+    }
+
+    fn set(&mut self, charge: &Charge<'_>, full_at: Moment, now: Moment) {
+        let state = self.0.entry(charge.bucket).or_default();
+        if full_at > now && state.full_at != full_at {
+            *state = charge.limit.quota.state(full_at, now);
+        }
+    }
+
     fn charge(&mut self, charges: &[Charge<'_>], now: Moment) -> Decision {
         let mut full_at: SmallVec<[Moment; USUAL_LIMITS]> = charges
             .iter()
-            .map(|charge| self.0.get(&charge.bucket).copied().unwrap_or_default())
+            .map(|charge| self.full_at(charge, now))
             .collect();
         let decision = decide(charges, &mut full_at, now);
         for (charge, full_at) in charges.iter().zip(full_at) {
-            self.0.insert(charge.bucket, full_at);
+            self.set(charge, full_at, now);
         }
         decision
     }
@@ -121,7 +152,8 @@ fn the_charge_script_and_decide_agree_on_every_request() {
         .build()
         .unwrap();
     let buckets = buckets(&server);
-    let trace = prop::collection::vec(limit(), 1..5).prop_flat_map(|limits| {
+    let quotas = (limit(), limit()).prop_map(<[Limit; 2]>::from);
+    let trace = prop::collection::vec(quotas, 1..5).prop_flat_map(|limits| {
         let requests = prop::collection::vec(request(limits.len()), 1..25);
         (Just(limits), requests)
     });
@@ -137,7 +169,7 @@ fn the_charge_script_and_decide_agree_on_every_request() {
         for request in requests {
             sleep(Duration::from_micros(request.micros_before));
             let charge = |&index: &usize| Charge {
-                limit: &limits[index],
+                limit: &limits[index][usize::from(request.has_second_quota[index])],
                 bucket: BucketKey {
                     high: client,
                     low: index as u64,
@@ -155,12 +187,11 @@ fn the_charge_script_and_decide_agree_on_every_request() {
             };
             let groups = calls::groups(&charges, PREFIX, false);
             let replies =
-                runtime.block_on(buckets.call(&charges, &groups, &nothing_owed(&charges)));
+                runtime.block_on(buckets.call(&charges, &groups, &nothing_owed(&charges), LATE));
             let reply = replies[0].as_ref().expect("Redis responds");
             let now = moment(reply.at);
             for (charge, &owed) in all.iter().zip(&reply.owed) {
-                let full_at = model.0.get(&charge.bucket).copied().unwrap_or_default();
-                prop_assert_eq!(owed, full_at.since(now));
+                model.follow(charge, owed, now);
             }
             // The clock starts at a random time, because the decision must depend only on durations.
             let base = Moment::from_nanos(fastrand::u64(..1 << 60));
@@ -173,7 +204,7 @@ fn the_charge_script_and_decide_agree_on_every_request() {
 
             // A bucket in Redis must expire when it is full, or less than 3 ms later.
             for (charge, name) in all.iter().zip(&groups[0].names) {
-                let full_at = model.0[&charge.bucket];
+                let full_at = model.0[&charge.bucket].full_at;
                 let expiry = server.command(&["PEXPIRETIME", name]).int();
                 if expiry >= 0 {
                     let full = i64::try_from(full_at.as_nanos().div_ceil(1_000_000)).unwrap();
@@ -231,7 +262,7 @@ impl RefundFixture {
     fn charge(&self) -> Replies {
         self.with(async |charges, groups| {
             let owed = nothing_owed(charges);
-            self.buckets.call(charges, groups, &owed).await
+            self.buckets.call(charges, groups, &owed, LATE).await
         })
     }
 
@@ -255,7 +286,13 @@ impl RefundFixture {
         let name = calls::name(PREFIX, self.bucket);
         match self.server.command(&["GET", &name]) {
             Reply::Nil => 0,
-            stored => stored.text().parse().unwrap(),
+            stored => {
+                let stored = stored.text();
+                let mut parts = stored.split(':');
+                let full_at = parts.next().unwrap().parse().unwrap();
+                assert_eq!(parts.next(), Some("36000000000070"));
+                full_at
+            }
         }
     }
 }
@@ -311,7 +348,7 @@ fn a_bucket_owes_the_reported_debt_if_it_is_larger_even_if_the_request_is_reject
     let owing = |intervals: u32| {
         fixture.with(async |charges, groups| {
             let owed = [interval * intervals];
-            fixture.buckets.call(charges, groups, &owed).await
+            fixture.buckets.call(charges, groups, &owed, LATE).await
         })
     };
     let state = |replies: &Replies| {

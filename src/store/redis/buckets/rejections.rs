@@ -14,8 +14,8 @@
 //!
 //! A request that arrives between the lower and the upper bound is sent to Redis.
 //!
-//! The upper bound is valid only while no other gateway charges the bucket. No gateway can charge a bucket that rejects
-//! a cost of 1. But a bucket that rejects a larger cost can have tokens for a smaller one. If a request has several
+//! The upper bound is valid only while no other gateway charges the bucket. No gateway with the same quota can charge a
+//! bucket that rejects a cost of 1. But a bucket that rejects a larger cost can have tokens for a smaller one. If a request has several
 //! limits, a limit that did not reject it can be charged on other routes. So the cache decides only requests with one
 //! enforced limit at a cost of 1. Shadow limits have no `Retry-After`, so they need only the lower bound.
 //!
@@ -61,6 +61,8 @@ pub(super) struct Observation {
     pub(super) until: Moment,
     /// Time from the execution of the call in Redis until the bucket is full.
     pub(super) owed: Duration,
+    /// Refill time of an empty bucket. The cache ignores this entry after a reload with another one.
+    pub(super) refill: Duration,
 }
 
 impl Observation {
@@ -109,7 +111,10 @@ impl Rejections {
             .lock()
             .get(&charge.bucket)
             .copied();
-        let known = known.filter(|known| known.epoch == epoch && now < known.until)?;
+        let refill = charge.limit.quota.refill();
+        let known = known
+            .filter(|known| known.epoch == epoch && known.refill == refill)
+            .filter(|known| now < known.until && known.called >= charge.limit.quota_since)?;
         let rejected = |full_at: Moment| {
             let decision = decide(std::slice::from_ref(charge), &mut [full_at], now);
             matches!(decision.outcome, ChargeOutcome::Rejected { .. }).then_some(decision)
@@ -176,6 +181,7 @@ mod tests {
             replied: at(replied),
             until: at(u64::MAX / 1_000_000),
             owed,
+            refill: SECOND * 10,
         }
     }
 
@@ -235,7 +241,11 @@ mod tests {
     fn a_request_with_two_limits_or_a_larger_cost_is_not_decided_by_the_cache() {
         let rejections = Rejections::new();
         for number in [1, 2] {
-            rejections.insert(bucket(number), seen(SECOND * 20, 0, 0, 0));
+            let seen = Observation {
+                refill: SECOND * 20,
+                ..seen(SECOND * 20, 0, 0, 0)
+            };
+            rejections.insert(bucket(number), seen);
         }
         let quota = Quota::new(NonZeroU32::MIN, SECOND * 10, 1).unwrap();
         let limit = Limit::per_client("device", quota);

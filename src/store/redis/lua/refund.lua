@@ -2,6 +2,7 @@
 --
 -- KEYS  a marker that exists if this refund was made; then the rate limit buckets
 -- ARGV  the reply of TIME at the charge, in seconds and microseconds; then for each bucket
+--         the refill time at the charge, in seconds and nanoseconds
 --         the charge, in seconds and nanoseconds
 --         its debt before the charge, in seconds and nanoseconds
 --
@@ -10,7 +11,8 @@
 -- A bucket without a later charge gets its state before the charge back. From a bucket with a later charge, the script
 -- removes only the rest of the refunded charge, which shrinks by one second per second. Without the refunded charge,
 -- the bucket could have been full in the meantime, and a full bucket gains no tokens. A refund of the entire charge
--- would then admit more than the quota. The client regains the difference as the bucket refills.
+-- would then admit more than the quota. The client regains the difference as the bucket refills. A bucket that was
+-- charged under another quota since then is not refunded.
 
 local GIGA = 1000000000
 
@@ -34,12 +36,13 @@ if passed_s < 0 then passed_s, passed_ns = 0, 0 end
 
 local stored = redis.call('MGET', unpack(KEYS, 2))
 for i = 1, #KEYS - 1 do
-  local full = stored[i] or ''
-  local full_s, full_ns = tonumber(string.sub(full, 1, -10)), tonumber(string.sub(full, -9))
-  if full_s and full_ns then
-    local at = 4 * i - 1
-    local cost_s, cost_ns = tonumber(ARGV[at]), tonumber(ARGV[at + 1])
-    local s, ns = normalize(charged_s + ARGV[at + 2], charged_ns + ARGV[at + 3])
+  local at = 6 * i - 3
+  local refill = string.format('%d%09d', ARGV[at], ARGV[at + 1])
+  local full, of, last = string.match(stored[i] or '', '^(%d+):(%d+):(%d+)$')
+  if of == refill then
+    local full_s, full_ns = string.sub(full, 1, -10), string.sub(full, -9)
+    local cost_s, cost_ns = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+    local s, ns = normalize(charged_s + ARGV[at + 4], charged_ns + ARGV[at + 5])
     local left_s, left_ns = normalize(s + cost_s, ns + cost_ns)
     if full ~= string.format('%d%09d', left_s, left_ns) then
       local back_s, back_ns = normalize(cost_s - passed_s, cost_ns - passed_ns)
@@ -50,7 +53,8 @@ for i = 1, #KEYS - 1 do
       redis.call('DEL', KEYS[i + 1])
     else
       local until_ms = s * 1000 + math.floor(ns / 1000000) + 1
-      redis.call('SET', KEYS[i + 1], string.format('%d%09d', s, ns), 'PXAT', until_ms)
+      local value = string.format('%d%09d:%s:%s', s, ns, of, last)
+      redis.call('SET', KEYS[i + 1], value, 'PXAT', until_ms)
     end
   end
 end

@@ -10,8 +10,7 @@ use crate::store::memory::MemoryBuckets;
 use crate::store::redis::Redis;
 use crate::store::redis::settings::{Nodes, RedisNode, RedisSettings};
 use crate::throttle::{
-    BucketKey, Buckets as _, Charge, ChargeOutcome, ChargeResult, Decision, Exceed, Limit, LimitId,
-    Quota,
+    BucketKey, Buckets as _, Charge, ChargeOutcome, ChargeResult, Decision, Exceed, Limit, Quota,
 };
 use parking_lot::Mutex;
 
@@ -154,7 +153,6 @@ impl TestBucket {
         let quota = Quota::new(NonZeroU32::MIN, interval, burst).unwrap();
         Self {
             limit: Limit {
-                id: LimitId(fastrand::u16(..)),
                 ..Limit::per_client("device", quota)
             },
             bucket: BucketKey {
@@ -166,6 +164,11 @@ impl TestBucket {
 
     pub(crate) fn delaying(mut self, max: Duration) -> Self {
         self.limit.exceed = Exceed::Delay { max };
+        self
+    }
+
+    pub(crate) fn rejecting(mut self) -> Self {
+        self.limit.exceed = Exceed::Reject;
         self
     }
 
