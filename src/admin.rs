@@ -5,6 +5,7 @@
 
 #[cfg(feature = "gateway")]
 mod auth;
+mod config;
 #[cfg(feature = "gateway")]
 mod index;
 #[cfg(feature = "gateway")]

@@ -68,7 +68,7 @@ pub use variables::Environment;
 
 use file::File;
 pub(crate) use file::{LogFormat, LogLevel, LogSettings};
-pub(crate) use policy::server::{ServerSettings, TlsFiles};
+pub(crate) use policy::server::ServerSettings;
 use problem::Findings;
 use schema::SCHEMA;
 
@@ -90,7 +90,6 @@ pub struct Policy {
     /// `[log]`: format of log lines, and whether requests are written to the access log.
     pub(crate) log: LogSettings,
     pub(crate) upstreams: Vec<Arc<Upstream>>,
-    /// Rate limits. A [`LimitId`](crate::throttle::LimitId) is an index into this list.
     pub(crate) limits: Vec<Arc<Limit>>,
     /// Scenarios in the order of their names.
     pub(crate) scenarios: Vec<Arc<Scenario>>,
@@ -154,6 +153,44 @@ impl Policy {
     }
 }
 
+impl Policy {
+    /// Keeps the values of `running` that only a restart can change. Returns the keys whose new values have to wait for
+    /// a restart.
+    pub(crate) fn keep_until_restart(&mut self, running: &Self) -> Vec<&'static str> {
+        let mut pending = Vec::new();
+        macro_rules! keep {
+            ($($key:literal: $($field:ident).+;)+) => {$(
+                if self.$($field).+ != running.$($field).+ {
+                    pending.push($key);
+                    self.$($field).+.clone_from(&running.$($field).+);
+                }
+            )+};
+        }
+        keep! {
+            "server.listen": server.listen;
+            "server.workers": server.workers;
+            "server.max_connections": server.limits.connections;
+            "server.max_connections_per_client": server.limits.connections_per_client;
+            "server.max_buffered": server.buffers.total;
+            "server.max_buffered_per_client": server.buffers.per_client;
+            "server.tunnel_timeout": server.tunnels.idle;
+            "server.max_tunnels_per_client": server.tunnels.per_client;
+            "store.max_clients": max_clients;
+            "store": store;
+        }
+        let listen = |policy: &Self| policy.admin.as_ref().map(|admin| admin.listen);
+        if listen(self) != listen(running) {
+            pending.push("admin.listen");
+            let token = self.admin.take().map(|admin| admin.token);
+            self.admin.clone_from(&running.admin);
+            if let (Some(admin), Some(token)) = (&mut self.admin, token) {
+                admin.token = token;
+            }
+        }
+        pending
+    }
+}
+
 /// Upstream of a route.
 #[derive(Clone, Debug)]
 pub(crate) struct RouteUpstream {
@@ -202,6 +239,8 @@ pub(crate) enum Backend {
 pub struct Loaded {
     /// The valid configuration.
     pub policy: Policy,
+    /// SHA-256 of the configuration file, in hexadecimal.
+    pub hash: String,
     /// Warnings, in the order of the file.
     pub warnings: Vec<ConfigProblem>,
 }
@@ -277,14 +316,24 @@ fn parse_for(
     let mut findings = Findings::default();
     findings.sources.add(name, text);
     let policy = read(purpose, text, env, overrides, &mut findings);
-    loaded(policy, findings)
+    loaded(policy, hash(text), findings)
+}
+
+fn hash(text: &str) -> String {
+    let hash = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
+    format!("{hash:?}").trim_start_matches("SHA256:").to_owned()
 }
 
 /// Returns the policy and its warnings, or all problems if there is an error.
-fn loaded(policy: Option<Policy>, findings: Findings) -> Result<Loaded, ConfigErrors> {
+fn loaded(
+    policy: Option<Policy>,
+    hash: String,
+    findings: Findings,
+) -> Result<Loaded, ConfigErrors> {
     match (policy, findings.has_errors()) {
         (Some(policy), false) => Ok(Loaded {
             policy,
+            hash,
             warnings: findings.into_problems(),
         }),
         _ => Err(findings.into_errors()),

@@ -77,8 +77,8 @@ pub use crate::request::client::Trust;
 pub use crate::respond::{Cors, Dialect, Hint, Hints, RespondSettings};
 pub use crate::store::OpenError;
 pub use crate::throttle::{
-    Exceed, KeyFunction, KeyPart, Limit, LimitId, Mode, OnStoreError, ParseQuotaError, Quota,
-    QuotaError, RetryAfterForm,
+    Exceed, KeyFunction, KeyPart, Limit, Mode, OnStoreError, ParseQuotaError, Quota, QuotaError,
+    RetryAfterForm,
 };
 
 /// Maximum number of rate limit buckets in memory. It is the default of `max_clients` in the configuration.
@@ -237,7 +237,10 @@ impl Embedded {
             headers: rules::HeaderChecks::new(&limits, keys.as_ref()),
             limits: rules.prepare(&limits, self.respond.rate_limit, &self.clock),
             idempotency: self.idempotency(),
-            keys: keys.map(|keys| Arc::new(RouteKeys::new(keys, Arc::clone(&metrics)))),
+            keys: keys.map(|keys| {
+                let hints = self.respond.hints.clone();
+                Arc::new(RouteKeys::new(keys, hints, Arc::clone(&metrics)))
+            }),
             tasks: self.tasks.clone(),
             metrics,
             _store: self.store.clone(),
@@ -254,7 +257,6 @@ impl Embedded {
             Arc::clone(&self.buffers),
             self.tasks.clone(),
             self.clock.clone(),
-            self.respond.hints.clone(),
         )
     }
 

@@ -9,7 +9,7 @@ use crate::clock::Clock;
 use crate::config::Policy;
 use crate::idempotency::{IdempotencyKey, RecordId, Scope};
 use crate::pipeline::GatewayState;
-use crate::server::Stop;
+use crate::server::Gateway;
 
 pub use crate::admin::listener::Admin;
 pub use crate::http::http1::head::{HeadLimits, parse as parse_head};
@@ -55,14 +55,14 @@ pub fn buffered_bytes(shared: &GatewayState) -> usize {
 /// Returns the number of responses whose last byte was not written to the client's socket, over all workers.
 pub fn truncated_responses(shared: &GatewayState) -> u64 {
     let workers = shared.metrics.iter();
-    workers.map(|metrics| metrics.truncated.get()).sum()
+    workers.map(|metrics| metrics.totals.truncated.get()).sum()
 }
 
 /// Starts the admin listener. Returns `None` if the policy configures no admin listener.
-pub fn start_admin(shared: &GatewayState, gateway: Stop) -> io::Result<Option<Admin>> {
-    let Some(settings) = &shared.policy.admin else {
+pub fn start_admin(gateway: &Gateway) -> io::Result<Option<Admin>> {
+    let Some(settings) = &gateway.shared().policy.admin else {
         return Ok(None);
     };
     let socket = TcpListener::bind(settings.listen)?;
-    Admin::start(socket, settings, shared, gateway).map(Some)
+    Admin::start(socket, gateway, None).map(Some)
 }

@@ -1,6 +1,6 @@
 //! Counters of requests, limits, connections and upstreams. Each worker has its own set of counters.
 //!
-//! All counters are created at startup, so counting is one atomic addition. While a request is served, no label is
+//! All counters are created when a configuration is loaded, so counting is one atomic addition. While a request is served, no label is
 //! hashed and no lock is taken. Each worker has its own set, because a counter that two CPU cores write is slow. A
 //! Prometheus scrape adds up the sets. Label values are names from the configuration. They are never clients, paths or
 //! idempotency keys, because clients could then create an unbounded number of time series.
@@ -16,6 +16,7 @@ mod upstream;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use http::StatusCode;
 
@@ -40,6 +41,12 @@ pub(crate) struct Metrics {
     pub(crate) upstreams: Vec<Arc<UpstreamMetrics>>,
     /// Counters of requests that match no route.
     pub(crate) unrouted: Arc<RouteMetrics>,
+    pub(crate) totals: Arc<Totals>,
+}
+
+/// Counters of one worker that have no name from the configuration.
+#[derive(Debug, Default)]
+pub(crate) struct Totals {
     /// Number of requests that were rejected because their path is ambiguous.
     pub ambiguous_paths: Count,
     /// Number of requests that were rejected because of `paths = "strict"`.
@@ -60,8 +67,8 @@ pub(crate) struct RouteMetrics {
     pub delayed: Count,
     /// Counters of requests with an idempotency key.
     pub keyed: KeyedMetrics,
-    /// Whether the route has a rule for idempotency keys. If not, `keyed` is not exported.
-    pub(crate) has_keys: bool,
+    /// Whether the route has, or had before a reload, a rule for idempotency keys. If not, `keyed` is not exported.
+    has_keys: AtomicBool,
 }
 
 /// Counters of a rate limit.
@@ -74,27 +81,49 @@ pub(crate) struct LimitMetrics {
     pub shadow_rejected: Count,
 }
 
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            routes: Vec::new(),
+            limits: Vec::new(),
+            upstreams: Vec::new(),
+            unrouted: RouteMetrics::new(NO_ROUTE.into(), false),
+            totals: Arc::default(),
+        }
+    }
+}
+
 impl Metrics {
     /// Creates the counters for these routes, rate limits and upstreams, which are in the order of the configuration.
-    /// The flag of a route is [`RouteMetrics::has_keys`].
-    pub(crate) fn new<'a>(
+    /// The flag of a route is whether it has a rule for idempotency keys. A name that `self` has keeps its counters.
+    pub(crate) fn renewed<'a>(
+        &self,
         routes: impl IntoIterator<Item = (&'a Arc<str>, bool)>,
         limits: impl IntoIterator<Item = &'a Arc<str>>,
         upstreams: impl IntoIterator<Item = &'a Arc<str>>,
     ) -> Self {
-        let routes = routes.into_iter();
+        let route = |(name, has_keys): (&Arc<str>, bool)| {
+            let known = self.routes.iter().find(|route| route.name == *name);
+            let Some(known) = known else {
+                return RouteMetrics::new(Arc::clone(name), has_keys);
+            };
+            known.has_keys.fetch_or(has_keys, Ordering::Relaxed);
+            Arc::clone(known)
+        };
+        let limit = |name: &Arc<str>| {
+            let known = self.limits.iter().find(|limit| limit.name == *name);
+            known.map_or_else(|| LimitMetrics::new(name), Arc::clone)
+        };
+        let upstream = |name: &Arc<str>| {
+            let known = self.upstreams.iter().find(|it| it.name == *name);
+            known.map_or_else(|| UpstreamMetrics::new(name), Arc::clone)
+        };
         Self {
-            routes: routes
-                .map(|(name, has_keys)| RouteMetrics::new(Arc::clone(name), has_keys))
-                .collect(),
-            limits: limits.into_iter().map(LimitMetrics::new).collect(),
-            upstreams: upstreams.into_iter().map(UpstreamMetrics::new).collect(),
-            unrouted: RouteMetrics::new(NO_ROUTE.into(), false),
-            ambiguous_paths: Count::default(),
-            strict_path_rejections: Count::default(),
-            truncated: Count::default(),
-            slow_bodies: Count::default(),
-            http2: Arc::default(),
+            routes: routes.into_iter().map(route).collect(),
+            limits: limits.into_iter().map(limit).collect(),
+            upstreams: upstreams.into_iter().map(upstream).collect(),
+            unrouted: Arc::clone(&self.unrouted),
+            totals: Arc::clone(&self.totals),
         }
     }
 
@@ -120,7 +149,6 @@ impl Metrics {
 }
 
 impl RouteMetrics {
-    /// Creates the counters of a route. The flag is [`has_keys`](Self::has_keys).
     pub(crate) fn new(name: Arc<str>, has_keys: bool) -> Arc<Self> {
         let by_status = (0..STATUSES).map(|_| Count::default()).collect();
         Arc::new(Self {
@@ -128,8 +156,13 @@ impl RouteMetrics {
             by_status,
             delayed: Count::default(),
             keyed: KeyedMetrics::default(),
-            has_keys,
+            has_keys: AtomicBool::new(has_keys),
         })
+    }
+
+    /// Whether the counters of idempotency keys are exported.
+    pub(crate) fn has_keys(&self) -> bool {
+        self.has_keys.load(Ordering::Relaxed)
     }
 
     /// Counts a request under the status of its response.

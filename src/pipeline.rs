@@ -26,12 +26,13 @@ use http::{Request, Response};
 use tokio_util::task::TaskTracker;
 
 use self::access_log::{AccessLog, PendingRequest};
-use self::rule::{RouteRule, compile};
+use self::rule::{RouteRule, Targets, compile};
 use crate::clock::Clock;
 use crate::config::{Policy, ServerSettings};
 use crate::http::connections::Connections;
 use crate::http::http1::Violation;
 use crate::http::service::{Abort, Reply};
+use crate::http::settings::ConnectionSettings;
 use crate::idempotency::{Idempotency, OnUnknown};
 use crate::metrics::Metrics;
 use crate::request::body::{RequestBody, ResponseBody};
@@ -47,15 +48,15 @@ use crate::scenario::{Scenarios, respond};
 use crate::store::disk::bucket_snapshots::BucketSnapshots;
 use crate::store::redis::Redis;
 use crate::store::{BucketStore, OpenStore, RecordStore};
-use crate::throttle::{Admission, Throttle};
-use crate::upstream::UpstreamState;
+use crate::throttle::{Admission, Limit, Throttle};
 use crate::upstream::connect::ConnectorError;
 use crate::upstream::tunnel::Tunnels;
+use crate::upstream::{Upstream, UpstreamState};
 
 pub use crate::store::OpenError;
 pub(crate) use access_log::LoggedBody;
 
-/// State that all workers of the gateway share.
+/// State that all workers of the gateway share. A reload replaces the policy and the parts that it names.
 #[derive(Clone, Debug)]
 pub struct GatewayState {
     pub(crate) policy: Arc<Policy>,
@@ -70,6 +71,8 @@ pub struct GatewayState {
     pub(crate) buffers: Buffers,
     pub(crate) connections: Arc<Connections>,
     pub(crate) tunnels: Arc<Tunnels>,
+    /// Rate limits of the policy, each with the time since which its quota is in effect.
+    limits: Arc<[Arc<Limit>]>,
     /// State of the servers of each upstream, in the order of the configuration.
     pub(crate) upstream_states: Arc<[Arc<UpstreamState>]>,
     pub(crate) scenarios: Scenarios,
@@ -83,10 +86,12 @@ pub struct GatewayState {
 pub(crate) struct Pipeline {
     policy: Arc<Policy>,
     routes: Matcher<Arc<RouteRule>>,
-    throttle: Throttle<BucketStore>,
+    targets: Targets,
+    throttle: Arc<Throttle<BucketStore>>,
     idempotency: Idempotency<RecordStore>,
     buffers: Arc<Buffers>,
     respond: RespondSettings,
+    connection_settings: Arc<ConnectionSettings>,
     access_log: Arc<AccessLog>,
     metrics: Arc<Metrics>,
     clock: Clock,
@@ -111,46 +116,89 @@ impl GatewayState {
 
     /// Creates the state for a policy, with buckets and idempotency records in `store`.
     fn with_store(policy: Arc<Policy>, store: OpenStore, clock: Clock) -> Self {
-        let metrics = || {
-            let routes = policy.routes.iter();
-            Metrics::new(
-                routes.map(|route| (&route.name, route.idempotency.is_some())),
-                policy.limits.iter().map(|limit| &limit.name),
-                policy.upstreams.iter().map(|upstream| &upstream.name),
-            )
-        };
-        Self {
+        let settings = &policy.server;
+        let this = Self {
             buckets: store.buckets,
             records: store.records,
             hash_keys: store.hash_keys,
             redis: store.redis,
             snapshots: store.snapshots,
-            buffers: Buffers::new(policy.server.buffers),
+            buffers: Buffers::new(settings.buffers),
             connections: Connections::new(
-                policy.server.limits.connections,
-                policy.server.limits.connections_per_client,
+                settings.limits.connections,
+                settings.limits.connections_per_client,
             ),
-            tunnels: Arc::new(Tunnels::new(policy.server.tunnels)),
-            scenarios: Scenarios::new(&policy.scenarios, &clock),
-            upstream_states: (policy.upstreams.iter())
-                .map(|upstream| {
-                    let routes = policy.routes.iter();
-                    let routes = routes.filter_map(|route| route.upstream.as_ref());
-                    let routes = routes.filter(|it| Arc::ptr_eq(&it.upstream, upstream));
-                    let first_byte = routes.map(|it| it.timeouts.first_byte).max();
-                    Arc::new(UpstreamState::new(
-                        upstream,
-                        first_byte.unwrap_or(upstream.timeouts.first_byte),
-                        policy.server.workers,
-                    ))
-                })
-                .collect(),
-            metrics: (0..policy.server.workers)
-                .map(|_| Arc::new(metrics()))
-                .collect(),
-            policy,
+            tunnels: Arc::new(Tunnels::new(settings.tunnels)),
+            limits: Arc::default(),
+            scenarios: Scenarios::default(),
+            upstream_states: Arc::default(),
+            metrics: (0..settings.workers).map(|_| Arc::default()).collect(),
+            policy: Arc::clone(&policy),
             clock,
+        };
+        this.renewed(policy)
+    }
+
+    /// Returns the state under another policy. What both policies name keeps its state.
+    pub(crate) fn renewed(&self, policy: Arc<Policy>) -> Self {
+        let now = self.clock.now();
+        let limit = |limit: &Arc<Limit>| {
+            let known = self.limits.iter().find(|known| known.name == limit.name);
+            let quota_since = known.map(|known| known.quota_since.clone());
+            let quota_since = quota_since.unwrap_or_default();
+            if known.is_none_or(|known| known.quota != limit.quota) {
+                quota_since.set(now);
+            }
+            Arc::new(Limit {
+                quota_since,
+                ..Limit::clone(limit)
+            })
+        };
+        let upstream_state = |upstream: &Arc<Upstream>| {
+            let routes = policy.routes.iter();
+            let routes = routes.filter_map(|route| route.upstream.as_ref());
+            let routes = routes.filter(|it| Arc::ptr_eq(&it.upstream, upstream));
+            let first_byte = routes.map(|it| it.timeouts.first_byte).max();
+            let first_byte = first_byte.unwrap_or(upstream.timeouts.first_byte);
+            let mut known = self.upstream_states.iter();
+            match known.find(|state| state.upstream.name == upstream.name) {
+                Some(known) => known.renewed(upstream, first_byte, self.metrics.len()),
+                None => Arc::new(UpstreamState::new(upstream, first_byte, self.metrics.len())),
+            }
+        };
+        let metrics = |worker: &Arc<Metrics>| {
+            let routes = policy.routes.iter();
+            Arc::new(worker.renewed(
+                routes.map(|route| (&route.name, route.idempotency.is_some())),
+                policy.limits.iter().map(|limit| &limit.name),
+                policy.upstreams.iter().map(|upstream| &upstream.name),
+            ))
+        };
+        let limits: Arc<[_]> = policy.limits.iter().map(limit).collect();
+        self.buckets.local().retain_limits(&limits);
+        #[cfg(feature = "disk")]
+        if let RecordStore::Disk(records) = &self.records {
+            let rules = policy
+                .routes
+                .iter()
+                .filter_map(|route| route.idempotency.as_ref());
+            if let Some(largest) = rules.map(|rule| rule.max_response).max() {
+                records.set_max_response(largest as u64);
+            }
         }
+        Self {
+            limits,
+            upstream_states: policy.upstreams.iter().map(upstream_state).collect(),
+            metrics: self.metrics.iter().map(metrics).collect(),
+            scenarios: self.scenarios.renewed(&policy.scenarios, &self.clock),
+            policy,
+            ..self.clone()
+        }
+    }
+
+    fn limit(&self, name: &str) -> &Arc<Limit> {
+        let found = self.limits.iter().find(|limit| *limit.name == *name);
+        found.expect("every limit of a route is in the configuration")
     }
 }
 
@@ -165,24 +213,67 @@ impl Pipeline {
         worker: usize,
         tasks: TaskTracker,
     ) -> Result<Self, ConnectorError> {
+        let max_executions = shared.policy.server.limits.connections / shared.metrics.len();
+        let buffers = Arc::new(shared.buffers.clone());
+        let clock = shared.clock.clone();
+        let throttle = Throttle::new(shared.buckets.clone(), shared.hash_keys.clone());
+        let idempotency = Idempotency::new(
+            shared.records.clone(),
+            shared.hash_keys.clone(),
+            max_executions.max(1),
+            Arc::clone(&buffers),
+            tasks,
+            clock,
+        );
+        Self::with_stages(
+            shared,
+            worker,
+            Arc::new(throttle),
+            idempotency,
+            buffers,
+            &Targets::new(),
+        )
+    }
+
+    /// Returns the stages of the same worker under the policy of `shared`. They share all state with `self`, which
+    /// requests in flight still use.
+    pub(crate) fn renewed(
+        &self,
+        shared: &GatewayState,
+        worker: usize,
+    ) -> Result<Self, ConnectorError> {
+        Self::with_stages(
+            shared,
+            worker,
+            Arc::clone(&self.throttle),
+            self.idempotency.clone(),
+            Arc::clone(&self.buffers),
+            &self.targets,
+        )
+    }
+
+    fn with_stages(
+        shared: &GatewayState,
+        worker: usize,
+        throttle: Arc<Throttle<BucketStore>>,
+        idempotency: Idempotency<RecordStore>,
+        buffers: Arc<Buffers>,
+        previous: &Targets,
+    ) -> Result<Self, ConnectorError> {
         let GatewayState { policy, clock, .. } = shared;
         let metrics = Arc::clone(&shared.metrics[worker]);
-        let buffers = Arc::new(shared.buffers.clone());
-        let max_executions = policy.server.limits.connections / policy.server.workers;
+        let targets = rule::targets(shared, worker, previous)?;
         Ok(Self {
-            routes: compile(shared, worker, &buffers)?,
-            throttle: Throttle::new(shared.buckets.clone(), shared.hash_keys.clone()),
-            idempotency: Idempotency::new(
-                shared.records.clone(),
-                shared.hash_keys.clone(),
-                max_executions.max(1),
-                Arc::clone(&buffers),
-                tasks,
-                clock.clone(),
-                policy.respond.hints.clone(),
-            ),
+            routes: compile(shared, worker, &buffers, &targets),
+            targets,
+            throttle,
+            idempotency,
             buffers,
             respond: policy.respond.clone(),
+            connection_settings: Arc::new(ConnectionSettings {
+                timeouts: policy.server.timeouts,
+                limits: policy.server.limits,
+            }),
             access_log: Arc::new(AccessLog::new(policy, Arc::clone(&metrics), clock.clone())),
             policy: Arc::clone(policy),
             metrics,
@@ -192,6 +283,10 @@ impl Pipeline {
 
     pub(crate) fn settings(&self) -> &ServerSettings {
         &self.policy.server
+    }
+
+    pub(crate) fn connection_settings(&self) -> &Arc<ConnectionSettings> {
+        &self.connection_settings
     }
 
     pub(crate) fn trust(&self) -> &Trust {
@@ -210,11 +305,11 @@ impl Pipeline {
         clippy::manual_async_fn,
         reason = "an async fn stores its arguments twice, which copies every request once more"
     )]
-    pub(crate) fn respond<'a>(
-        &'a self,
-        connection: &'a Arc<ClientConnection>,
+    pub(crate) fn respond(
+        self: Arc<Self>,
+        connection: &Arc<ClientConnection>,
         mut request: Request<RequestBody>,
-    ) -> impl Future<Output = Reply<LoggedBody>> + 'a {
+    ) -> impl Future<Output = Reply<LoggedBody>> {
         async move {
             let mut pending = self
                 .access_log
@@ -279,7 +374,7 @@ impl Pipeline {
         head: Option<&Request<()>>,
     ) -> Reply<LoggedBody> {
         if violation == Violation::BodyTooSlow {
-            self.metrics.slow_bodies.inc();
+            self.metrics.totals.slow_bodies.inc();
         }
         let headers = head.map(Request::headers);
         let mut pending = self.access_log.begin(connection.peer, headers);
@@ -302,9 +397,9 @@ impl Pipeline {
                 pending.set_client(caller.id());
                 pending.log_unrouted(request);
                 if error.is_ambiguous() {
-                    self.metrics.ambiguous_paths.inc();
+                    self.metrics.totals.ambiguous_paths.inc();
                 } else if matches!(error, RouteError::NotStrict { .. }) {
-                    self.metrics.strict_path_rejections.inc();
+                    self.metrics.totals.strict_path_rejections.inc();
                 }
             }
             Rejected::IdentifyingHeaders(caller, rule, _) => {

@@ -43,28 +43,28 @@
 mod connection;
 mod drain;
 mod listen;
+pub(crate) mod live;
 mod refusal;
-mod tls;
+pub(crate) mod reload;
 mod worker;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
+use arc_swap::ArcSwap;
 use thiserror::Error;
-use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use self::live::{Live, LiveWorker};
 use self::refusal::RefusalWatch;
 use crate::pipeline::{GatewayState, Pipeline};
-use crate::upstream::addresses::Addresses;
-use crate::upstream::health::HealthChecks;
 
 pub use crate::upstream::connect::ConnectorError;
+pub(crate) use listen::Inherited;
 pub use listen::ListenError;
 pub(crate) use refusal::Refusal;
-pub use tls::TlsError;
 
 /// A running gateway. Dropping this value does not stop the gateway.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ pub struct Gateway {
     addresses: Vec<SocketAddr>,
     workers: Vec<JoinHandle<()>>,
     stop: Stop,
-    shared: GatewayState,
+    live: Arc<Live>,
 }
 
 /// A handle that stops a gateway, either after a drain or immediately. It is cheap to clone.
@@ -95,9 +95,6 @@ pub enum StartError {
     /// A listener cannot be bound to its configured address.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// The TLS certificate or private key of the listeners is unusable.
-    #[error(transparent)]
-    Tls(#[from] TlsError),
     /// The TLS settings of an upstream are unusable.
     #[error(transparent)]
     Upstream(#[from] ConnectorError),
@@ -109,25 +106,30 @@ pub enum StartError {
 impl Gateway {
     /// Binds the listeners and starts the workers. Returns when all worker threads are started.
     pub fn start(shared: GatewayState) -> Result<Self, StartError> {
+        Self::start_with(shared, &Inherited::default())
+    }
+
+    /// Starts a gateway that uses the inherited sockets for their addresses.
+    pub(crate) fn start_with(
+        shared: GatewayState,
+        inherited: &Inherited,
+    ) -> Result<Self, StartError> {
         let settings = &shared.policy.server;
-        let tls = settings.tls.as_ref().map(tls::acceptor).transpose()?;
-        let sockets = listen::bind(&settings.listen, settings.workers)?;
-        Self::start_on(sockets, tls.as_ref(), &RefusalWatch::never(), shared)
+        let sockets = listen::bind(&settings.listen, settings.workers, inherited)?;
+        Self::start_on(sockets, &RefusalWatch::never(), shared)
     }
 
     /// Starts a gateway whose listeners can refuse connections for a time.
     pub(crate) fn start_with_refusal(shared: GatewayState) -> Result<(Self, Refusal), StartError> {
         let settings = &shared.policy.server;
-        let tls = settings.tls.as_ref().map(tls::acceptor).transpose()?;
-        let sockets = listen::bind(&settings.listen, settings.workers)?;
+        let sockets = listen::bind(&settings.listen, settings.workers, &Inherited::default())?;
         let refusal = Refusal::new(&sockets).map_err(StartError::Worker)?;
-        let gateway = Self::start_on(sockets, tls.as_ref(), &refusal.watch(), shared)?;
+        let gateway = Self::start_on(sockets, &refusal.watch(), shared)?;
         Ok((gateway, refusal))
     }
 
     fn start_on(
         sockets: listen::Sockets,
-        tls: Option<&TlsAcceptor>,
         refusal: &RefusalWatch,
         shared: GatewayState,
     ) -> Result<Self, StartError> {
@@ -140,31 +142,27 @@ impl Gateway {
             .enumerate()
             .map(|(number, sockets)| {
                 let tasks = TaskTracker::new();
-                Ok(worker::Worker {
-                    pipeline: Pipeline::new(&shared, number, tasks.clone())?,
+                let pipeline = Pipeline::new(&shared, number, tasks.clone())?;
+                let worker = worker::Worker {
+                    pipeline: Arc::new(ArcSwap::from_pointee(pipeline)),
                     tasks,
                     sockets,
-                    tls: tls.cloned(),
                     stop: stop.clone(),
                     refusal: refusal.clone(),
-                    checks: if number == 0 {
-                        health_checks(&shared)?
-                    } else {
-                        Vec::new()
-                    },
-                    addresses: if number == 0 {
-                        server_addresses(&shared)
-                    } else {
-                        Vec::new()
-                    },
-                    timer_delay: shared.scenarios.measure_timers(),
                     connections: Arc::clone(&shared.connections),
-                })
+                };
+                let runtime = worker::runtime().map_err(StartError::Worker)?;
+                Ok((worker, runtime))
             })
             .collect::<Result<Vec<_>, StartError>>()?;
+        let live = prepared.iter().map(|(worker, runtime)| LiveWorker {
+            pipeline: Arc::clone(&worker.pipeline),
+            runtime: runtime.handle().clone(),
+        });
+        let live = Arc::new(Live::new(shared, live.collect())?);
         let mut workers = Vec::with_capacity(prepared.len());
-        for (number, worker) in prepared.into_iter().enumerate() {
-            match worker.start(number) {
+        for (number, (worker, runtime)) in prepared.into_iter().enumerate() {
+            match worker.start(number, runtime) {
                 Ok(thread) => workers.push(thread),
                 Err(error) => {
                     stop.halt();
@@ -176,7 +174,7 @@ impl Gateway {
             addresses: sockets.addresses,
             workers,
             stop,
-            shared,
+            live,
         })
     }
 
@@ -191,9 +189,14 @@ impl Gateway {
         self.stop.clone()
     }
 
-    /// Returns the state that all workers share, such as the stores and the configuration.
-    pub fn shared(&self) -> &GatewayState {
-        &self.shared
+    /// Returns the state that all workers share, such as the stores and the configuration in force.
+    pub fn shared(&self) -> Arc<GatewayState> {
+        self.live.state()
+    }
+
+    /// Returns the part of the gateway that reloads replace.
+    pub(crate) fn live(&self) -> &Arc<Live> {
+        &self.live
     }
 
     /// Waits until all workers have stopped. Blocks the calling thread. Returns an error if a worker panicked.
@@ -205,22 +208,6 @@ impl Gateway {
             Err(Crashed)
         }
     }
-}
-
-/// Creates the health checks of all upstreams that have health checks in the configuration.
-fn health_checks(shared: &GatewayState) -> Result<Vec<HealthChecks>, ConnectorError> {
-    let checks = shared.upstream_states.iter();
-    checks
-        .filter_map(|state| HealthChecks::of(state, &shared.clock).transpose())
-        .collect()
-}
-
-/// Returns the addresses of all servers of all upstreams.
-fn server_addresses(shared: &GatewayState) -> Vec<Arc<Addresses>> {
-    let servers = shared.upstream_states.iter().flat_map(|it| &it.servers);
-    servers
-        .map(|server| Arc::clone(&server.addresses))
-        .collect()
 }
 
 impl Stop {

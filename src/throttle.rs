@@ -20,7 +20,7 @@ pub use crate::request::context::KeyFunction;
 pub use crate::respond::RetryAfterForm;
 pub use bucket::BucketKey;
 pub use decision::{Buckets, Charge, ChargeOutcome, ChargeResult, Decision, decide};
-pub use limit::{Exceed, KeyPart, Limit, Mode, OnStoreError};
+pub use limit::{Exceed, KeyPart, Limit, Mode, OnStoreError, QuotaSince};
 pub use quota::{BucketReading, BucketState, ParseQuotaError, Quota, QuotaError};
 pub use rate::RateError;
 

@@ -59,15 +59,16 @@ pub(crate) use shared_state::UpstreamState;
 pub(crate) use target::{RouteTarget, Target};
 
 use std::num::NonZeroU32;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http::HeaderValue;
 use http::uri::Authority;
 
+use crate::http::certificates::CaCertificates;
+
 /// Settings of one `[upstream.NAME]` section of the configuration.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Upstream {
     /// The `NAME` of the configuration section. Logs and metrics contain this name.
     pub name: Arc<str>,
@@ -89,8 +90,8 @@ pub(crate) struct Upstream {
     pub slow_start: Duration,
     /// Minimum, maximum and initial value of the adaptive concurrency limit. `None` disables the limit.
     pub concurrency: Option<ConcurrencySettings>,
-    /// PEM file with root certificates, which replace those of the system. `None` uses those of the system.
-    pub ca_file: Option<PathBuf>,
+    /// CA certificates that replace those of the system (`ca_file`).
+    pub ca: Option<CaCertificates>,
 }
 
 /// One server of an upstream.

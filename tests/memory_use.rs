@@ -12,11 +12,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use http::HeaderMap;
 use mimalloc::MiMalloc;
-use tidegate::clock::{Clock, Moment};
+use tidegate::clock::Clock;
 use tidegate::internals::{BucketKind, ClientId, MemoryBuckets, Seed};
 use tidegate::throttle::{
     BucketKey, Charge, ChargeOutcome, Exceed, KeyPart, Limit, Mode, OnStoreError, Quota,
-    RetryAfterForm,
+    QuotaSince, RetryAfterForm,
 };
 
 #[global_allocator]
@@ -132,7 +132,7 @@ fn limit(id: u16, interval: Duration) -> Limit {
     Limit {
         name: format!("limit-{id}").into(),
         quota: Quota::new(NonZeroU32::MIN, interval, 3).unwrap(),
-        quota_since: Moment::default(),
+        quota_since: QuotaSince::default(),
         key: Box::new([KeyPart::Client]),
         exceed: Exceed::Reject,
         mode: Mode::Enforce,

@@ -15,7 +15,7 @@ use tidegate::clock::{Clock, Moment};
 use tidegate::internals::{BucketKind, ClientId, MemoryBuckets, Seed};
 use tidegate::throttle::{
     BucketKey, Charge, ChargeOutcome, Decision, Exceed, KeyPart, Limit, Mode, OnStoreError, Quota,
-    RetryAfterForm,
+    QuotaSince, RetryAfterForm,
 };
 
 /// Number of clients per rate limit that the table can track. It is 25 % above the million clients of the benchmark,
@@ -98,7 +98,7 @@ impl Throttle {
                 Arc::new(Limit {
                     name: format!("limit-{index}").into(),
                     quota,
-                    quota_since: Moment::default(),
+                    quota_since: QuotaSince::default(),
                     key: [KeyPart::Client].into(),
                     exceed: Exceed::Reject,
                     mode: Mode::Enforce,

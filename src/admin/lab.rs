@@ -19,6 +19,7 @@ use super::listener::AdminState;
 use super::problem::AdminProblem;
 use crate::lab::report::document::Document;
 use crate::lab::report::{Report, ScenarioResult};
+use crate::pipeline::GatewayState;
 use crate::request::request_id::RequestId;
 use crate::request::test_id::TestId;
 use crate::scenario::{CountBy, RunInfo, ScenarioState};
@@ -72,9 +73,12 @@ struct RunView {
     header: Option<String>,
 }
 
-async fn list(State(admin): State<Arc<AdminState>>, RawQuery(query): RawQuery) -> Json<RunsView> {
-    let name = scenario_name(query.as_deref());
-    let states = admin.scenarios.iter();
+async fn list(
+    State(admin): State<Arc<AdminState>>,
+    RawQuery(query): RawQuery,
+) -> Result<Json<RunsView>, AdminProblem> {
+    let (gateway, name) = (admin.gateway()?, scenario_name(query.as_deref()));
+    let states = gateway.scenarios.iter();
     let states =
         states.filter(|state| name.as_deref().is_none_or(|it| it == &*state.scenario.name));
     let mut runs: Vec<_> = states
@@ -83,10 +87,10 @@ async fn list(State(admin): State<Arc<AdminState>>, RawQuery(query): RawQuery) -
     runs.sort_by_key(|(_, run)| std::cmp::Reverse(run.created));
     let left_out = runs.len().saturating_sub(MAX_SHOWN);
     let shown = runs.iter().take(MAX_SHOWN);
-    Json(RunsView {
+    Ok(Json(RunsView {
         runs: shown.map(|(state, run)| RunView::of(state, run)).collect(),
         left_out: (left_out > 0).then_some(left_out),
-    })
+    }))
 }
 
 async fn create(
@@ -99,8 +103,9 @@ async fn create(
             "The body is not a valid run: {error}. Send {{\"scenario\": \"NAME\", \"id\": \"ID\"}}."
         ))
     })?;
-    let Some(state) = admin.scenarios.get(&new.scenario) else {
-        let names: Vec<&str> = admin
+    let gateway = admin.gateway()?;
+    let Some(state) = gateway.scenarios.get(&new.scenario) else {
+        let names: Vec<&str> = gateway
             .scenarios
             .iter()
             .map(|it| &*it.scenario.name)
@@ -109,7 +114,7 @@ async fn create(
         let detail = format!("The configuration has no such scenario. Configured: {names}");
         return Err(AdminProblem::plain(StatusCode::NOT_FOUND, detail));
     };
-    let id = run_id(&admin, state, new.id)?;
+    let id = run_id(&gateway, state, new.id)?;
     let run = RunView::of(state, &state.start_run(&id));
     Ok((StatusCode::CREATED, Json(run)).into_response())
 }
@@ -117,7 +122,7 @@ async fn create(
 /// Returns the id of a new run. If the scenario counts by test, an id is generated if the request contains none. Otherwise
 /// the id is the address of a client, in the form by which the gateway identifies the client.
 fn run_id(
-    admin: &AdminState,
+    gateway: &GatewayState,
     state: &ScenarioState,
     id: Option<String>,
 ) -> Result<String, AdminProblem> {
@@ -138,7 +143,7 @@ fn run_id(
              set `by = \"test\"` in the scenario.",
         ));
     };
-    Ok(admin.trust.client_id(address).to_string())
+    Ok(gateway.policy.trust.client_id(address).to_string())
 }
 
 async fn show(
@@ -146,7 +151,8 @@ async fn show(
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, AdminProblem> {
-    let state = Arc::clone(find(&admin, &id, query.as_deref())?);
+    let gateway = admin.gateway()?;
+    let state = Arc::clone(find(&gateway, &id, query.as_deref())?);
     // The client can have received a response that is not complete in the trace yet.
     for _ in 0..SETTLE_CHECKS {
         if !state.is_in_flight(&id) {
@@ -191,7 +197,8 @@ async fn remove(
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
 ) -> Result<StatusCode, AdminProblem> {
-    if find(&admin, &id, query.as_deref())?.remove_run(&id) {
+    let gateway = admin.gateway()?;
+    if find(&gateway, &id, query.as_deref())?.remove_run(&id) {
         Ok(StatusCode::NO_CONTENT)
     } else {
         Err(not_found())
@@ -201,12 +208,12 @@ async fn remove(
 /// Returns the scenario that has a run with this id. If several scenarios have one, `scenario=NAME` in the query must
 /// select it.
 fn find<'a>(
-    admin: &'a AdminState,
+    gateway: &'a GatewayState,
     id: &str,
     query: Option<&str>,
 ) -> Result<&'a Arc<ScenarioState>, AdminProblem> {
     let name = scenario_name(query);
-    let states = admin.scenarios.iter();
+    let states = gateway.scenarios.iter();
     let mut found = states
         .filter(|state| name.as_deref().is_none_or(|it| it == &*state.scenario.name))
         .filter(|state| state.has_run(id));

@@ -5,7 +5,7 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use axum::Router;
@@ -16,25 +16,22 @@ use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::registry::Registry;
 use tokio_util::sync::CancellationToken;
 
 use super::auth::Auth;
 use super::problem::AdminProblem;
-use super::{index, keys, scrape as metrics, serve, upstreams};
+use super::{config, index, keys, scrape as metrics, serve, upstreams};
 use crate::admin::stage_metrics::OPENMETRICS;
 use crate::clock::Clock;
-use crate::config::AdminSettings;
 use crate::http::connections::Connections;
 use crate::pipeline::GatewayState;
-use crate::request::client::Trust;
 use crate::request::hash_keys::HashKeySource;
 use crate::request::head::requested_host;
 use crate::respond::Problem;
-use crate::scenario::Scenarios;
-use crate::server::Stop;
+use crate::server::live::Live;
+use crate::server::reload::Reloader;
+use crate::server::{Gateway, Stop};
 use crate::store::{CapacityUse, Health, RecordStore};
-use crate::upstream::UpstreamState;
 
 /// Timeout of a request to any endpoint except the probes. It expires only if the idempotency store does not respond.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -46,18 +43,37 @@ pub struct Admin {
     done: CancellationToken,
 }
 
-/// Parts of a gateway that the request handlers read and change. It does not hold all of `GatewayState`, because a
-/// store ends its work when the last `GatewayState` is dropped, and the thread of the listener can outlive the gateway.
+/// Parts of a gateway that the request handlers read and change. It does not keep the gateway alive, because a store
+/// ends its work when the last `GatewayState` is dropped, and the thread of the listener can outlive the gateway.
 pub(super) struct AdminState {
-    registry: Registry,
-    gateway: Stop,
+    live: Weak<Live>,
+    pub(super) stop: Stop,
+    /// `None` if the configuration is built in.
+    pub(super) reloader: Option<Arc<Reloader>>,
     pub(super) records: RecordStore,
     pub(super) hash_keys: HashKeySource,
-    pub(super) upstream_states: Arc<[Arc<UpstreamState>]>,
-    pub(super) scenarios: Scenarios,
-    pub(super) trust: Trust,
     pub(super) clock: Clock,
-    auth: Auth,
+    connections: Arc<Connections>,
+}
+
+impl AdminState {
+    /// Returns the state of the gateway under the configuration in force.
+    pub(super) fn gateway(&self) -> Result<Arc<GatewayState>, AdminProblem> {
+        let live = self.live.upgrade();
+        let detail = "The gateway has stopped.";
+        let live =
+            live.ok_or_else(|| AdminProblem::plain(StatusCode::SERVICE_UNAVAILABLE, detail))?;
+        Ok(live.state())
+    }
+
+    /// Returns the access rules under the configuration in force.
+    fn auth(&self) -> Result<Auth, AdminProblem> {
+        let gateway = self.gateway()?;
+        let settings = gateway.policy.admin.as_ref();
+        Ok(Auth::new(
+            settings.expect("an admin listener is configured"),
+        ))
+    }
 }
 
 impl Admin {
@@ -65,25 +81,25 @@ impl Admin {
     /// thread cannot be created.
     pub(crate) fn start(
         socket: TcpListener,
-        settings: &AdminSettings,
-        shared: &GatewayState,
-        gateway: Stop,
+        gateway: &Gateway,
+        reloader: Option<Arc<Reloader>>,
     ) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
         let address = socket.local_addr()?;
         let (max, per_client) = (serve::MAX_CONNECTIONS, serve::MAX_CONNECTIONS_PER_CLIENT);
         let connections = Connections::new(max, per_client);
+        let shared = gateway.shared();
+        let trust = shared.policy.trust.clone();
         let admin = Arc::new(AdminState {
-            registry: metrics::registry(shared, Arc::clone(&connections)),
-            gateway,
+            live: Arc::downgrade(gateway.live()),
+            stop: gateway.stopper(),
+            reloader,
             records: shared.records.clone(),
             hash_keys: shared.hash_keys.clone(),
-            upstream_states: Arc::clone(&shared.upstream_states),
-            scenarios: shared.scenarios.clone(),
-            trust: shared.policy.trust.clone(),
             clock: shared.clock.clone(),
-            auth: Auth::new(settings),
+            connections: Arc::clone(&connections),
         });
+        drop(shared);
         let done = CancellationToken::new();
         let stopped = done.clone();
         let runtime = tokio::runtime::Builder::new_current_thread()
@@ -95,8 +111,8 @@ impl Admin {
                 runtime.block_on(async move {
                     match tokio::net::TcpListener::from_std(socket) {
                         Ok(listener) => {
-                            let router = router(Arc::clone(&admin));
-                            serve::serve(listener, router, connections, &admin.trust, stopped).await;
+                            let router = router(admin);
+                            serve::serve(listener, router, connections, &trust, stopped).await;
                         }
                         Err(error) => tracing::error!(
                             %address,
@@ -125,7 +141,8 @@ fn router(admin: Arc<AdminState>) -> Router {
     let private = Router::new()
         .route("/metrics", get(scrape))
         .merge(keys::routes())
-        .merge(upstreams::routes());
+        .merge(upstreams::routes())
+        .merge(config::routes());
     #[cfg(feature = "lab")]
     let private = private.merge(super::lab::routes());
     let private = private
@@ -167,7 +184,7 @@ async fn not_found() -> AdminProblem {
 }
 
 async fn readyz(State(admin): State<Arc<AdminState>>) -> Response {
-    if admin.gateway.is_draining() {
+    if admin.stop.is_draining() {
         return (StatusCode::SERVICE_UNAVAILABLE, "draining\n").into_response();
     }
     // The gateway stays ready if the store is unavailable, because the gateway still serves requests that do not need
@@ -189,15 +206,12 @@ async fn readyz(State(admin): State<Arc<AdminState>>) -> Response {
     }
 }
 
-async fn scrape(State(admin): State<Arc<AdminState>>) -> Response {
+async fn scrape(State(admin): State<Arc<AdminState>>) -> Result<Response, AdminProblem> {
+    let (gateway, reloader) = (admin.gateway()?, admin.reloader.clone());
+    let registry = metrics::registry(&gateway, Arc::clone(&admin.connections), reloader);
     let mut text = String::new();
-    match encode(&mut text, &admin.registry) {
-        Ok(()) => ([(CONTENT_TYPE, OPENMETRICS)], text).into_response(),
-        Err(error) => {
-            tracing::error!(%error, "cannot encode metrics, responding to scrape with status 500");
-            StatusCode::INTERNAL_SERVER_ERROR.into_response()
-        }
-    }
+    encode(&mut text, &registry).expect("writing to a string succeeds");
+    Ok(([(CONTENT_TYPE, OPENMETRICS)], text).into_response())
 }
 
 /// Rejects a request that a web page of another origin can have caused, and a request without an unambiguous host.
@@ -205,17 +219,14 @@ async fn check_origin(
     State(admin): State<Arc<AdminState>>,
     request: Request,
     next: Next,
-) -> Response {
-    let host = match requested_host(&request) {
-        Ok(host) => host,
-        Err(error) => {
-            let problem = Problem::from(error);
-            return AdminProblem::bad_request(problem.detail.as_ref()).into_response();
-        }
-    };
-    match (admin.auth).origin_rejection(host.as_ref(), request.headers()) {
-        Some(reason) => AdminProblem::plain(StatusCode::FORBIDDEN, reason).into_response(),
-        None => next.run(request).await,
+) -> Result<Response, AdminProblem> {
+    let host = requested_host(&request).map_err(|error| {
+        let problem = Problem::from(error);
+        AdminProblem::bad_request(problem.detail.as_ref())
+    })?;
+    match (admin.auth()?).origin_rejection(host.as_ref(), request.headers()) {
+        Some(reason) => Err(AdminProblem::plain(StatusCode::FORBIDDEN, reason)),
+        None => Ok(next.run(request).await),
     }
 }
 
@@ -224,8 +235,8 @@ async fn authenticate(
     State(admin): State<Arc<AdminState>>,
     request: Request,
     next: Next,
-) -> Response {
-    match admin.auth.token_rejection(request.headers()) {
+) -> Result<Response, AdminProblem> {
+    Ok(match admin.auth()?.token_rejection(request.headers()) {
         Some(reason) => {
             let problem = AdminProblem::plain(StatusCode::UNAUTHORIZED, reason);
             ([(WWW_AUTHENTICATE, "Bearer")], problem).into_response()
@@ -234,7 +245,7 @@ async fn authenticate(
             Ok(response) => response,
             Err(_) => timed_out().into_response(),
         },
-    }
+    })
 }
 
 /// Adds headers that keep browsers and proxies from storing a response or guessing its type.

@@ -75,6 +75,15 @@ impl AdminProblem {
         }
     }
 
+    /// Creates the problem of a configuration that was not put in force.
+    pub(super) fn not_reloaded(status: StatusCode, why: String) -> Self {
+        Self {
+            kind: "urn:tidegate:problem:configuration-rejected",
+            title: "Configuration rejected",
+            ..Self::plain(status, why)
+        }
+    }
+
     /// Creates the problem of a request that the HTTP/1 server rejects.
     pub(super) fn violation(violation: Violation) -> Self {
         let status = violation.status();

@@ -19,11 +19,16 @@ use crate::http::connections::Connections;
 use crate::metrics::EarlyReset;
 use crate::pipeline::{GatewayState, log};
 use crate::scenario::Scenarios;
+use crate::server::reload::Reloader;
 use crate::upstream::UpstreamState;
 use crate::upstream::tunnel::Tunnels;
 
 /// Creates the registry of all metrics, with the prefix `tidegate`.
-pub(super) fn registry(shared: &GatewayState, admin: Arc<Connections>) -> Registry {
+pub(super) fn registry(
+    shared: &GatewayState,
+    admin: Arc<Connections>,
+    reloader: Option<Arc<Reloader>>,
+) -> Registry {
     let mut registry = Registry::with_prefix("tidegate");
     let scrape = Scrape {
         stages: StageMetrics {
@@ -38,13 +43,13 @@ pub(super) fn registry(shared: &GatewayState, admin: Arc<Connections>) -> Regist
         upstream_states: Arc::clone(&shared.upstream_states),
         clock: shared.clock.clone(),
         admin,
+        reloader,
     };
     registry.register_collector(Box::new(scrape));
     registry
 }
 
 /// Collector that reads the counters and states when Prometheus scrapes `/metrics`.
-#[derive(Debug)]
 struct Scrape {
     stages: StageMetrics,
     connections: Arc<Connections>,
@@ -53,6 +58,7 @@ struct Scrape {
     upstream_states: Arc<[Arc<UpstreamState>]>,
     clock: Clock,
     admin: Arc<Connections>,
+    reloader: Option<Arc<Reloader>>,
 }
 
 impl Scrape {
@@ -61,23 +67,24 @@ impl Scrape {
             (
                 "ambiguous_paths",
                 "Requests rejected because their path is ambiguous",
-                self.stages.sum(|worker| worker.ambiguous_paths.get()),
+                self.stages
+                    .sum(|worker| worker.totals.ambiguous_paths.get()),
             ),
             (
                 "strict_path_rejections",
                 "Requests rejected because of paths = \"strict\"",
                 self.stages
-                    .sum(|worker| worker.strict_path_rejections.get()),
+                    .sum(|worker| worker.totals.strict_path_rejections.get()),
             ),
             (
                 "responses_truncated",
                 "Responses whose last byte was not written to the client's socket",
-                self.stages.sum(|worker| worker.truncated.get()),
+                self.stages.sum(|worker| worker.totals.truncated.get()),
             ),
             (
                 "slow_bodies",
                 "Request bodies that arrived more slowly than min_rate",
-                self.stages.sum(|worker| worker.slow_bodies.get()),
+                self.stages.sum(|worker| worker.totals.slow_bodies.get()),
             ),
             (
                 "connections_replaced",
@@ -132,8 +139,11 @@ impl Collector for Scrape {
         self.encode_totals(&mut encoder)?;
         self.encode_http2(&mut encoder)?;
         self.encode_scenarios(&mut encoder)?;
+        self.encode_reloads(&mut encoder)?;
         let workers = || self.stages.workers.iter();
-        let lingering = workers().map(|worker| worker.http2.lingering.get()).sum();
+        let lingering = workers()
+            .map(|worker| worker.totals.http2.lingering.get())
+            .sum();
         for (name, help, value) in [
             (
                 "connections",
@@ -170,7 +180,32 @@ impl Collector for Scrape {
     }
 }
 
+impl fmt::Debug for Scrape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scrape").finish_non_exhaustive()
+    }
+}
+
 impl Scrape {
+    fn encode_reloads(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let Some(reloader) = &self.reloader else {
+            return Ok(());
+        };
+        let mut reloads = encoder.encode_descriptor(
+            "config_reloads",
+            "Reloads of the configuration, by result",
+            None,
+            MetricType::Counter,
+        )?;
+        for (result, count) in [
+            ("applied", &reloader.applied),
+            ("rejected", &reloader.rejected),
+        ] {
+            counter(reloads.encode_family(&[("result", result)])?, count.get())?;
+        }
+        Ok(())
+    }
+
     fn encode_http2(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let mut resets = encoder.encode_descriptor(
             "http2_early_resets",
@@ -181,7 +216,7 @@ impl Scrape {
         for (index, reason) in EarlyReset::ALL.into_iter().enumerate() {
             let count = self
                 .stages
-                .sum(|worker| worker.http2.early_resets[index].get());
+                .sum(|worker| worker.totals.http2.early_resets[index].get());
             counter(resets.encode_family(&[("reason", reason.label())])?, count)?;
         }
         Ok(())

@@ -15,6 +15,7 @@ use super::listener::AdminState;
 use super::problem::AdminProblem;
 use super::seconds;
 use crate::clock::Moment;
+use crate::pipeline::GatewayState;
 use crate::upstream::shared_state::ServerState;
 use crate::upstream::{UpstreamState, breaker};
 
@@ -91,21 +92,24 @@ struct ConcurrencyView {
     shed: u64,
 }
 
-async fn show_all(State(admin): State<Arc<AdminState>>) -> Json<UpstreamsView> {
-    let now = admin.clock.now();
-    let upstreams = admin.upstream_states.iter();
-    Json(UpstreamsView {
+async fn show_all(
+    State(admin): State<Arc<AdminState>>,
+) -> Result<Json<UpstreamsView>, AdminProblem> {
+    let (gateway, now) = (admin.gateway()?, admin.clock.now());
+    let upstreams = gateway.upstream_states.iter();
+    Ok(Json(UpstreamsView {
         upstreams: upstreams
             .map(|state| UpstreamView::of(state, now))
             .collect(),
-    })
+    }))
 }
 
 async fn show_one(
     State(admin): State<Arc<AdminState>>,
     Path(upstream): Path<String>,
 ) -> Result<Json<UpstreamView>, AdminProblem> {
-    let state = find(&admin, &upstream)?;
+    let gateway = admin.gateway()?;
+    let state = find(&gateway, &upstream)?;
     Ok(Json(UpstreamView::of(state, admin.clock.now())))
 }
 
@@ -113,8 +117,8 @@ async fn open(
     State(admin): State<Arc<AdminState>>,
     Path((upstream, server)): Path<(String, String)>,
 ) -> Result<Json<ServerView>, AdminProblem> {
-    let now = admin.clock.now();
-    let state = find_server(&admin, &upstream, &server)?;
+    let (gateway, now) = (admin.gateway()?, admin.clock.now());
+    let state = find_server(&gateway, &upstream, &server)?;
     if state.breaker.hold_open(now).is_some() {
         tracing::warn!(upstream, server, "circuit breaker opened by operator");
     }
@@ -125,30 +129,30 @@ async fn close(
     State(admin): State<Arc<AdminState>>,
     Path((upstream, server)): Path<(String, String)>,
 ) -> Result<Json<ServerView>, AdminProblem> {
-    let now = admin.clock.now();
-    let state = find_server(&admin, &upstream, &server)?;
+    let (gateway, now) = (admin.gateway()?, admin.clock.now());
+    let state = find_server(&gateway, &upstream, &server)?;
     if state.breaker.close(now).is_some() {
         tracing::info!(upstream, server, "circuit breaker closed by operator");
     }
     Ok(Json(ServerView::of(state, now)))
 }
 
-fn find<'a>(admin: &'a AdminState, name: &str) -> Result<&'a UpstreamState, AdminProblem> {
-    let mut upstream_states = admin.upstream_states.iter();
+fn find<'a>(gateway: &'a GatewayState, name: &str) -> Result<&'a UpstreamState, AdminProblem> {
+    let mut upstream_states = gateway.upstream_states.iter();
     let found = upstream_states.find(|state| &*state.upstream.name == name);
     found.map(|state| &**state).ok_or_else(|| {
-        let names = admin.upstream_states.iter();
+        let names = gateway.upstream_states.iter();
         let names: Vec<_> = names.map(|state| &*state.upstream.name).collect();
         not_found("upstream", &names)
     })
 }
 
 fn find_server<'a>(
-    admin: &'a AdminState,
+    gateway: &'a GatewayState,
     upstream: &str,
     server: &str,
 ) -> Result<&'a ServerState, AdminProblem> {
-    let servers = &find(admin, upstream)?.servers;
+    let servers = &find(gateway, upstream)?.servers;
     let found = servers.iter().find(|state| state.name() == server);
     found.ok_or_else(|| {
         let names: Vec<_> = servers.iter().map(ServerState::name).collect();

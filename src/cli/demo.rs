@@ -12,7 +12,7 @@ use anyhow::Context as _;
 use self::guide::Guide;
 use self::log_format::DemoFormat;
 use self::sample::SampleApi;
-use super::serve::{OnHangup, RunningGateway};
+use super::serve::RunningGateway;
 use crate::admin::listener::Admin;
 use crate::config::{self, Environment, Overrides};
 use crate::pipeline::log;
@@ -57,15 +57,15 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .fold(Environment::of_process(), |environment, name| {
             environment.with(name, &servers)
         });
-    let policy = match config::parse("demo.toml", CONFIG, &environment, &overrides) {
-        Ok(loaded) => loaded.policy,
+    let loaded = match config::parse("demo.toml", CONFIG, &environment, &overrides) {
+        Ok(loaded) => loaded,
         Err(errors) => {
             eprintln!("{errors}");
             return Ok(ExitCode::FAILURE);
         }
     };
-    let _log = log::start_with(policy.log, DemoFormat::default());
-    let running = RunningGateway::start(policy, OnHangup::Shutdown).context(
+    let _log = log::start_with(loaded.policy.log.clone(), DemoFormat::default())?;
+    let running = RunningGateway::start(loaded, None).context(
         "cannot start the demo; if an address is in use, choose others with --listen and --admin",
     )?;
     let gateway = running.gateway.addresses()[0];

@@ -18,9 +18,9 @@ use anyhow::{Context as _, bail};
 use self::output::{Format, Output};
 use self::session::Session;
 use self::tls::Certificates;
-use super::serve::{OnHangup, Signals, install_tls_provider, raise_file_limit};
+use super::serve::{Request, Signals, install_tls_provider, raise_file_limit};
 use crate::config::lab::ScenarioFile;
-use crate::config::{ConfigErrors, Environment, LogFormat, LogLevel, LogSettings, suggest};
+use crate::config::{ConfigErrors, Environment, LogSettings, suggest};
 use crate::lab::report::baseline::{self, Comparison};
 use crate::lab::report::document::Document;
 use crate::lab::report::{Report, terminal};
@@ -182,11 +182,7 @@ impl RunArgs {
         let baseline = self.baseline.as_deref().map(read_baseline).transpose()?;
         install_tls_provider();
         raise_file_limit();
-        let _log = log::start(LogSettings {
-            format: LogFormat::Text,
-            level: LogLevel::Warn,
-            access: false,
-        });
+        let _log = log::start(LogSettings::WARNINGS)?;
         let report = self.run_scenarios(scenarios)?;
         let document = Document::of(&report);
         let table = terminal::render(&document, has_colour(&stdout()), terminal_width());
@@ -263,7 +259,7 @@ impl RunArgs {
             .build()?;
         let started = SystemTime::now();
         let results = runtime.block_on(async {
-            let mut signals = Signals::new(OnHangup::Shutdown)?;
+            let mut signals = Signals::new(Request::Shutdown)?;
             let mut results = Vec::with_capacity(scenarios.len());
             for (file, scenario) in scenarios {
                 let session = Session {

@@ -1,25 +1,27 @@
-//! `tidegate serve`: runs the gateway until it receives SIGTERM, SIGINT or SIGQUIT. SIGHUP does not end it, because
-//! operators send SIGHUP to reload a configuration, and a lost terminal must not stop the gateway. Neither do SIGUSR1,
-//! SIGUSR2 and SIGALRM, whose default action ends a process: log rotation that is written for nginx sends SIGUSR1.
+//! `tidegate serve`: runs the gateway until it receives SIGTERM, SIGINT or SIGQUIT. SIGHUP reloads the configuration.
+//! SIGUSR1, SIGUSR2 and SIGALRM, whose default action ends a process, are ignored: log rotation that is written for nginx
+//! sends SIGUSR1.
 
 mod memory;
+mod supervisor;
+mod watch;
 
 use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use clap::ValueHint;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::config_file::ConfigFile;
 use crate::admin::listener::Admin;
 use crate::clock::Clock;
-use crate::config::{
-    self, ConfigProblem, Environment, Loaded, LogFormat, LogSettings, Overrides, Policy,
-};
+use crate::config::{self, ConfigErrors, Environment, Loaded, LogFormat, Overrides};
 use crate::pipeline::{GatewayState, log};
-use crate::server::{Gateway, ListenError, Stop};
+use crate::server::reload::{Reloader, log_problems};
+use crate::server::{Gateway, Inherited, ListenError, Stop};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -38,7 +40,7 @@ Run the gateway in one of these ways:
 `tidegate init` writes a configuration to start from.";
 
 /// Run the gateway from a configuration file or for one upstream URL.
-#[derive(Debug, clap::Args)]
+#[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
     #[command(flatten)]
@@ -62,51 +64,69 @@ pub(super) struct Args {
     /// PEM file with the private key of --tls-cert
     #[arg(long, value_name = "FILE", requires = "tls_cert", value_hint = ValueHint::FilePath)]
     tls_key: Option<String>,
+    /// Reload the configuration when FILE changes
+    #[arg(long, conflicts_with_all = ["limit", "burst"])]
+    watch: bool,
     /// Format of log lines, instead of `log.format` in the configuration
     #[arg(long, value_enum)]
     log_format: Option<LogFormat>,
 }
 
+/// Configuration that a gateway can load again: a file, or the server of `--upstream`.
+pub(super) struct ConfigSource {
+    /// `None` if the flags are the configuration.
+    path: Option<PathBuf>,
+    args: Args,
+}
+
+impl ConfigSource {
+    fn load(&self) -> Result<Loaded, ConfigErrors> {
+        let (args, env) = (&self.args, Environment::of_process());
+        let overrides = Overrides {
+            listen: args.listen.clone(),
+            upstream: args.upstream.clone(),
+            limit: args.limit.clone(),
+            tls: args.tls_cert.clone().zip(args.tls_key.clone()),
+            ..Overrides::default()
+        };
+        let mut loaded = match &self.path {
+            None => config::policy_for_upstream(args.burst, &env, &overrides),
+            Some(path) => config::load(path, &env, &overrides),
+        }?;
+        let log = &mut loaded.policy.log;
+        log.format = args.log_format.unwrap_or(log.format);
+        Ok(loaded)
+    }
+
+    fn name(&self) -> String {
+        let path = self.path.as_ref();
+        path.map_or_else(|| "--upstream".into(), |path| path.display().to_string())
+    }
+}
+
 /// Loads the configuration, starts the gateway, and runs it until a signal ends it. Prints errors of the configuration
 /// to standard error, and logs its warnings.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let env = Environment::of_process();
-    let overrides = Overrides {
-        listen: args.listen.clone(),
-        upstream: args.upstream.clone(),
-        limit: args.limit.clone(),
-        tls: args.tls_cert.clone().zip(args.tls_key.clone()),
-        ..Overrides::default()
+    let source = ConfigSource {
+        path: match (args.file.named(), &args.upstream) {
+            (None, Some(_)) => None,
+            _ => Some(args.file.find(USAGE)?),
+        },
+        args: args.clone(),
     };
-    let loaded = match (args.file.named(), &args.upstream) {
-        (None, Some(_)) => config::policy_for_upstream(args.burst, &env, &overrides),
-        _ => config::load(&args.file.find(USAGE)?, &env, &overrides),
-    };
-    let Loaded { policy, warnings } = match loaded {
+    let loaded = match source.load() {
         Ok(loaded) => loaded,
         Err(errors) => {
             eprintln!("{errors}");
             return Ok(ExitCode::FAILURE);
         }
     };
-    let _log = log::start(LogSettings {
-        format: args.log_format.unwrap_or(policy.log.format),
-        ..policy.log
-    });
-    for ConfigProblem {
-        file,
-        line,
-        column,
-        title,
-        help,
-        ..
-    } in &warnings
-    {
-        tracing::warn!(location = %format_args!("{file}:{line}:{column}"), help, "{title}");
-    }
-    memory::log_worst_case(&policy);
-    let running = RunningGateway::start(policy, OnHangup::Ignore)?;
+    let _log = log::start(loaded.policy.log.clone())?;
+    log_problems(&loaded.warnings);
+    memory::log_worst_case(&loaded.policy);
+    let running = RunningGateway::start(loaded, Some(source))?;
     running.log_addresses();
+    supervisor::report_ready();
     running.run_until_stopped()?;
     Ok(ExitCode::SUCCESS)
 }
@@ -119,30 +139,49 @@ pub(super) struct RunningGateway {
 
 impl RunningGateway {
     /// Starts the gateway and its admin listener, and handles signals from then on. SIGTERM, SIGINT and SIGQUIT start
-    /// a drain, and a second one aborts the requests in flight. `on_hangup` is the effect of SIGHUP.
-    pub(super) fn start(policy: Policy, on_hangup: OnHangup) -> anyhow::Result<Self> {
+    /// a drain, and a second one aborts the requests in flight. SIGHUP reloads the configuration from `source`, or has
+    /// the effect of SIGTERM without a source.
+    pub(super) fn start(loaded: Loaded, source: Option<ConfigSource>) -> anyhow::Result<Self> {
         #[cfg(feature = "failpoints")]
         crate::failpoint::arm();
         install_tls_provider();
         raise_file_limit();
+        let Loaded { policy, hash, .. } = loaded;
+        let inherited = Inherited::from_env().context("cannot use an inherited socket")?;
+        let admin = policy.admin.as_ref().map(|admin| admin.listen);
+        let configured: Vec<_> = policy.server.listen.iter().copied().chain(admin).collect();
+        if let Some(address) = inherited.unused(&configured) {
+            bail!(
+                "the inherited socket on {address} is for no listener; add the address to `listen` of [server] or \
+                 [admin], or remove it from the socket unit"
+            );
+        }
         let shared = GatewayState::open(Arc::new(policy), Clock::real())?;
         // The admin address is bound before the gateway starts: if binding fails, no client request has been accepted
         // yet.
-        let bound = match &shared.policy.admin {
-            None => None,
-            Some(settings) => Some((bind_admin(settings.listen)?, settings)),
-        };
+        let admin = admin
+            .map(|address| bind_admin(address, &inherited))
+            .transpose()?;
         // Only the text of the error is kept, because it contains the cause. `main` would print an attached cause
         // again.
-        let gateway = Gateway::start(shared.clone())
+        let gateway = Gateway::start_with(shared, &inherited)
             .map_err(|error| anyhow::Error::msg(error.to_string()))?;
-        let admin = match bound {
+        let reloader = match source {
             None => None,
-            Some((socket, settings)) => {
-                Some(Admin::start(socket, settings, &shared, gateway.stopper())?)
+            Some(source) => {
+                let path = source.path.clone().filter(|_| source.args.watch);
+                let (name, load) = (source.name(), move || source.load());
+                let reloader = Reloader::new(&gateway, name, hash, load);
+                if let Some(path) = path {
+                    watch::start(&path, Arc::clone(&reloader))?;
+                }
+                Some(reloader)
             }
         };
-        watch_signals(on_hangup, gateway.stopper()).context("cannot listen for signals")?;
+        let admin = admin
+            .map(|socket| Admin::start(socket, &gateway, reloader.clone()))
+            .transpose()?;
+        watch_signals(reloader, &gateway).context("cannot listen for signals")?;
         Ok(Self { gateway, admin })
     }
 
@@ -175,19 +214,21 @@ impl RunningGateway {
     }
 }
 
-fn bind_admin(address: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address)
+fn bind_admin(address: SocketAddr, inherited: &Inherited) -> anyhow::Result<TcpListener> {
+    let socket = match inherited.find(address) {
+        Some(socket) => socket.try_clone(),
+        None => TcpListener::bind(address),
+    };
+    socket
         .map_err(|source| anyhow::Error::msg(ListenError { address, source }.to_string()))
         .context("cannot start the admin listener")
 }
 
-/// What a SIGHUP does to the process, in addition to a log line.
+/// What a signal asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OnHangup {
-    /// SIGHUP is logged and has no other effect.
-    Ignore,
-    /// SIGHUP has the effect of SIGTERM.
+pub(super) enum Request {
     Shutdown,
+    Reload,
 }
 
 pub(super) struct Signals {
@@ -198,11 +239,12 @@ pub(super) struct Signals {
     user_defined1: Signal,
     user_defined2: Signal,
     alarm: Signal,
-    on_hangup: OnHangup,
+    on_hangup: Request,
 }
 
 impl Signals {
-    pub(super) fn new(on_hangup: OnHangup) -> std::io::Result<Self> {
+    /// Handles signals from now on. `on_hangup` is the effect of SIGHUP.
+    pub(super) fn new(on_hangup: Request) -> std::io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
@@ -215,22 +257,14 @@ impl Signals {
         })
     }
 
-    /// Waits for the next signal that ends the command.
-    pub(super) async fn next(&mut self) {
+    /// Waits for the next signal that is not ignored.
+    pub(super) async fn next(&mut self) -> Request {
         loop {
             let ignored = tokio::select! {
-                _ = self.terminate.recv() => return,
-                _ = self.interrupt.recv() => return,
-                _ = self.quit.recv() => return,
-                _ = self.hangup.recv() => match self.on_hangup {
-                    OnHangup::Shutdown => return,
-                    OnHangup::Ignore => {
-                        tracing::warn!(
-                            "SIGHUP received, configuration not reloaded. Restart the gateway to apply changes"
-                        );
-                        continue;
-                    }
-                },
+                _ = self.terminate.recv() => return Request::Shutdown,
+                _ = self.interrupt.recv() => return Request::Shutdown,
+                _ = self.quit.recv() => return Request::Shutdown,
+                _ = self.hangup.recv() => return self.on_hangup,
                 _ = self.user_defined1.recv() => "SIGUSR1",
                 _ = self.user_defined2.recv() => "SIGUSR2",
                 _ = self.alarm.recv() => "SIGALRM",
@@ -242,28 +276,53 @@ impl Signals {
 
 /// Handles signals on a thread of its own. The thread is never joined, because it can wait for a signal. It ends with
 /// the process.
-fn watch_signals(on_hangup: OnHangup, stop: Stop) -> std::io::Result<()> {
+fn watch_signals(reloader: Option<Arc<Reloader>>, gateway: &Gateway) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
+    let on_hangup = match reloader {
+        Some(_) => Request::Reload,
+        None => Request::Shutdown,
+    };
     let mut signals = {
         let _entered = runtime.enter();
         Signals::new(on_hangup)?
     };
+    let (stop, live) = (gateway.stopper(), Arc::downgrade(gateway.live()));
     std::thread::Builder::new()
         .name("tidegate-signals".into())
-        .spawn(move || runtime.block_on(handle_signals(&mut signals, &stop)))?;
+        .spawn(move || {
+            runtime.spawn(supervisor::feed_watchdog(live));
+            runtime.block_on(handle_signals(&mut signals, reloader, &stop));
+        })?;
     Ok(())
 }
 
-async fn handle_signals(signals: &mut Signals, stop: &Stop) {
-    signals.next().await;
-    tracing::info!(
-        "shutdown signal received, draining: waiting for `drain_delay`, then for requests in flight, at most \
-         `shutdown_grace`. A second signal aborts them"
-    );
-    stop.drain();
-    signals.next().await;
+async fn handle_signals(signals: &mut Signals, reloader: Option<Arc<Reloader>>, stop: &Stop) {
+    loop {
+        match (signals.next().await, &reloader) {
+            (Request::Reload, Some(reloader)) => {
+                supervisor::report_reloading();
+                let reloader = Arc::clone(reloader);
+                // The reloader logs an error. Another thread reads the files, so that a shutdown does not wait for them.
+                let reloading =
+                    tokio::task::spawn_blocking(move || drop(reloader.reload("SIGHUP")));
+                tokio::spawn(async move {
+                    let _ = reloading.await;
+                    supervisor::report_ready();
+                });
+            }
+            _ if stop.is_draining() => break,
+            _ => {
+                tracing::info!(
+                    "shutdown signal received, draining: waiting for `drain_delay`, then for requests in flight, at \
+                     most `shutdown_grace`. A second signal aborts them"
+                );
+                supervisor::report_stopping();
+                stop.drain();
+            }
+        }
+    }
     tracing::warn!("second shutdown signal received, aborting requests in flight");
     stop.halt();
 }

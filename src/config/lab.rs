@@ -89,7 +89,7 @@ impl ScenarioFile<'_> {
         super::overrides::apply_flags(table.get_mut(), &overrides, &mut findings);
         let file = super::decode(table, env, &mut findings);
         let policy = file.and_then(|file| policy::resolve(&file, Purpose::Lab, &mut findings));
-        super::loaded(policy, findings)
+        super::loaded(policy, super::hash(self.text), findings)
     }
 
     /// Parses the file and removes the sections that the lab does not use.

@@ -31,7 +31,7 @@ pub(super) fn resolve(file: &File, purpose: Purpose, findings: &mut Findings) ->
     let mut store = store::resolve(&file.store, purpose, findings);
     let admin = admin(&file.admin, purpose, findings);
     let respond = respond::resolve(&file.respond, findings);
-    let upstreams = upstreams::resolve(&file.upstream, findings);
+    let upstreams = upstreams::resolve(&file.upstream, purpose, findings);
     let limits = limits::resolve(
         &file.limit,
         store::is_remote(&file.store, findings),
@@ -54,22 +54,21 @@ pub(super) fn resolve(file: &File, purpose: Purpose, findings: &mut Findings) ->
     };
     let mut routes = routes::resolve(file, purpose, known, max_bytes, buffers, findings);
     store::resolve_lease(&mut store, file, &routes, findings);
-    if purpose.reads_files() {
-        files::check_certificates(file, &upstreams, &store.backend, findings);
-    }
+    let tls = file.server.tls.as_ref();
+    let tls = tls.and_then(|tls| files::read_listener_pair(tls, purpose, findings));
     if findings.has_errors() {
         return None;
     }
     let headers = routes::resolve_headers(file, &mut routes);
     let methods = routes::known_methods(&routes);
     Some(Policy {
-        server: server::server(&file.server, buffers.value),
+        server: server::server(&file.server, buffers.value, tls),
         admin,
         trust: trust(&file.client),
         max_clients: file.store.max_clients,
         store,
         respond,
-        log: file.log,
+        log: file.log.clone(),
         upstreams,
         limits: limits.into_values().flatten().collect(),
         scenarios: scenarios.into_values().flatten().collect(),

@@ -10,7 +10,7 @@ use crate::idempotency::{KeyRule, Scope};
 use crate::metrics::{LimitMetrics, Metrics, RouteMetrics};
 use crate::request::headers::{HeaderNames, IdentifyingHeaders};
 use crate::respond::Dialect;
-use crate::throttle::{Limit, LimitId, Mode, RouteLimits, is_limit_name};
+use crate::throttle::{Limit, Mode, RouteLimits, is_limit_name};
 
 /// Why a layer cannot be created.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -42,30 +42,16 @@ pub enum RuleError {
         "the rule `{0}` has an empty scope; use `Scope::Shared` for one key space for all callers"
     )]
     EmptyScope(String),
-    /// The rules contain more than 65,536 limits.
-    #[error("the rules contain more than 65536 limits; use fewer limits with a key instead")]
-    TooManyLimits,
 }
 
 /// All rules of an [`Embedded`](super::Embedded).
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Rules {
-    /// Limits in the order of their ids.
     limits: Vec<Arc<Limit>>,
     /// Counters of the rules and limits.
     metrics: Metrics,
     /// Size of the largest response that a rule stores, in bytes.
     pub(super) max_response: u64,
-}
-
-impl Default for Rules {
-    fn default() -> Self {
-        Self {
-            limits: Vec::new(),
-            metrics: Metrics::new([], [], []),
-            max_response: 0,
-        }
-    }
 }
 
 impl Rules {
@@ -130,7 +116,7 @@ impl Rules {
         Metrics {
             routes: self.metrics.routes.clone(),
             limits: self.metrics.limits.clone(),
-            ..Metrics::new([], [], [])
+            ..Metrics::default()
         }
     }
 }
@@ -145,20 +131,13 @@ fn identify(all: &mut Vec<Arc<Limit>>, limit: Limit) -> Result<Arc<Limit>, RuleE
         return Err(RuleError::EmptyKey(name()));
     }
     if let Some(known) = all.iter().find(|known| known.name == limit.name) {
-        let id = known.id;
-        return if **known
-            == (Limit {
-                id,
-                ..limit.clone()
-            }) {
+        return if **known == limit {
             Ok(Arc::clone(known))
         } else {
             Err(RuleError::ConflictingLimit(name()))
         };
     }
-    let id = u16::try_from(all.len()).map_err(|_| RuleError::TooManyLimits)?;
-    let id = LimitId(id);
-    let limit = Arc::new(Limit { id, ..limit });
+    let limit = Arc::new(limit);
     all.push(Arc::clone(&limit));
     Ok(limit)
 }

@@ -1,11 +1,11 @@
 //! PEM files with certificates and private keys, as listeners, upstreams and the Redis store use them.
 //!
-//! The configuration and the modules that use a file read it with the same functions, so `tidegate check` reports the
-//! errors that would prevent a start. An error names a common mistake, such as a private key in the file of the
+//! An error names a common mistake, such as a private key in the file of the
 //! certificate.
 
 use std::io;
 use std::path::Path;
+use std::sync::Arc;
 
 use rustls::pki_types::pem::{self, PemObject as _, SectionKind};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -19,9 +19,15 @@ const ENCRYPTED_KEY: [&[u8]; 2] = [
     b"Proc-Type: 4,ENCRYPTED",
 ];
 
+/// ALPN name of HTTP/2 (RFC 9113, section 3.1).
+pub(crate) const ALPN_HTTP2: &[u8] = b"h2";
+
+/// ALPN name of HTTP/1.1 (RFC 7301, section 6).
+const ALPN_HTTP1: &[u8] = b"http/1.1";
+
 /// Reason why a PEM file cannot be used.
 #[derive(Debug, Error)]
-pub enum PemFileError {
+pub(crate) enum PemFileError {
     /// The file does not exist, or this process cannot read it.
     #[error("cannot read the file: {0}")]
     Unreadable(#[from] io::Error),
@@ -67,27 +73,39 @@ pub(crate) fn read_private_key(path: &Path) -> Result<PrivateKeyDer<'static>, Pe
     })
 }
 
+/// CA certificates that a TLS client trusts.
+#[derive(Clone, Debug)]
+pub(crate) struct CaCertificates(pub(crate) Arc<RootCertStore>);
+
+impl PartialEq for CaCertificates {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.roots == other.0.roots
+    }
+}
+
 /// Reads the CA certificates that a TLS client trusts. Certificates that rustls cannot parse are ignored, but at least
 /// one must be valid.
-pub(crate) fn read_roots(path: &Path) -> Result<RootCertStore, PemFileError> {
+pub(crate) fn read_roots(path: &Path) -> Result<CaCertificates, PemFileError> {
     let mut roots = RootCertStore::empty();
     let (added, _) = roots.add_parsable_certificates(read_chain(path)?);
     if added == 0 {
         return Err(PemFileError::Damaged("certificate"));
     }
-    Ok(roots)
+    Ok(CaCertificates(Arc::new(roots)))
 }
 
-/// Creates the TLS settings of a server. The error says why rustls cannot use the certificates with the private key.
+/// Creates the TLS settings of a server, which offers HTTP/2 and HTTP/1.1 by ALPN. The error says why rustls cannot use the certificates with the private key.
 pub(crate) fn server_config(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
 ) -> Result<ServerConfig, rustls::Error> {
     let provider = rustls::crypto::ring::default_provider();
-    ServerConfig::builder_with_provider(provider.into())
+    let mut config = ServerConfig::builder_with_provider(provider.into())
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
-        .with_single_cert(chain, key)
+        .with_single_cert(chain, key)?;
+    config.alpn_protocols = vec![ALPN_HTTP2.to_vec(), ALPN_HTTP1.to_vec()];
+    Ok(config)
 }
 
 fn contains_key(bytes: &[u8]) -> bool {

@@ -2,6 +2,13 @@
 
 use std::time::Duration;
 
+/// Settings of a client connection, which it keeps after a reload of the configuration.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ConnectionSettings {
+    pub timeouts: ClientTimeouts,
+    pub limits: ServerLimits,
+}
+
 /// Timeouts for clients. Each timeout applies to one thing that the gateway waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ClientTimeouts {

@@ -53,20 +53,24 @@ struct StageState<S> {
     hash_keys: HashKeySource,
     tasks: TaskTracker,
     clock: Clock,
-    hints: Hints,
 }
 
 /// Settings of a route for idempotency keys, and the metrics of the route, for one worker.
 #[derive(Debug)]
 pub(crate) struct RouteKeys {
     rule: KeyRule,
+    hints: Hints,
     metrics: Arc<RouteMetrics>,
 }
 
 impl RouteKeys {
     /// Combines the settings of a route with the metrics of the same route.
-    pub(crate) fn new(rule: KeyRule, metrics: Arc<RouteMetrics>) -> Self {
-        Self { rule, metrics }
+    pub(crate) fn new(rule: KeyRule, hints: Hints, metrics: Arc<RouteMetrics>) -> Self {
+        Self {
+            rule,
+            hints,
+            metrics,
+        }
     }
 
     /// Returns the name of the header that contains the idempotency key.
@@ -123,7 +127,6 @@ impl<S: Records> Idempotency<S> {
         buffers: Arc<Buffers>,
         tasks: TaskTracker,
         clock: Clock,
-        hints: Hints,
     ) -> Self {
         let permits = max_executions.min(Semaphore::MAX_PERMITS);
         Self(Arc::new(StageState {
@@ -133,7 +136,6 @@ impl<S: Records> Idempotency<S> {
             hash_keys,
             tasks,
             clock,
-            hints,
         }))
     }
 
@@ -227,7 +229,7 @@ impl<S: Records> Idempotency<S> {
                 }
             };
             // The wait is boxed, because its timer would enlarge the future of every request with an idempotency key.
-            Box::pin(wait(waiter, keys, &stage.hints, ctx)).await
+            Box::pin(wait(waiter, keys, ctx)).await
         }
     }
 }
@@ -246,7 +248,7 @@ impl<S: Records> StageState<S> {
         notes: Option<&Arc<AccessLogNotes>>,
     ) -> Result<Response<ResponseBody>, Problem> {
         let metrics = keys.metrics();
-        let mut response = replay(stored, &self.hints);
+        let mut response = replay(stored, keys);
         if self.records.copies_replays() {
             let body = stored.body();
             let mut charge = self.buffers.charge(client, Buffered::Replay);
@@ -328,10 +330,10 @@ impl<S: Records> StageState<S> {
 }
 
 /// Creates the replay of a stored response. A retry of a request whose response is a 5xx gets the same 5xx.
-fn replay(stored: &StoredResponse, hints: &Hints) -> Response<ResponseBody> {
+fn replay(stored: &StoredResponse, keys: &RouteKeys) -> Response<ResponseBody> {
     let mut response = stored.replay();
     if stored.status().is_server_error() {
-        hints.do_not_retry(response.headers_mut());
+        keys.hints.do_not_retry(response.headers_mut());
     }
     response
 }

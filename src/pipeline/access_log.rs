@@ -240,7 +240,7 @@ impl PendingRequest<'_> {
             traced.ended(ResponseEnd::Aborted, 0);
         }
         self.end(*NO_RESPONSE, true);
-        self.log.metrics.truncated.inc();
+        self.log.metrics.totals.truncated.inc();
     }
 
     /// Counts and logs a request that gets no response.
@@ -436,7 +436,7 @@ impl Drop for LoggedBody {
     fn drop(&mut self) {
         let is_truncated = self.end != BodyEnd::Delivered;
         if is_truncated {
-            self.log.metrics.truncated.inc();
+            self.log.metrics.totals.truncated.inc();
         }
         if let Some(mut line) = self.line.take() {
             if let Some(traced) = &mut line.traced {

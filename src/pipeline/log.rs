@@ -1,18 +1,23 @@
-//! Log output: writes structured events to standard error, one line per event.
+//! Log output: writes structured events to standard error or to a file, one line per event.
 //!
 //! A queue passes the log lines to a writer thread, so a slow terminal or disk never delays a request. If the queue is
 //! full, new lines are dropped and counted. `RUST_LOG` sets the filter and overrides `level` of `[log]`. Access log
 //! lines have the level `info` and the target [`ACCESS_TARGET`].
 
-use std::io::{self, IsTerminal as _};
-use std::sync::OnceLock;
+use std::fs::File;
+use std::io::{self, IsTerminal as _, Write};
+use std::path::PathBuf;
+use std::sync::{Arc, OnceLock};
 
-use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
+use parking_lot::Mutex;
+use thiserror::Error;
+use tracing_appender::non_blocking::{NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::filter::LevelFilter;
-use tracing_subscriber::fmt::FormatEvent;
 use tracing_subscriber::fmt::format::{DefaultFields, Format};
+use tracing_subscriber::fmt::{self, FormatEvent};
+use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
-use tracing_subscriber::{EnvFilter, Registry};
+use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
 use crate::config::{LogFormat, LogLevel, LogSettings};
 
@@ -30,45 +35,148 @@ const QUEUE_LINES: usize = 65_536;
 const LIBRARY_FILTER: &str = "error,fjall=warn,fjall::batch=off,fjall::journal=off,fjall::journal::batch_reader=warn,\
                      lsm_tree=warn,redis=off";
 
-static DROPPED: OnceLock<ErrorCounter> = OnceLock::new();
+static LOG: OnceLock<Log> = OnceLock::new();
+
+/// The log of this process, which [`PreparedLog::apply`] changes.
+struct Log {
+    output: Arc<Mutex<Output>>,
+    writer: NonBlocking,
+    layer: reload::Handle<LogLayer, Registry>,
+    settings: Mutex<LogSettings>,
+}
+
+type LogLayer = Box<dyn Layer<Registry> + Send + Sync>;
+
+/// Where log lines are written.
+enum Output {
+    Stderr,
+    File(File),
+}
+
+/// Writes to the current output.
+struct OutputWriter(Arc<Mutex<Output>>);
+
+/// Changed settings of the log, whose file is open.
+pub(crate) struct PreparedLog {
+    settings: LogSettings,
+    output: Output,
+}
+
+/// Error: the file in `[log]` cannot be opened.
+#[derive(Debug, Error)]
+#[error("cannot open the file of [log], {}: {source}; check the path and its permissions", path.display())]
+pub(crate) struct LogFileError {
+    path: PathBuf,
+    source: io::Error,
+}
 
 /// Returns the number of log lines that were dropped because the queue was full.
 pub(crate) fn dropped_lines() -> u64 {
-    let dropped = DROPPED.get().map_or(0, ErrorCounter::dropped_lines);
+    let dropped = (LOG.get()).map_or(0, |log| log.writer.error_counter().dropped_lines());
     u64::try_from(dropped).unwrap_or(u64::MAX)
 }
 
 /// Starts logging. Keep the returned guard until the process exits: dropping it writes the lines that are still queued
 /// and stops the writer thread.
-pub(crate) fn start(settings: LogSettings) -> WorkerGuard {
+pub(crate) fn start(settings: LogSettings) -> Result<WorkerGuard, LogFileError> {
     start_with(settings, Format::default())
 }
 
 /// Starts logging like [`start`], with `text` as the format of lines that are not JSON.
-pub(crate) fn start_with<F>(settings: LogSettings, text: F) -> WorkerGuard
+pub(crate) fn start_with<F>(settings: LogSettings, text: F) -> Result<WorkerGuard, LogFileError>
 where
     F: FormatEvent<Registry, DefaultFields> + Send + Sync + 'static,
 {
-    let (writer, guard): (NonBlocking, _) = NonBlockingBuilder::default()
+    let output = Arc::new(Mutex::new(Output::open(&settings)?));
+    let (writer, guard) = NonBlockingBuilder::default()
         .buffered_lines_limit(QUEUE_LINES)
         .lossy(true)
-        .finish(io::stderr());
-    DROPPED.get_or_init(|| writer.error_counter());
+        .finish(OutputWriter(Arc::clone(&output)));
+    let (layer, handle) = reload::Layer::new(layer(&settings, text, writer.clone()));
+    // Errors are ignored: they mean that the log was already started, which happens only in tests.
+    let _ = Registry::default().with(layer).try_init();
+    let _ = LOG.set(Log {
+        output,
+        writer,
+        layer: handle,
+        settings: Mutex::new(settings),
+    });
+    Ok(guard)
+}
+
+fn layer<F>(settings: &LogSettings, text: F, writer: NonBlocking) -> LogLayer
+where
+    F: FormatEvent<Registry, DefaultFields> + Send + Sync + 'static,
+{
     let chosen = std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default();
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter(settings.level, &chosen))
-        .with_writer(writer);
-    let started = match settings.format {
-        LogFormat::Json => builder.json().flatten_event(true).finish().try_init(),
-        LogFormat::Text => builder
-            .with_ansi(io::stderr().is_terminal())
-            .event_format(text)
-            .finish()
-            .try_init(),
-    };
-    // An error is ignored: it means that a subscriber is already set, which happens only in tests.
-    let _ = started;
-    guard
+    let filter = filter(settings.level, &chosen);
+    let lines = fmt::layer().with_writer(writer);
+    match settings.format {
+        LogFormat::Json => filter.and_then(lines.json().flatten_event(true)).boxed(),
+        LogFormat::Text => {
+            let is_coloured = settings.file().is_none() && io::stderr().is_terminal();
+            let lines = lines.with_ansi(is_coloured).event_format(text);
+            filter.and_then(lines).boxed()
+        }
+    }
+}
+
+/// Opens the file of changed settings. [`PreparedLog::apply`] changes the log.
+pub(crate) fn prepare(settings: &LogSettings) -> Result<PreparedLog, LogFileError> {
+    Ok(PreparedLog {
+        output: Output::open(settings)?,
+        settings: settings.clone(),
+    })
+}
+
+/// Opens the file of the log again, because it was possibly renamed.
+pub(crate) fn reopen() {
+    let settings = LOG.get().map(|log| log.settings.lock().clone());
+    match settings.as_ref().map(prepare) {
+        Some(Ok(prepared)) => prepared.apply(),
+        Some(Err(error)) => tracing::error!("{error}"),
+        None => {}
+    }
+}
+
+impl PreparedLog {
+    pub(crate) fn apply(self) {
+        let Some(log) = LOG.get() else { return };
+        let mut settings = log.settings.lock();
+        *log.output.lock() = self.output;
+        if *settings != self.settings {
+            let layer = layer(&self.settings, Format::default(), log.writer.clone());
+            // An error means that the subscriber is gone, which happens only in tests.
+            let _ = log.layer.reload(layer);
+            *settings = self.settings;
+        }
+    }
+}
+
+impl Output {
+    fn open(settings: &LogSettings) -> Result<Self, LogFileError> {
+        let Some(path) = settings.file() else {
+            return Ok(Self::Stderr);
+        };
+        let file = File::options().create(true).append(true).open(path);
+        file.map(Self::File).map_err(|source| LogFileError {
+            path: path.to_owned(),
+            source,
+        })
+    }
+}
+
+impl Write for OutputWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match &mut *self.0.lock() {
+            Output::Stderr => io::stderr().write(bytes),
+            Output::File(file) => file.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// Returns the filter for a configured level. `chosen` is the value of `RUST_LOG`, and overrides the level unless it is
@@ -94,7 +202,6 @@ fn filter(level: LogLevel, chosen: &str) -> EnvFilter {
 #[cfg(test)]
 mod tests {
     use tracing::{Level, enabled};
-    use tracing_subscriber::layer::SubscriberExt as _;
 
     use super::*;
 

@@ -6,15 +6,11 @@ use std::sync::Arc;
 use super::GatewayState;
 use crate::clock::Clock;
 use crate::config::{Backend, Policy};
-use crate::store::{OpenError, OpenStore, RecordStore};
+use crate::store::{OpenError, OpenStore};
 
 impl GatewayState {
     /// Creates the state for a policy, with the store that `[store]` of the configuration selects.
     pub fn open(policy: Arc<Policy>, clock: Clock) -> Result<Self, OpenError> {
-        let rules = || {
-            let routes = policy.routes.iter();
-            routes.filter_map(|route| route.idempotency.as_ref())
-        };
         let max_clients = policy.max_clients;
         let store = match &policy.store.backend {
             Backend::Memory => return Ok(Self::new(policy, clock)),
@@ -22,15 +18,13 @@ impl GatewayState {
                 OpenStore::on_disk(path, max_clients, policy.store.capacity, clock.clone())?
             }
             Backend::Redis(settings) => {
-                let keyed = rules().next().is_some();
+                let keyed = policy
+                    .routes
+                    .iter()
+                    .any(|route| route.idempotency.is_some());
                 OpenStore::in_redis(settings.clone(), keyed, max_clients, clock.clone())?
             }
         };
-        if let RecordStore::Disk(records) = &store.records
-            && let Some(largest) = rules().map(|rule| rule.max_response).max()
-        {
-            records.set_max_response(largest as u64);
-        }
         Ok(Self::with_store(policy, store, clock))
     }
 }

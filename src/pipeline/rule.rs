@@ -45,49 +45,62 @@ impl EntryRule for Arc<RouteRule> {
     }
 }
 
+/// Upstreams of one worker, by name.
+pub(super) type Targets = BTreeMap<Arc<str>, Arc<Target>>;
+
+/// Prepares the upstreams for the worker with this index. `previous` are those before a reload.
+pub(super) fn targets(
+    shared: &GatewayState,
+    worker: usize,
+    previous: &Targets,
+) -> Result<Targets, ConnectorError> {
+    let states = shared.upstream_states.iter();
+    states
+        .map(|state| {
+            let name = &state.upstream.name;
+            let counters = Arc::clone(shared.metrics[worker].upstream(name));
+            let previous = previous.get(name);
+            let target = Target::new(state, worker, counters, &shared.clock, previous)?;
+            Ok((Arc::clone(name), target))
+        })
+        .collect()
+}
+
 /// Prepares all routes of the policy for the worker with this index. `buffers` bounds the memory for bodies.
 pub(super) fn compile(
     shared: &GatewayState,
     worker: usize,
     buffers: &Arc<Buffers>,
-) -> Result<Matcher<Arc<RouteRule>>, ConnectorError> {
+    targets: &Targets,
+) -> Matcher<Arc<RouteRule>> {
     let (policy, clock) = (&shared.policy, &shared.clock);
     let metrics = &shared.metrics[worker];
-    let targets = shared
-        .upstream_states
-        .iter()
-        .map(|state| {
-            let name = &*state.upstream.name;
-            let counters = Arc::clone(metrics.upstream(name));
-            let target = Target::new(state, worker, counters, clock)?;
-            Ok((name, Arc::new(target)))
-        })
-        .collect::<Result<BTreeMap<_, _>, ConnectorError>>()?;
     let forwarder = Arc::new(Forwarder::new(
         policy.headers.clone(),
         Arc::clone(buffers),
         Arc::clone(&shared.tunnels),
     ));
-    Ok(policy.routes.map(|route| {
+    policy.routes.map(|route| {
         let counters = metrics.route(&route.name);
         let dialect = policy.respond.rate_limit;
-        let limits = &route.limits;
+        let limits = route.limits.iter().map(|limit| shared.limit(&limit.name));
+        let limits: Vec<_> = limits.cloned().collect();
         Arc::new(RouteRule {
             name: Arc::clone(&route.name),
             access_log: route.access_log,
             identifying_headers: route.identifying_headers.clone(),
             limits: RouteLimits::new(
-                limits,
+                &limits,
                 route.cost,
                 dialect,
                 counters,
                 metrics,
                 clock.clone(),
             ),
-            keys: route
-                .idempotency
-                .as_deref()
-                .map(|rule| Arc::new(RouteKeys::new(rule.clone(), Arc::clone(counters)))),
+            keys: route.idempotency.as_deref().map(|rule| {
+                let hints = policy.respond.hints.clone();
+                Arc::new(RouteKeys::new(rule.clone(), hints, Arc::clone(counters)))
+            }),
             request_buffer: route.request_buffer,
             forwarder: Arc::clone(&forwarder),
             target: (route.upstream.as_ref())
@@ -98,5 +111,5 @@ pub(super) fn compile(
                 .and_then(|scenario| shared.scenarios.get(&scenario.name).cloned()),
             metrics: Arc::clone(counters),
         })
-    }))
+    })
 }

@@ -32,7 +32,7 @@ use crate::upstream::tests::in_memory;
 
 /// Pipeline with an upstream server that records the requests that it receives.
 pub(crate) struct Chain {
-    pipeline: Pipeline,
+    pipeline: Arc<Pipeline>,
     tasks: TaskTracker,
     pub(crate) shared: GatewayState,
     received: Arc<Mutex<Vec<(Parts, Bytes)>>>,
@@ -112,7 +112,7 @@ impl Chain {
         let shared = GatewayState::open(Arc::new(policy), clock).unwrap();
         let tasks = TaskTracker::new();
         Self {
-            pipeline: Pipeline::new(&shared, 0, tasks.clone()).unwrap(),
+            pipeline: Pipeline::new(&shared, 0, tasks.clone()).unwrap().into(),
             tasks,
             shared,
             received,
@@ -144,7 +144,9 @@ impl Chain {
     }
 
     async fn reply(&self, peer: &str, request: Request<RequestBody>) -> Reply<LoggedBody> {
-        self.pipeline.respond(&self.connection(peer), request).await
+        Arc::clone(&self.pipeline)
+            .respond(&self.connection(peer), request)
+            .await
     }
 
     fn connection(&self, peer: &str) -> Arc<ClientConnection> {

@@ -119,6 +119,13 @@ impl Runs {
         }
     }
 
+    pub(super) fn clear(&mut self, shared: &ScenarioTotals) {
+        let ids: Vec<_> = self.by_id.keys().cloned().collect();
+        for id in ids {
+            self.remove(&id, shared);
+        }
+    }
+
     pub(super) fn remove(&mut self, id: &str, shared: &ScenarioTotals) -> bool {
         let removed = self.by_id.remove(id);
         if let Some(run) = &removed {

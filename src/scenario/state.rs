@@ -71,13 +71,15 @@ pub(crate) struct RunInfo {
 }
 
 impl Scenarios {
-    /// Creates the state of these scenarios.
-    pub(crate) fn new(scenarios: &[Arc<Scenario>], clock: &Clock) -> Self {
-        let shared = Arc::new(ScenarioTotals::default());
-        let state = |scenario| Arc::new(ScenarioState::new(scenario, clock, &shared));
+    /// Returns the state of these scenarios. A scenario that has not changed keeps its runs.
+    pub(crate) fn renewed(&self, scenarios: &[Arc<Scenario>], clock: &Clock) -> Self {
+        let state = |scenario: &Arc<Scenario>| match self.get(&scenario.name) {
+            Some(known) if known.scenario == *scenario => Arc::clone(known),
+            _ => Arc::new(ScenarioState::new(scenario, clock, &self.shared)),
+        };
         Self {
             states: scenarios.iter().map(state).collect(),
-            shared,
+            shared: Arc::clone(&self.shared),
         }
     }
 
@@ -113,6 +115,12 @@ impl Scenarios {
             untraced: self.shared.untraced.load(Ordering::Relaxed),
             removed_runs: self.shared.removed_runs.load(Ordering::Relaxed),
         }
+    }
+}
+
+impl Drop for ScenarioState {
+    fn drop(&mut self) {
+        self.runs.get_mut().clear(&self.shared);
     }
 }
 

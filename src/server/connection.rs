@@ -5,8 +5,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 
+use arc_swap::ArcSwap;
 use bytes::BytesMut;
 use futures_util::future::{self, Either};
+use rustls::ServerConfig;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
@@ -14,12 +16,12 @@ use tokio_rustls::server::TlsStream;
 use tokio_util::task::TaskTracker;
 
 use super::drain::DrainSignal;
-use super::tls;
+use crate::http::certificates::ALPN_HTTP2;
 use crate::http::connections::ConnectionPermit;
 use crate::http::http1::{self, FlushBatch, Protocol, Rewind, detect};
 use crate::http::http2;
 use crate::http::service::Received;
-use crate::http::settings::{ClientTimeouts, ServerLimits};
+use crate::http::settings::ConnectionSettings;
 use crate::http::socket::{ClientSocket, keep_alive};
 use crate::pipeline::Pipeline;
 use crate::request::body::{BoxError, RequestBody};
@@ -27,10 +29,8 @@ use crate::request::context::ClientConnection;
 
 /// State that all connections of a worker share.
 pub(super) struct WorkerContext {
-    pub(super) pipeline: Arc<Pipeline>,
-    pub(super) tls: Option<TlsAcceptor>,
-    pub(super) timeouts: ClientTimeouts,
-    pub(super) limits: ServerLimits,
+    /// The stages under the configuration in force.
+    pub(super) pipeline: Arc<ArcSwap<Pipeline>>,
     pub(super) drain: DrainSignal,
     pub(super) flush_batch: FlushBatch,
     pub(super) tasks: TaskTracker,
@@ -39,7 +39,7 @@ pub(super) struct WorkerContext {
 impl WorkerContext {
     /// Returns the client that `max_connections_per_client` counts for a connection from this peer.
     pub(super) fn connection_owner(&self, peer: SocketAddr) -> Option<IpAddr> {
-        self.pipeline.trust().connection_owner(peer.ip())
+        self.pipeline.load().trust().connection_owner(peer.ip())
     }
 }
 
@@ -57,12 +57,19 @@ pub(super) async fn serve(
     let (tasks, held) = (context.tasks.clone(), Arc::clone(&permit));
     let connection = move |scheme| ClientConnection::new(peer, scheme, tasks, held);
     let serving = async {
-        match &context.tls {
-            None => serve_protocol(stream, None, connection("http"), &context).await,
-            Some(acceptor) => {
-                if let Some(stream) = tls_handshake(acceptor, stream, &context.timeouts).await {
+        let (settings, tls) = {
+            let pipeline = context.pipeline.load();
+            let tls = pipeline.settings().tls.clone();
+            (Arc::clone(pipeline.connection_settings()), tls)
+        };
+        let (settings, context) = (&*settings, &*context);
+        match tls {
+            None => serve_protocol(stream, None, connection("http"), settings, context).await,
+            Some(tls) => {
+                if let Some(stream) = tls_handshake(tls, stream, settings).await {
                     let negotiated = negotiated(&stream);
-                    serve_protocol(stream, negotiated, connection("https"), &context).await;
+                    let connection = connection("https");
+                    serve_protocol(stream, negotiated, connection, settings, context).await;
                 }
             }
         }
@@ -88,13 +95,14 @@ fn set_socket_options(stream: &TcpStream) -> io::Result<()> {
 type BoxedFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Performs the TLS handshake. Returns `None` if the handshake fails or `handshake_timeout` expires.
-fn tls_handshake<'a>(
-    acceptor: &'a TlsAcceptor,
+fn tls_handshake(
+    tls: Arc<ServerConfig>,
     stream: TcpStream,
-    timeouts: &'a ClientTimeouts,
-) -> BoxedFuture<'a, Option<TlsStream<TcpStream>>> {
+    settings: &ConnectionSettings,
+) -> BoxedFuture<'_, Option<TlsStream<TcpStream>>> {
     Box::pin(async move {
-        match tokio::time::timeout(timeouts.handshake, acceptor.accept(stream)).await {
+        let handshake = TlsAcceptor::from(tls).accept(stream);
+        match tokio::time::timeout(settings.timeouts.handshake, handshake).await {
             Ok(Ok(stream)) => Some(stream),
             Ok(Err(error)) => {
                 tracing::debug!(%error, "TLS handshake with client failed, closing connection");
@@ -113,7 +121,7 @@ fn tls_handshake<'a>(
 /// Returns the protocol that client and gateway have negotiated with ALPN. `None` if the client did not offer ALPN.
 fn negotiated(stream: &TlsStream<TcpStream>) -> Option<Protocol> {
     match stream.get_ref().1.alpn_protocol()? {
-        tls::HTTP2 => Some(Protocol::Http2),
+        ALPN_HTTP2 => Some(Protocol::Http2),
         _ => Some(Protocol::Http1),
     }
 }
@@ -123,21 +131,22 @@ fn negotiated(stream: &TlsStream<TcpStream>) -> Option<Protocol> {
 ///
 /// A negotiated protocol is binding. Other parties on the path, such as a load balancer, act on the result of ALPN. A
 /// client that then uses the other protocol could pass their checks. Its bytes are an error in the negotiated protocol.
-fn serve_protocol<IO>(
+fn serve_protocol<'a, IO>(
     mut io: IO,
     negotiated: Option<Protocol>,
     connection: ClientConnection,
-    context: &WorkerContext,
-) -> BoxedFuture<'_, ()>
+    settings: &'a ConnectionSettings,
+    context: &'a WorkerContext,
+) -> BoxedFuture<'a, ()>
 where
     IO: AsyncRead + AsyncWrite + ClientSocket + Unpin + Send + 'static,
 {
     Box::pin(async move {
         let detected = tokio::select! {
             biased;
-            detected = detect(&mut io, context.timeouts.head) => detected,
+            detected = detect(&mut io, settings.timeouts.head) => detected,
             // At this point the client has sent nothing, or a part of the HTTP/2 preface. It must not delay the drain.
-            () = drain_wait(context) => return,
+            () = drain_wait(settings, context) => return,
         };
         let (detected, early) = match detected {
             Ok(detected) => detected,
@@ -147,10 +156,10 @@ where
             }
         };
         let outcome = match negotiated.unwrap_or(detected) {
-            Protocol::Http1 => serve_http1(io, early, connection, context).await,
+            Protocol::Http1 => serve_http1(io, early, connection, settings, context).await,
             Protocol::Http2 => {
-                let io = Rewind::new(io, early, context.timeouts.write).with_lingering_close();
-                serve_http2(io, connection, context).await
+                let io = Rewind::new(io, early, settings.timeouts.write).with_lingering_close();
+                serve_http2(io, connection, settings, context).await
             }
         };
         if let Err(error) = outcome {
@@ -160,64 +169,68 @@ where
 }
 
 /// Waits until the drain starts, and then as long as a connection without a request stays open during a drain.
-async fn drain_wait(context: &WorkerContext) {
+async fn drain_wait(settings: &ConnectionSettings, context: &WorkerContext) {
     context.drain.watch().await;
-    tokio::time::sleep(context.timeouts.drain).await;
+    tokio::time::sleep(settings.timeouts.drain).await;
 }
 
-fn serve_http1<IO>(
+fn serve_http1<'a, IO>(
     io: IO,
     early: BytesMut,
     connection: ClientConnection,
-    context: &WorkerContext,
-) -> BoxedFuture<'_, Result<(), BoxError>>
+    settings: &'a ConnectionSettings,
+    context: &'a WorkerContext,
+) -> BoxedFuture<'a, Result<(), BoxError>>
 where
     IO: AsyncRead + AsyncWrite + ClientSocket + Unpin + Send + 'static,
 {
     Box::pin(async move {
         let connection = Arc::new(connection);
         let service = |received: Received<http1::Http1Body>| {
-            let (max_body, metrics) = (context.limits.body_bytes, context.pipeline.metrics());
+            let pipeline = context.pipeline.load_full();
             match received {
                 Received::Request(request) => {
-                    let request = request.map(|body| RequestBody::http1(body, max_body, metrics));
+                    let max_body = pipeline.settings().limits.body_bytes;
+                    let totals = &pipeline.metrics().totals;
+                    let request = request.map(|body| RequestBody::http1(body, max_body, totals));
                     // The future is boxed, because otherwise even an idle connection would reserve memory for it.
-                    Either::Left(Box::pin(context.pipeline.respond(&connection, request)))
+                    Either::Left(Box::pin(pipeline.respond(&connection, request)))
                 }
                 Received::Invalid { violation, head } => {
-                    let reply =
-                        (context.pipeline).reject_invalid(&connection, violation, head.as_deref());
+                    let reply = pipeline.reject_invalid(&connection, violation, head.as_deref());
                     Either::Right(future::ready(reply))
                 }
             }
         };
         let stop = context.drain.watch();
-        let (limits, timeouts, batch) = (&context.limits, context.timeouts, &context.flush_batch);
+        let ConnectionSettings { limits, timeouts } = settings;
+        let (timeouts, batch) = (*timeouts, &context.flush_batch);
         let permit = &connection.permit;
         http1::serve(io, early, permit, limits, timeouts, batch, stop, service).await?;
         Ok(())
     })
 }
 
-fn serve_http2<IO>(
+fn serve_http2<'a, IO>(
     io: Rewind<IO>,
     connection: ClientConnection,
-    context: &WorkerContext,
-) -> BoxedFuture<'_, Result<(), BoxError>>
+    settings: &'a ConnectionSettings,
+    context: &'a WorkerContext,
+) -> BoxedFuture<'a, Result<(), BoxError>>
 where
     IO: AsyncRead + AsyncWrite + ClientSocket + Unpin + Send + 'static,
 {
     Box::pin(async move {
         let connection = Arc::new(connection);
         let permit = Arc::clone(&connection.permit);
-        let pipeline = Arc::clone(&context.pipeline);
-        let max_body = context.limits.body_bytes;
+        let current = Arc::clone(&context.pipeline);
         let service = move |received: Received<http2::Http2Body>| {
-            let (pipeline, connection) = (Arc::clone(&pipeline), Arc::clone(&connection));
+            let (pipeline, connection) = (current.load_full(), Arc::clone(&connection));
             match received {
                 Received::Request(request) => {
-                    let metrics = pipeline.metrics();
-                    let request = request.map(|body| RequestBody::http2(body, max_body, metrics));
+                    let max_body = pipeline.settings().limits.body_bytes;
+                    let totals = &pipeline.metrics().totals;
+                    let request = request.map(|body| RequestBody::http2(body, max_body, totals));
                     Either::Left(async move { pipeline.respond(&connection, request).await })
                 }
                 Received::Invalid { violation, head } => {
@@ -227,8 +240,9 @@ where
             }
         };
         let stop = context.drain.watch();
-        let (limits, timeouts, tasks) = (&context.limits, context.timeouts, &context.tasks);
-        let metrics = Arc::clone(&context.pipeline.metrics().http2);
+        let ConnectionSettings { limits, timeouts } = settings;
+        let (timeouts, tasks) = (*timeouts, &context.tasks);
+        let metrics = Arc::clone(&context.pipeline.load().metrics().totals.http2);
         http2::serve(io, &permit, limits, timeouts, tasks, metrics, stop, service).await?;
         Ok(())
     })

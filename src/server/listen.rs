@@ -5,8 +5,9 @@
 //! if the port is in use. This socket does not listen, because the kernel would reset its connections when it closes.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv6Addr, SocketAddr, TcpListener};
 
+use listenfd::ListenFd;
 use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
 
@@ -24,19 +25,77 @@ pub struct ListenError {
     pub source: io::Error,
 }
 
+/// Listening sockets that the process inherits, as from systemd (socket activation). Their supervisor keeps them open,
+/// so a restart refuses no connection.
+#[derive(Debug, Default)]
+pub(crate) struct Inherited(Vec<TcpListener>);
+
+impl Inherited {
+    /// Takes the sockets that the variables `LISTEN_FDS` and `LISTEN_PID` name.
+    pub(crate) fn from_env() -> io::Result<Self> {
+        let mut passed = ListenFd::from_env();
+        let sockets = (0..passed.len()).map(|index| passed.take_tcp_listener(index));
+        let sockets: Vec<_> = sockets.collect::<io::Result<_>>()?;
+        Ok(Self(sockets.into_iter().flatten().collect()))
+    }
+
+    /// Returns the socket for a configured address. A socket on `[::]` is also one for `0.0.0.0`, because systemd binds
+    /// a bare port in this way.
+    pub(crate) fn find(&self, address: SocketAddr) -> Option<&TcpListener> {
+        let is_for = |bound: SocketAddr| {
+            let (bound_ip, ip) = (bound.ip(), address.ip());
+            let is_any = bound_ip == Ipv6Addr::UNSPECIFIED && ip.is_unspecified();
+            bound.port() == address.port() && (bound_ip == ip || is_any)
+        };
+        let mut sockets = self.0.iter();
+        sockets.find(|socket| socket.local_addr().is_ok_and(is_for))
+    }
+
+    /// Returns the address of a socket that is for none of the configured addresses.
+    pub(crate) fn unused(&self, configured: &[SocketAddr]) -> Option<SocketAddr> {
+        let used = configured.iter().filter_map(|&address| self.find(address));
+        let used: Vec<_> = used.filter_map(|socket| socket.local_addr().ok()).collect();
+        let mut bound = self.0.iter().filter_map(|socket| socket.local_addr().ok());
+        bound.find(|address| !used.contains(address))
+    }
+}
+
+/// A listening socket of a worker.
+#[derive(Debug)]
+pub(super) struct WorkerSocket {
+    pub(super) socket: TcpListener,
+    /// Whether the supervisor and all workers share the socket. If so, its queue belongs to the next process.
+    pub(super) is_inherited: bool,
+}
+
 /// Listening sockets of all workers.
 pub(super) struct Sockets {
     /// Addresses that the sockets are bound to. A configured port 0 is replaced by the port that the system chose.
     pub(super) addresses: Vec<SocketAddr>,
     /// The sockets of each worker. A worker has one socket per address.
-    pub(super) per_worker: Vec<Vec<TcpListener>>,
+    pub(super) per_worker: Vec<Vec<WorkerSocket>>,
 }
 
-pub(super) fn bind(listen: &[SocketAddr], workers: usize) -> Result<Sockets, ListenError> {
+pub(super) fn bind(
+    listen: &[SocketAddr],
+    workers: usize,
+    inherited: &Inherited,
+) -> Result<Sockets, ListenError> {
     let mut addresses = Vec::with_capacity(listen.len());
     let mut per_worker: Vec<Vec<_>> = (0..workers).map(|_| Vec::new()).collect();
     for &address in listen {
         let failed = |source| ListenError { address, source };
+        if let Some(socket) = inherited.find(address) {
+            socket.set_nonblocking(true).map_err(failed)?;
+            for own in &mut per_worker {
+                own.push(WorkerSocket {
+                    socket: socket.try_clone().map_err(failed)?,
+                    is_inherited: true,
+                });
+            }
+            addresses.push(socket.local_addr().map_err(failed)?);
+            continue;
+        }
         // If the port is 0, the first socket only chooses a port. A socket that was bound to port 0 would get another
         // port when it listens again after a pause (`Refusal`).
         let is_chosen = address.port() == 0;
@@ -51,7 +110,10 @@ pub(super) fn bind(listen: &[SocketAddr], workers: usize) -> Result<Sockets, Lis
         for own in &mut per_worker {
             let own_socket = socket(bound, true).map_err(failed)?;
             own_socket.listen(BACKLOG).map_err(failed)?;
-            own.push(own_socket.into());
+            own.push(WorkerSocket {
+                socket: own_socket.into(),
+                is_inherited: false,
+            });
         }
         addresses.push(bound);
     }
@@ -101,7 +163,9 @@ mod tests {
 
     #[test]
     fn the_check_of_a_port_accepts_no_connection() {
-        let address = bind(&[([127, 0, 0, 1], 0).into()], 1).unwrap().addresses[0];
+        let address = bind(&[([127, 0, 0, 1], 0).into()], 1, &Inherited::default())
+            .unwrap()
+            .addresses[0];
         let done = AtomicBool::new(false);
         thread::scope(|scope| {
             let client = scope.spawn(|| {
@@ -113,7 +177,7 @@ mod tests {
             });
             for _ in 0..2_000 {
                 // Without workers, only the check binds the address.
-                bind(&[address], 0).unwrap();
+                bind(&[address], 0, &Inherited::default()).unwrap();
             }
             done.store(true, Ordering::Relaxed);
             assert_eq!(client.join().unwrap(), 0);
@@ -122,8 +186,10 @@ mod tests {
 
     #[test]
     fn a_port_on_which_another_gateway_listens_is_in_use() {
-        let sockets = bind(&[([127, 0, 0, 1], 0).into()], 2).unwrap();
-        let error = bind(&sockets.addresses, 2).map(drop).unwrap_err();
+        let sockets = bind(&[([127, 0, 0, 1], 0).into()], 2, &Inherited::default()).unwrap();
+        let error = bind(&sockets.addresses, 2, &Inherited::default())
+            .map(drop)
+            .unwrap_err();
         assert!(error.to_string().contains("the port is in use"), "{error}");
     }
 }

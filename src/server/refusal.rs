@@ -40,7 +40,7 @@ impl Refusal {
         Ok(Self {
             until: watch::Sender::new(Instant::now()),
             sockets: sockets
-                .map(TcpListener::try_clone)
+                .map(|own| own.socket.try_clone())
                 .collect::<io::Result<_>>()?,
         })
     }

@@ -1,26 +1,25 @@
 //! A worker: one thread with its own async runtime, listeners and client connections.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use futures_util::future::BoxFuture;
+use arc_swap::ArcSwap;
 use rustix::io::Errno;
 use tokio::net::TcpStream;
-use tokio_rustls::TlsAcceptor;
+use tokio::runtime::Runtime;
 use tokio_util::task::TaskTracker;
 
 use super::Stop;
 use super::connection::{self, WorkerContext};
 use super::drain::DrainSignal;
+use super::listen::WorkerSocket;
 use super::refusal::{RefusalWatch, stop_listening};
 use crate::http::connections::{ConnectionPermit, Connections};
 use crate::http::http1::FlushBatch;
 use crate::pipeline::Pipeline;
-use crate::upstream::addresses::Addresses;
-use crate::upstream::health::HealthChecks;
 
 /// Delay before the next accept after a failed one. The usual cause of a failed accept is that the limit
 /// `RLIMIT_NOFILE` on open files is reached. Without a delay, the accept loop would use all CPU time of the worker
@@ -32,29 +31,26 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 const TICK: Duration = Duration::from_millis(500);
 
 pub(super) struct Worker {
-    pub(super) pipeline: Pipeline,
+    pub(super) pipeline: Arc<ArcSwap<Pipeline>>,
     /// Tasks that a drain waits for: connections, and request tasks that can outlive their connection.
     pub(super) tasks: TaskTracker,
-    pub(super) sockets: Vec<TcpListener>,
-    pub(super) tls: Option<TlsAcceptor>,
+    pub(super) sockets: Vec<WorkerSocket>,
     pub(super) stop: Stop,
     pub(super) refusal: RefusalWatch,
-    /// Health checks that this worker runs for all workers.
-    pub(super) checks: Vec<HealthChecks>,
-    /// Addresses of servers that this worker resolves repeatedly for all workers.
-    pub(super) addresses: Vec<Arc<Addresses>>,
-    /// Measurement of the delays of timers. `None` if there is no scenario.
-    pub(super) timer_delay: Option<BoxFuture<'static, ()>>,
     /// Client connections of all workers.
     pub(super) connections: Arc<Connections>,
 }
 
+/// Creates the runtime of a worker.
+pub(super) fn runtime() -> io::Result<Runtime> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+}
+
 impl Worker {
     /// Starts the thread of the worker. `number` is part of the thread name.
-    pub(super) fn start(self, number: usize) -> io::Result<JoinHandle<()>> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
+    pub(super) fn start(self, number: usize, runtime: Runtime) -> io::Result<JoinHandle<()>> {
         std::thread::Builder::new()
             .name(format!("tidegate-{number}"))
             .spawn(move || {
@@ -66,36 +62,24 @@ impl Worker {
     }
 
     async fn run(self) {
-        let settings = self.pipeline.settings();
-        let (delay, grace) = (settings.drain_delay, settings.shutdown_grace);
-        let (timeouts, limits) = (settings.timeouts, settings.limits);
         let tasks = self.tasks;
         let drain = DrainSignal::default();
         let context = Arc::new(WorkerContext {
-            pipeline: Arc::new(self.pipeline),
-            tls: self.tls,
-            timeouts,
-            limits,
+            pipeline: Arc::clone(&self.pipeline),
             drain: drain.clone(),
             flush_batch: FlushBatch::default(),
             tasks: tasks.clone(),
         });
         tokio::spawn(keep_timer_armed());
-        if let Some(measuring) = self.timer_delay {
-            tokio::spawn(measuring);
-        }
-        for checks in self.checks {
-            tokio::spawn(checks.run());
-        }
-        for addresses in self.addresses {
-            tokio::spawn(addresses.refresh());
-        }
         for socket in self.sockets {
             let (context, connections) = (Arc::clone(&context), Arc::clone(&self.connections));
             tasks.spawn(accept(socket, context, connections, self.refusal.clone()));
         }
         drop(context);
         self.stop.drain.cancelled().await;
+        let pipeline = self.pipeline.load_full();
+        let settings = pipeline.settings();
+        let (delay, grace) = (settings.drain_delay, settings.shutdown_grace);
         tokio::select! {
             () = tokio::time::sleep(delay) => {}
             () = self.stop.halt.cancelled() => {}
@@ -127,7 +111,10 @@ async fn keep_timer_armed() {
 /// Accepts and serves connections until the drain starts. Then serves the connections that wait in the kernel's accept
 /// queue, and closes the listener.
 async fn accept(
-    socket: TcpListener,
+    WorkerSocket {
+        socket,
+        is_inherited,
+    }: WorkerSocket,
     context: Arc<WorkerContext>,
     connections: Arc<Connections>,
     mut refusal: RefusalWatch,
@@ -149,7 +136,12 @@ async fn accept(
         let next = async {
             let (_, peer) = match &mut accepted {
                 Some(waiting) => waiting,
-                none => none.insert(listener.accept().await?),
+                none => {
+                    let (stream, mut peer) = listener.accept().await?;
+                    // A socket for both families, which only a supervisor passes, maps IPv4 addresses to IPv6.
+                    peer.set_ip(peer.ip().to_canonical());
+                    none.insert((stream, peer))
+                }
             };
             io::Result::Ok(connections.admit(context.connection_owner(*peer)).await)
         };
@@ -198,7 +190,9 @@ async fn accept(
             &context,
         );
     }
-    serve_queued(listener, &connections, &context);
+    if !is_inherited {
+        serve_queued(listener, &connections, &context);
+    }
 }
 
 /// Serves the connections in the kernel's accept queue after the drain has started. The bounds do not apply to them:

@@ -118,8 +118,7 @@ mod tests {
     use http::{HeaderName, HeaderValue};
 
     use super::*;
-    use crate::clock::Moment;
-    use crate::throttle::{Exceed, Mode, OnStoreError, Quota, RetryAfterForm};
+    use crate::throttle::{Exceed, Mode, OnStoreError, Quota, QuotaSince, RetryAfterForm};
 
     const SEED: Seed = Seed::from_halves(1, 2);
 
@@ -131,7 +130,7 @@ mod tests {
         Limit {
             name: name.into(),
             quota: Quota::new(NonZeroU32::MIN, Duration::from_secs(1), 3).unwrap(),
-            quota_since: Moment::default(),
+            quota_since: QuotaSince::default(),
             key: key.into(),
             exceed: Exceed::Reject,
             mode: Mode::Enforce,
@@ -324,7 +323,7 @@ mod tests {
         let both = limit("device", [KeyPart::Client, header("x-key")]);
         let headers = headers([("x-key", "a")]);
         let BucketKey { high, low } = bucket(&both, "192.0.2.1", &headers);
-        let expected = (1_475_768_129_354_247_523, 1_185_490_963_614_635_355);
+        let expected = (7_349_559_492_347_978_979, 17_549_649_572_252_888_018);
         assert_eq!((high, low), expected);
     }
 }

@@ -164,7 +164,7 @@ pub(crate) fn full_at_under(limit: &Limit, state: BucketState, now: Moment) -> M
     let mut full_at = state.full_at;
     if Duration::from_nanos(state.refill) != refill && full_at > now {
         let from = if refill.as_nanos() < u128::from(state.refill) {
-            state.charged_at.max(limit.quota_since).min(now)
+            limit.quota_since.get().min(now)
         } else {
             now
         };
@@ -200,7 +200,7 @@ fn take(charge: &Charge<'_>, full_at: Moment, now: Moment) -> Result<(Moment, Du
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::throttle::{KeyPart, Mode, OnStoreError, Quota, RetryAfterForm};
+    use crate::throttle::{KeyPart, Mode, OnStoreError, Quota, QuotaSince, RetryAfterForm};
 
     const SECOND: Duration = Duration::from_secs(1);
 
@@ -208,7 +208,7 @@ mod tests {
         Limit {
             name: "device".into(),
             quota: Quota::new(NonZeroU32::MIN, interval, burst).unwrap(),
-            quota_since: Moment::default(),
+            quota_since: QuotaSince::default(),
             key: Box::new([KeyPart::Client]),
             exceed,
             mode: Mode::Enforce,
@@ -343,19 +343,30 @@ mod tests {
     #[test]
     fn a_bucket_keeps_its_filled_fraction_when_the_quota_changes() {
         let before = limit(SECOND, 3, Exceed::Reject);
-        for (now, full_at, after, expected) in [
-            (0, 4_000, limit(SECOND * 10, 3, Exceed::Reject), 40_000),
-            (0, 1_000, limit(SECOND * 10, 3, Exceed::Reject), 10_000),
-            (500, 1_500, limit(SECOND, 7, Exceed::Reject), 2_500),
-            (500, 2_500, limit(SECOND / 2, 0, Exceed::Reject), 750),
-            (500, 500, limit(SECOND * 10, 3, Exceed::Reject), 500),
-            (0, 2_000, delaying(SECOND, 1, SECOND), 1_000),
+        // Each row: when the quota changed, the time of the request, when the bucket is full under the old quota, the
+        // new limit, and when the bucket is full under it.
+        for (changed, now, full_at, after, expected) in [
+            (0, 0, 4_000, limit(SECOND * 10, 3, Exceed::Reject), 40_000),
+            (0, 0, 1_000, limit(SECOND * 10, 3, Exceed::Reject), 10_000),
+            (500, 500, 1_500, limit(SECOND, 7, Exceed::Reject), 2_500),
+            (500, 500, 2_500, limit(SECOND / 2, 0, Exceed::Reject), 750),
+            (500, 600, 2_500, limit(SECOND / 2, 0, Exceed::Reject), 750),
+            (
+                500,
+                1_000,
+                2_500,
+                limit(SECOND * 10, 3, Exceed::Reject),
+                16_000,
+            ),
+            (500, 500, 500, limit(SECOND * 10, 3, Exceed::Reject), 500),
+            (0, 0, 2_000, delaying(SECOND, 1, SECOND), 1_000),
         ] {
-            let state = before.quota.state(at(full_at), at(0));
+            let state = before.quota.state(at(full_at));
+            after.quota_since.set(at(changed));
             assert_eq!(full_at_under(&after, state, at(now)), at(expected));
         }
         // A debt that cannot be divided is rounded up.
-        let state = before.quota.state(Moment::from_nanos(1), at(0));
+        let state = before.quota.state(Moment::from_nanos(1));
         let faster = limit(SECOND / 2, 3, Exceed::Reject);
         assert_eq!(full_at_under(&faster, state, at(0)), Moment::from_nanos(1));
     }
@@ -367,7 +378,7 @@ mod tests {
             delaying(SECOND, 3, SECOND * 2),
         );
         for (limit, wait) in [(&rejecting, SECOND), (&delaying, SECOND)] {
-            let state = limit.quota.state(at(500_000), at(0));
+            let state = limit.quota.state(at(500_000));
             let mut full_at = [full_at_under(limit, state, at(0))];
             let decision = decide(&charges([limit]), &mut full_at, at(0));
             assert_eq!(decision.outcome, ChargeOutcome::Rejected { wait, by: 0 });
@@ -385,7 +396,7 @@ mod tests {
             assert_eq!(decision.outcome, ChargeOutcome::Admitted { delay });
         }
         assert_eq!(full_at, [at(6_000)]);
-        let state = limit.quota.state(full_at[0], at(0));
+        let state = limit.quota.state(full_at[0]);
         assert_eq!(full_at_under(&limit, state, at(0)), at(6_000));
     }
 

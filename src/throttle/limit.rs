@@ -1,6 +1,7 @@
 //! Named rate limit: its quota, the request properties in its key, and the action on requests that exceed the quota.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::HeaderName;
@@ -18,8 +19,8 @@ pub struct Limit {
     pub name: Arc<str>,
     /// Capacity and refill rate of each bucket of this limit.
     pub quota: Quota,
-    /// When the quota took effect: the time of the reload that changed it, or zero.
-    pub quota_since: Moment,
+    /// When the quota took effect.
+    pub quota_since: QuotaSince,
     /// Request properties that form the limit key. Requests with equal properties share a bucket. The list is never
     /// empty.
     pub key: Box<[KeyPart]>,
@@ -39,7 +40,7 @@ impl Limit {
         Self {
             name: name.into(),
             quota,
-            quota_since: Moment::default(),
+            quota_since: QuotaSince::default(),
             key: [KeyPart::Client].into(),
             exceed: Exceed::Reject,
             mode: Mode::Enforce,
@@ -75,6 +76,30 @@ impl Limit {
             KeyPart::Header(name) => Some(name),
             KeyPart::Client | KeyPart::Global | KeyPart::Function(_) => None,
         })
+    }
+}
+
+/// Time of the reload that changed the quota of a limit, or zero. The versions of a limit before and after a reload share
+/// it, because a request that started before the reload can be charged after one that started later.
+#[derive(Clone, Debug, Default)]
+pub struct QuotaSince(Arc<AtomicU64>);
+
+/// Limits with equal settings are equal, whenever they took effect.
+impl PartialEq for QuotaSince {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for QuotaSince {}
+
+impl QuotaSince {
+    pub(crate) fn get(&self) -> Moment {
+        Moment::from_nanos(self.0.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set(&self, now: Moment) {
+        self.0.store(now.as_nanos(), Ordering::Relaxed);
     }
 }
 

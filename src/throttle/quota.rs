@@ -84,8 +84,6 @@ pub struct BucketState {
     pub full_at: Moment,
     /// How long an empty bucket takes to refill, in nanoseconds.
     pub refill: u64,
-    /// When the bucket was last charged.
-    pub charged_at: Moment,
 }
 
 /// State of a bucket at one point in time, as `RateLimit` headers report it.
@@ -163,12 +161,11 @@ impl Quota {
         Duration::from_nanos(self.refill)
     }
 
-    /// Returns the state of a bucket that is charged at `now` and then full at `full_at`.
-    pub const fn state(self, full_at: Moment, now: Moment) -> BucketState {
+    /// Returns the state of a bucket that is full at `full_at` under this quota.
+    pub const fn state(self, full_at: Moment) -> BucketState {
         BucketState {
             full_at,
             refill: self.refill,
-            charged_at: now,
         }
     }
 

@@ -221,7 +221,7 @@ mod tests {
             keep_alive: Duration::from_secs(30),
             slow_start: SLOW_START,
             concurrency: None,
-            ca_file: None,
+            ca: None,
         };
         let first_byte = upstream.timeouts.first_byte;
         UpstreamState::new(&Arc::new(upstream), first_byte, 1)

@@ -49,11 +49,12 @@ const SUCCEEDED: usize = 0;
 #[repr(align(128))] // The alignment keeps the breaker off cache lines that other values often write.
 pub(crate) struct Breaker {
     state: Arc<AtomicState>,
-    results: SlidingWindow<3>,
+    window: Duration,
+    results: Arc<SlidingWindow<3>>,
     rule: BreakerRule,
     /// How long a probe without a result blocks other requests. After this time, another request becomes the probe.
     probe_timeout: Duration,
-    history: Mutex<History>,
+    history: Arc<Mutex<History>>,
 }
 
 /// History of the phases. Each change of phase locks the history, so that only one change happens at a time. The end of
@@ -124,10 +125,32 @@ impl Breaker {
     pub(crate) fn new(settings: &BreakerSettings, probe_timeout: Duration, workers: usize) -> Self {
         Self {
             state: Arc::new(AtomicState::closed()),
-            results: SlidingWindow::new(settings.window, workers),
+            window: settings.window,
+            results: Arc::new(SlidingWindow::new(settings.window, workers)),
             rule: BreakerRule::new(settings),
             probe_timeout,
-            history: Mutex::default(),
+            history: Arc::default(),
+        }
+    }
+
+    /// Returns the breaker under new settings. Both share their state, because attempts that are in flight report to the
+    /// old one. Only the results of a window of another length start again.
+    pub(crate) fn renewed(
+        &self,
+        settings: &BreakerSettings,
+        probe_timeout: Duration,
+        workers: usize,
+    ) -> Self {
+        let new = Self::new(settings, probe_timeout, workers);
+        Self {
+            state: Arc::clone(&self.state),
+            results: if self.window == settings.window {
+                Arc::clone(&self.results)
+            } else {
+                new.results
+            },
+            history: Arc::clone(&self.history),
+            ..new
         }
     }
 

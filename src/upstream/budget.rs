@@ -10,6 +10,9 @@
 //! cannot exceed the budget together. The bound applies to each window that ends with a retry. The budget does not
 //! spread the retries within a window.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use parking_lot::Mutex;
 
 use super::settings::BudgetSettings;
@@ -20,11 +23,12 @@ use crate::clock::Moment;
 #[derive(Debug)]
 #[repr(align(128))] // The alignment keeps the budget off cache lines that other values often write.
 pub(crate) struct Budget {
-    requests: SlidingWindow<1>,
+    window: Duration,
+    requests: Arc<SlidingWindow<1>>,
     ratio: f64,
     /// Number of retries that the minimum rate allows in one window.
     floor: f64,
-    counts: Mutex<RetryCounts>,
+    counts: Arc<Mutex<RetryCounts>>,
 }
 
 #[derive(Debug)]
@@ -55,13 +59,28 @@ impl Budget {
             floor,
         } = settings;
         Self {
-            requests: SlidingWindow::new(window, workers),
+            window,
+            requests: Arc::new(SlidingWindow::new(window, workers)),
             ratio,
             floor: f64::from(floor) * window.as_secs_f64(),
-            counts: Mutex::new(RetryCounts {
+            counts: Arc::new(Mutex::new(RetryCounts {
                 retries: SlidingWindow::new(window, 1),
                 rejected: 0,
-            }),
+            })),
+        }
+    }
+
+    /// Returns the budget under new settings. Both share their counts, unless the length of the window has changed.
+    pub(crate) fn renewed(&self, settings: BudgetSettings, workers: usize) -> Self {
+        let new = Self::new(settings, workers);
+        if self.window != new.window {
+            new.counts.lock().rejected = self.counts.lock().rejected;
+            return new;
+        }
+        Self {
+            requests: Arc::clone(&self.requests),
+            counts: Arc::clone(&self.counts),
+            ..new
         }
     }
 
@@ -117,7 +136,6 @@ impl Budget {
 #[cfg(test)]
 mod tests {
     use std::thread;
-    use std::time::Duration;
 
     use proptest::prelude::*;
 

@@ -77,6 +77,13 @@ impl Concurrency {
         }
     }
 
+    /// Creates a concurrency limit with new settings, whose counter of rejected requests continues.
+    pub(crate) fn renewed(&self, settings: ConcurrencySettings) -> Self {
+        let new = Self::new(settings);
+        new.counters.shed.store(self.shed(), Ordering::Relaxed);
+        new
+    }
+
     /// Acquires a slot. If the concurrency limit is reached, returns `None` and counts a rejected request.
     pub(crate) fn acquire(&self) -> Option<ConcurrencySlot> {
         let limit = self.limit();

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -23,7 +22,7 @@ use super::addresses::Addresses;
 use super::body::UpstreamBody;
 use super::happy_eyeballs::dial;
 use super::socket::Socket;
-use crate::http::certificates::{PemFileError, read_roots};
+use crate::http::certificates::CaCertificates;
 use crate::http::socket::{FlattenWrites, keep_alive};
 
 /// Maximum size of a response head, in bytes. A response with a larger head counts as invalid.
@@ -40,27 +39,16 @@ pub(crate) struct Connector {
     timeout: Duration,
 }
 
-/// Error in the TLS settings of an upstream.
+/// Error: the host of a server is not a valid server name for TLS.
 #[derive(Debug, Error)]
-pub enum ConnectorError {
-    /// The PEM file `ca_file` cannot be used.
-    #[error("cannot use the CA certificates of the upstream in ca_file {}: {source}", path.display())]
-    CaFile {
-        /// Path of the PEM file.
-        path: PathBuf,
-        /// The reason why the file cannot be used.
-        source: PemFileError,
-    },
-    /// The host is not a valid server name for TLS.
-    #[error(
-        "host '{host}' of the upstream is not a valid server name for TLS ({source}); use a DNS name or an IP address"
-    )]
-    ServerName {
-        /// Host of the server.
-        host: String,
-        /// The error of the parser of TLS server names.
-        source: InvalidDnsNameError,
-    },
+#[error(
+    "host '{host}' of the upstream is not a valid server name for TLS ({source}); use a DNS name or an IP address"
+)]
+pub struct ConnectorError {
+    /// Host of the server.
+    pub host: String,
+    /// The error of the parser of TLS server names.
+    pub source: InvalidDnsNameError,
 }
 
 /// Why no connection to a server was established. No byte of the request was sent.
@@ -79,12 +67,9 @@ pub(crate) enum ConnectError {
 
 /// Creates the TLS settings of an upstream. The root certificates are those in `ca_file`, or those of the system if
 /// `ca_file` is not configured.
-pub(crate) fn tls_config(upstream: &Upstream) -> Result<Arc<ClientConfig>, ConnectorError> {
-    let roots = if let Some(path) = &upstream.ca_file {
-        read_roots(path).map_err(|source| ConnectorError::CaFile {
-            path: path.clone(),
-            source,
-        })?
+pub(crate) fn tls_config(upstream: &Upstream) -> Arc<ClientConfig> {
+    let roots = if let Some(CaCertificates(roots)) = &upstream.ca {
+        Arc::clone(roots)
     } else {
         let mut roots = RootCertStore::empty();
         let system = rustls_native_certs::load_native_certs();
@@ -95,12 +80,12 @@ pub(crate) fn tls_config(upstream: &Upstream) -> Result<Arc<ClientConfig>, Conne
             );
         }
         roots.add_parsable_certificates(system.certs);
-        roots
+        Arc::new(roots)
     };
     let config = ClientConfig::builder()
         .with_root_certificates(roots)
         .with_no_client_auth();
-    Ok(Arc::new(config))
+    Arc::new(config)
 }
 
 impl Connector {
@@ -114,7 +99,7 @@ impl Connector {
         let connector = |tls: &Arc<ClientConfig>| {
             let host = addresses.host().to_owned();
             let name = ServerName::try_from(host.clone())
-                .map_err(|source| ConnectorError::ServerName { host, source })?;
+                .map_err(|source| ConnectorError { host, source })?;
             Ok((TlsConnector::from(Arc::clone(tls)), name))
         };
         Ok(Self {

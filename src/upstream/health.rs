@@ -87,7 +87,12 @@ impl HealthChecks {
 
     /// Checks all servers at the configured interval, and ejects or restores them. Runs until the future is dropped.
     pub(crate) async fn run(self) {
-        let mut healths = vec![ServerHealth::default(); self.connectors.len()];
+        // Another task can have checked the servers before a reload of the configuration.
+        let healths = self.state.servers.iter().map(|server| ServerHealth {
+            is_unhealthy: server.is_ejected(),
+            contrary: 0,
+        });
+        let mut healths: Vec<_> = healths.collect();
         let mut ticks = interval(self.settings.interval);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {

@@ -28,7 +28,8 @@ pub(crate) struct UpstreamState {
     /// Retry budget. `None` if retries are not configured.
     pub budget: Option<Budget>,
     /// Adaptive concurrency limit. `None` if it is not configured.
-    pub concurrency: Option<Concurrency>,
+    pub concurrency: Option<Arc<Concurrency>>,
+    first_byte: Duration,
 }
 
 /// State of one server, shared by all workers.
@@ -41,12 +42,17 @@ pub(crate) struct ServerState {
     /// Circuit breaker of the server.
     pub breaker: Breaker,
     /// Number of requests in flight to the server, for each worker.
-    in_flight: Box<[PaddedCounter]>,
-    /// Whether health checks have ejected the server.
-    ejected: AtomicBool,
+    in_flight: Arc<[PaddedCounter]>,
+    ejection: Arc<Ejection>,
+    slow_start: Duration,
+}
+
+/// Whether health checks have ejected a server.
+#[derive(Debug, Default)]
+struct Ejection {
+    is_active: AtomicBool,
     /// When health checks last restored the server, in nanoseconds of the clock. 0 means never.
     restored_at: AtomicU64,
-    slow_start: Duration,
 }
 
 /// A counter on its own cache lines, so that workers do not contend for a cache line.
@@ -66,9 +72,50 @@ impl UpstreamState {
             budget: upstream
                 .retry
                 .map(|retry| Budget::new(retry.budget, workers)),
-            concurrency: upstream.concurrency.map(Concurrency::new),
+            concurrency: upstream.concurrency.map(Concurrency::new).map(Arc::new),
             upstream: Arc::clone(upstream),
+            first_byte,
         }
+    }
+
+    /// Returns the state under new settings. Circuits, health, budget and numbers in flight are kept. They are shared
+    /// with `self`, which requests in flight still use.
+    pub(crate) fn renewed(
+        self: &Arc<Self>,
+        upstream: &Arc<Upstream>,
+        first_byte: Duration,
+        workers: usize,
+    ) -> Arc<Self> {
+        if *self.upstream == **upstream && self.first_byte == first_byte {
+            return Arc::clone(self);
+        }
+        let mut new = Self::new(upstream, first_byte, workers);
+        for server in &mut new.servers {
+            let is_same = |it: &&ServerState| {
+                (&it.server.authority, it.server.tls)
+                    == (&server.server.authority, server.server.tls)
+            };
+            if let Some(known) = self.servers.iter().find(is_same) {
+                server.addresses = Arc::clone(&known.addresses);
+                server.in_flight = Arc::clone(&known.in_flight);
+                let probe_timeout = upstream.timeouts.connect + first_byte;
+                server.breaker = (known.breaker).renewed(&upstream.breaker, probe_timeout, workers);
+                if upstream.health.is_some() {
+                    server.ejection = Arc::clone(&known.ejection);
+                }
+            }
+        }
+        if let (Some(known), Some(retry)) = (&self.budget, &upstream.retry) {
+            new.budget = Some(known.renewed(retry.budget, workers));
+        }
+        if let (Some(known), Some(settings)) = (&self.concurrency, upstream.concurrency) {
+            new.concurrency = Some(if self.upstream.concurrency == upstream.concurrency {
+                Arc::clone(known)
+            } else {
+                Arc::new(known.renewed(settings))
+            });
+        }
+        Arc::new(new)
     }
 }
 
@@ -85,8 +132,7 @@ impl ServerState {
                 workers,
             ),
             in_flight: (0..workers).map(|_| PaddedCounter::default()).collect(),
-            ejected: AtomicBool::new(false),
-            restored_at: AtomicU64::new(0),
+            ejection: Arc::default(),
             slow_start: upstream.slow_start,
         }
     }
@@ -114,26 +160,27 @@ impl ServerState {
 
     /// Whether health checks have ejected the server.
     pub(crate) fn is_ejected(&self) -> bool {
-        self.ejected.load(Ordering::Relaxed)
+        self.ejection.is_active.load(Ordering::Relaxed)
     }
 
     /// Ejects the server because of failed health checks. It receives no requests while another server is available.
     pub(super) fn eject(&self) {
-        self.ejected.store(true, Ordering::Relaxed);
+        self.ejection.is_active.store(true, Ordering::Relaxed);
     }
 
     /// Restores the server after successful health checks. Its weight rises during `slow_start`.
     pub(super) fn restore(&self, now: Moment) {
-        self.restored_at
+        self.ejection
+            .restored_at
             .store(now.as_nanos().max(1), Ordering::Relaxed);
-        self.ejected.store(false, Ordering::Relaxed);
+        self.ejection.is_active.store(false, Ordering::Relaxed);
     }
 
     /// Returns the weight of the server in load balancing. After a recovery, the weight rises to the configured value
     /// during `slow_start`.
     pub(super) fn effective_weight(&self, now: Moment) -> f64 {
         let weight = f64::from(self.server.weight.get());
-        let restored_at = match self.restored_at.load(Ordering::Relaxed) {
+        let restored_at = match self.ejection.restored_at.load(Ordering::Relaxed) {
             0 => None,
             nanos => Some(Moment::from_nanos(nanos)),
         };

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use http::{HeaderValue, StatusCode};
 
-use super::Timeouts;
 use super::balance::{Candidates, ChosenServer, NoServer, ServerIndexes};
 use super::breaker::{BreakerPermit, CONNECT_OPEN, PhaseChange, ServerFailure};
 use super::concurrency::{ConcurrencySlot, LoadSample};
@@ -14,6 +13,7 @@ use super::connect::{self, Connector, ConnectorError};
 use super::error::ForwardError;
 use super::pool::Pool;
 use super::shared_state::{ServerState, UpstreamState};
+use super::{Timeouts, Upstream};
 use crate::clock::{Clock, Moment};
 use crate::metrics::UpstreamMetrics;
 use crate::retry::RetryPolicy;
@@ -96,21 +96,38 @@ impl RouteTarget {
 }
 
 impl Target {
-    /// Creates the target of one worker, with empty connection pools. `metrics` are the counters of this worker for the
-    /// upstream.
+    /// Creates the target of one worker. `metrics` are the counters of this worker for the upstream. A server of
+    /// `previous`, the target before a reload, keeps its connections unless their settings have changed.
     pub(crate) fn new(
         state: &Arc<UpstreamState>,
         worker: usize,
         metrics: Arc<UpstreamMetrics>,
         clock: &Clock,
-    ) -> Result<Self, ConnectorError> {
+        previous: Option<&Arc<Self>>,
+    ) -> Result<Arc<Self>, ConnectorError> {
+        let previous = match previous {
+            Some(previous) if Arc::ptr_eq(&previous.state, state) => {
+                return Ok(Arc::clone(previous));
+            }
+            previous => previous.filter(|it| it.has_equal_connections(&state.upstream)),
+        };
         let connectors = connectors(state)?;
         let servers = connectors.into_iter().enumerate();
         let servers = servers.map(|(index, connector)| {
             let host = HeaderValue::from_str(state.servers[index].name())
                 .expect("an authority is visible ASCII");
+            let known = previous.and_then(|previous| {
+                let addresses = &state.servers[index].addresses;
+                let is_same = |it: &&Arc<ServerTarget>| {
+                    Arc::ptr_eq(&previous.state.servers[it.index].addresses, addresses)
+                };
+                previous.servers.iter().find(is_same)
+            });
             Arc::new(ServerTarget {
-                pool: Pool::new(connector, state.upstream.keep_alive),
+                pool: known.map_or_else(
+                    || Pool::new(connector, state.upstream.keep_alive),
+                    |known| Arc::clone(&known.pool),
+                ),
                 host,
                 state: Arc::clone(state),
                 index,
@@ -118,13 +135,19 @@ impl Target {
                 clock: clock.clone(),
             })
         });
-        Ok(Self {
+        Ok(Arc::new(Self {
             state: Arc::clone(state),
             worker,
             clock: clock.clone(),
             metrics,
             servers: servers.collect(),
-        })
+        }))
+    }
+
+    fn has_equal_connections(&self, upstream: &Upstream) -> bool {
+        let settings = |it: &Upstream| (it.keep_alive, it.timeouts.connect);
+        let known = &self.state.upstream;
+        settings(known) == settings(upstream) && known.ca == upstream.ca
     }
 
     /// Chooses a server and begins an attempt. `tried` are the indexes of the servers of earlier attempts.
@@ -172,9 +195,7 @@ impl Target {
 pub(super) fn connectors(state: &UpstreamState) -> Result<Vec<Connector>, ConnectorError> {
     let upstream = &state.upstream;
     let speaks_tls = upstream.servers.iter().any(|server| server.tls);
-    let tls = speaks_tls
-        .then(|| connect::tls_config(upstream))
-        .transpose()?;
+    let tls = speaks_tls.then(|| connect::tls_config(upstream));
     let servers = state.servers.iter();
     servers
         .map(|server| {

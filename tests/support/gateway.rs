@@ -84,7 +84,7 @@ impl Gateway {
     }
 
     /// Returns the state that the worker threads share, including the store of idempotency records.
-    pub(crate) fn shared(&self) -> &GatewayState {
+    pub(crate) fn shared(&self) -> Arc<GatewayState> {
         self.running
             .as_ref()
             .expect("the gateway is running")
@@ -111,14 +111,14 @@ impl Gateway {
 
     /// Returns the number of idempotency records in the store, by state.
     pub(crate) fn counts(&self) -> RecordCounts {
-        records(self.shared()).counts()
+        records(&self.shared()).counts()
     }
 
     /// Waits until the gateway has exited after a drain. Returns the number of idempotency records in its store, by
     /// state.
     pub(crate) fn wait_for_exit(mut self) -> RecordCounts {
         let running = self.running.take().expect("the gateway is running");
-        let records = records(running.shared()).clone();
+        let records = records(&running.shared()).clone();
         running.join().expect("no worker thread panics");
         records.counts()
     }
@@ -240,10 +240,9 @@ impl GatewayBuilder {
             .policy;
         let shared = GatewayState::open(Arc::new(policy), Clock::real())
             .unwrap_or_else(|error| panic!("cannot open the store: {error}"));
-        let running = Running::start(shared.clone())
+        let running = Running::start(shared)
             .unwrap_or_else(|error| panic!("cannot start the gateway: {error}"));
-        let admin =
-            start_admin(&shared, running.stopper()).expect("the gateway has an admin listener");
+        let admin = start_admin(&running).expect("the gateway has an admin listener");
         Gateway {
             running: Some(running),
             admin,

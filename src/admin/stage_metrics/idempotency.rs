@@ -193,7 +193,7 @@ impl StageMetrics {
     fn keyed_routes(&self) -> impl Iterator<Item = (usize, &RouteMetrics)> {
         let routes = self.first().routes.iter().enumerate();
         routes
-            .filter(|(_, route)| route.has_keys)
+            .filter(|(_, route)| route.has_keys())
             .map(|(index, route)| (index, &**route))
     }
 }
@@ -221,7 +221,7 @@ mod tests {
         let routes = [("payments".into(), true), ("reports".into(), false)];
         [0; 2].map(|_| {
             let routes = routes.iter().map(|(name, has_keys)| (name, *has_keys));
-            Arc::new(Metrics::new(routes, [], []))
+            Arc::new(Metrics::default().renewed(routes, [], []))
         })
     }
 

@@ -154,7 +154,7 @@ impl ClientProcess {
         while Instant::now() < deadline && !self.running()?.is_empty() {
             tokio::select! {
                 () = sleep(POLL_INTERVAL) => {}
-                () = signals.next() => break,
+                _ = signals.next() => break,
             }
         }
         self.kill()?;

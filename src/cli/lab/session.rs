@@ -159,7 +159,7 @@ impl Session<'_> {
         let mut exited_at = None;
         for number in 1_u32.. {
             tokio::select! {
-                () = signals.next() => return CommandEnd::Interrupted,
+                _ = signals.next() => return CommandEnd::Interrupted,
                 _ = polls.tick() => {}
             }
             if progress.is_shown() && number.is_multiple_of(POLLS_PER_UPDATE) {

@@ -1,11 +1,15 @@
 //! `[log]`.
 
+use std::path::Path;
+
 use clap::ValueEnum;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use super::super::scalar::FilePath;
+
 /// Log lines and access log.
-#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LogSettings {
     /// Format of log lines.
@@ -15,9 +19,26 @@ pub(crate) struct LogSettings {
     /// overrides this key. Libraries log errors only, unless `RUST_LOG` names them, as in `info,h2=debug`.
     #[schemars(extend("default" = "info"))]
     pub(crate) level: LogLevel,
+    /// File to which lines are appended, instead of standard error. A reload opens it again, so that it can be rotated.
+    #[schemars(extend("examples" = ["/var/log/tidegate/tidegate.log"]))]
+    pub(in crate::config) file: Option<FilePath>,
     /// Whether requests are written to the access log. The key `access_log` of a route overrides this.
     #[schemars(extend("default" = true))]
     pub(crate) access: bool,
+}
+
+impl LogSettings {
+    /// Warnings and errors as text on standard error.
+    pub(crate) const WARNINGS: Self = Self {
+        format: LogFormat::Text,
+        level: LogLevel::Warn,
+        file: None,
+        access: false,
+    };
+
+    pub(crate) fn file(&self) -> Option<&Path> {
+        self.file.as_ref().map(|FilePath(path)| path.as_path())
+    }
 }
 
 /// Format of log lines.

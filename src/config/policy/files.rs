@@ -1,74 +1,65 @@
 //! Files that the configuration names: certificates, private keys and secrets.
 //!
-//! The gateway reads the certificates again when it starts, with the same functions. Reading them here reports an
-//! unusable file with its location in the configuration, also by `tidegate check`.
+//! The policy contains their content, so that an unusable file is reported with its location in the configuration, and
+//! a file that changes later has no effect until the configuration is loaded again. Only the Redis client reads the file
+//! of its CA itself.
 
 use std::io::ErrorKind;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use super::super::file::{File, TlsTable};
+use rustls::ServerConfig;
+
+use super::super::Purpose;
+use super::super::file::TlsTable;
 use super::super::located::Located;
 use super::super::problem::Findings;
 use super::super::scalar::{FilePath, ValueError};
-use super::super::{Backend, Purpose};
 use crate::http::certificates::{
-    PemFileError, read_chain, read_private_key, read_roots, server_config,
+    CaCertificates, PemFileError, read_chain, read_private_key, read_roots, server_config,
 };
-use crate::upstream::Upstream;
 
-/// Reads all files with certificates and private keys that the gateway would read, and reports those that it cannot use.
-/// `upstreams` has the order of the file.
-pub(super) fn check_certificates(
-    file: &File,
-    upstreams: &[Arc<Upstream>],
-    backend: &Backend,
+/// Reads the CA certificates in `ca_file`. Returns `None` without an error if the `purpose` does not allow reading files.
+pub(super) fn read_ca(
+    ca_file: &Located<FilePath>,
+    purpose: Purpose,
     findings: &mut Findings,
-) {
-    if let Some(tls) = &file.server.tls {
-        check_listener(tls, findings);
+) -> Option<CaCertificates> {
+    if !purpose.reads_files() {
+        return None;
     }
-    for (section, upstream) in file.upstream.entries.values().zip(upstreams) {
-        let uses_tls = upstream.servers.iter().any(|server| server.tls);
-        match &section.value.ca_file {
-            Some(ca_file) if uses_tls => check_roots(ca_file, findings),
-            _ => {}
-        }
-    }
-    if let (Backend::Redis(redis), Some(ca_file)) = (backend, &file.store.ca_file)
-        && redis.nodes.all().iter().any(|node| node.tls)
-    {
-        check_roots(ca_file, findings);
-    }
+    let roots = read_roots(&ca_file.value.0);
+    roots
+        .map_err(|error| report("CA", ca_file, &error, findings))
+        .ok()
 }
 
-fn check_roots(ca_file: &Located<FilePath>, findings: &mut Findings) {
-    if let Err(error) = read_roots(&ca_file.value.0) {
-        report("CA", ca_file, &error, findings);
+/// Reads the certificate and the private key of the listeners.
+pub(super) fn read_listener_pair(
+    tls: &TlsTable,
+    purpose: Purpose,
+    findings: &mut Findings,
+) -> Option<Arc<ServerConfig>> {
+    let (cert, key) = (tls.cert.as_ref()?, tls.key.as_ref()?);
+    if !purpose.reads_files() {
+        return None;
     }
-}
-
-fn check_listener(tls: &TlsTable, findings: &mut Findings) {
-    let (Some(cert), Some(key)) = (&tls.cert, &tls.key) else {
-        return;
-    };
     let chain = read_chain(&cert.value.0);
     let chain = chain.map_err(|error| report("certificate", cert, &error, findings));
     let private = read_private_key(&key.value.0);
     let private = private.map_err(|error| report("key", key, &error, findings));
-    let (Ok(chain), Ok(private)) = (chain, private) else {
-        return;
-    };
-    match server_config(chain, private) {
-        Ok(_) => {}
-        Err(rustls::Error::InconsistentKeys(_)) => findings
-            .error(
-                &key.span,
-                "the private key in this file does not belong to the certificate in `cert`",
-                "write the files of one pair in `cert` and `key`; the first certificate in `cert` must be that of the \
-                 gateway, not that of its CA",
-            )
-            .note(&cert.span, "the certificate"),
+    match server_config(chain.ok()?, private.ok()?) {
+        Ok(config) => return Some(Arc::new(config)),
+        Err(rustls::Error::InconsistentKeys(_)) => {
+            findings
+                .error(
+                    &key.span,
+                    "the private key in this file does not belong to the certificate in `cert`",
+                    "write the files of one pair in `cert` and `key`; the first certificate in `cert` must be that of \
+                     the gateway, not that of its CA",
+                )
+                .note(&cert.span, "the certificate");
+        }
         Err(rustls::Error::InvalidCertificate(error)) => {
             findings.error(
                 &cert.span,
@@ -84,6 +75,7 @@ fn check_listener(tls: &TlsTable, findings: &mut Findings) {
             );
         }
     }
+    None
 }
 
 /// Reports that a PEM file cannot be used. `what` is the kind of the file in error messages, such as "certificate".

@@ -7,10 +7,9 @@ use super::super::file::{LimitSection, OnExceed};
 use super::super::located::{Located, Named};
 use super::super::problem::Findings;
 use super::super::scalar::{LimitName, RateText};
-use crate::clock::Moment;
 use crate::throttle::quota::{MAX_BURST, MAX_REFILL};
 use crate::throttle::rate::Rate;
-use crate::throttle::{Exceed, Limit, Quota, QuotaError};
+use crate::throttle::{Exceed, Limit, Quota, QuotaError, QuotaSince};
 
 /// Rate limits by name, in the order of their ids. `None` marks an invalid rate limit, whose error was reported.
 pub(super) type Limits<'f> = BTreeMap<&'f str, Option<Arc<Limit>>>;
@@ -39,7 +38,7 @@ fn limit(name: &str, section: &LimitSection, findings: &mut Findings) -> Option<
     Some(Limit {
         name: name.into(),
         quota,
-        quota_since: Moment::default(),
+        quota_since: QuotaSince::default(),
         key: section
             .key
             .0

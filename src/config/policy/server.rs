@@ -1,11 +1,13 @@
 //! `[server]`: listeners, workers, timeouts and limits.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use super::super::file::{ServerSection, TlsTable};
+use rustls::ServerConfig;
+
+use super::super::file::ServerSection;
 use super::bytes;
 use crate::http::settings::{ClientTimeouts, ServerLimits};
 use crate::request::buffers::BufferBounds;
@@ -18,8 +20,8 @@ pub(crate) struct ServerSettings {
     pub listen: Vec<SocketAddr>,
     /// Number of worker threads, at least one.
     pub workers: usize,
-    /// Certificate and private key. `None` if the listeners do not use TLS.
-    pub tls: Option<TlsFiles>,
+    /// TLS settings of the listeners, with their certificate. `None` if they do not use TLS.
+    pub tls: Option<Arc<ServerConfig>>,
     /// Delay between the start of a shutdown and the drain. Meanwhile the gateway accepts connections and serves them.
     pub drain_delay: Duration,
     /// How long a drain waits for requests in flight before it aborts them.
@@ -34,23 +36,18 @@ pub(crate) struct ServerSettings {
     pub tunnels: TunnelSettings,
 }
 
-/// PEM files for TLS on the listeners.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct TlsFiles {
-    /// Path of the file with the certificate chain, which starts with the certificate of the gateway.
-    pub cert: PathBuf,
-    /// Path of the file with the private key.
-    pub key: PathBuf,
-}
-
-pub(in crate::config) fn server(section: &ServerSection, buffers: BufferBounds) -> ServerSettings {
+pub(in crate::config) fn server(
+    section: &ServerSection,
+    buffers: BufferBounds,
+    tls: Option<Arc<ServerConfig>>,
+) -> ServerSettings {
     ServerSettings {
         listen: section.listen.0.iter().map(|l| l.value.0).collect(),
         workers: match section.workers {
             0 => available_parallelism().map_or(1, usize::from),
             workers => workers,
         },
-        tls: section.tls.as_ref().and_then(tls),
+        tls,
         drain_delay: section.drain_delay.0,
         shutdown_grace: section.shutdown_grace.0,
         timeouts: ClientTimeouts {
@@ -80,11 +77,4 @@ pub(in crate::config) fn server(section: &ServerSection, buffers: BufferBounds) 
             per_client: section.max_tunnels_per_client,
         },
     }
-}
-
-fn tls(table: &TlsTable) -> Option<TlsFiles> {
-    Some(TlsFiles {
-        cert: table.cert.as_ref()?.value.0.clone(),
-        key: table.key.as_ref()?.value.0.clone(),
-    })
 }

@@ -13,32 +13,41 @@ use std::time::Duration;
 
 use http::uri::Authority;
 
+use super::super::Purpose;
 use super::super::file::{ConcurrencySection, ServerEntry, UpstreamSection};
 use super::super::located::{Located, Named, Setting};
 use super::super::problem::Findings;
 use super::super::scalar::{Label, ServerUrl, display_duration};
 use super::super::source::Span;
+use super::files;
 use crate::upstream::{ConcurrencySettings, Server, Timeouts, Upstream};
 
 /// Converts the sections to upstreams, sorted by name.
 pub(super) fn resolve(
     sections: &Named<Label, UpstreamSection>,
+    purpose: Purpose,
     findings: &mut Findings,
 ) -> Vec<Arc<Upstream>> {
     let sections = sections.entries.iter();
     sections
-        .map(|(name, section)| Arc::new(upstream(&name.value, &section.value, findings)))
+        .map(|(name, section)| Arc::new(upstream(&name.value, &section.value, purpose, findings)))
         .collect()
 }
 
-fn upstream(name: &str, section: &UpstreamSection, findings: &mut Findings) -> Upstream {
-    let servers = section.servers.as_deref().unwrap_or_default();
-    check_duplicates(servers, findings);
+fn upstream(
+    name: &str,
+    section: &UpstreamSection,
+    purpose: Purpose,
+    findings: &mut Findings,
+) -> Upstream {
+    let entries = section.servers.as_deref().unwrap_or_default();
+    check_duplicates(entries, findings);
+    let servers: Vec<_> = (entries.iter())
+        .filter_map(|entry| server(&entry.value))
+        .collect();
+    let uses_tls = servers.iter().any(|server| server.tls);
     if let Some(Located { span, .. }) = &section.ca_file
-        && !servers
-            .iter()
-            .filter_map(|entry| server(&entry.value))
-            .any(|server| server.tls)
+        && !uses_tls
         && !findings.was_removed(&format!("upstream.{name}.servers"))
     {
         findings.warning(
@@ -58,14 +67,11 @@ fn upstream(name: &str, section: &UpstreamSection, findings: &mut Findings) -> U
     }
     Upstream {
         name: name.into(),
-        servers: servers
-            .iter()
-            .filter_map(|entry| server(&entry.value))
-            .collect(),
+        breaker: breaker::resolve(&section.breaker, entries.len(), findings),
+        servers,
         host: section.host.0.clone(),
         timeouts,
         retry,
-        breaker: breaker::resolve(&section.breaker, servers.len(), findings),
         health: health::resolve(name, section, findings),
         keep_alive: section.keep_alive.0,
         slow_start: section.slow_start.0,
@@ -73,7 +79,9 @@ fn upstream(name: &str, section: &UpstreamSection, findings: &mut Findings) -> U
             .concurrency
             .as_ref()
             .map(|bounds| concurrency(bounds, findings)),
-        ca_file: section.ca_file.as_ref().map(|file| file.value.0.clone()),
+        ca: (section.ca_file.as_ref())
+            .filter(|_| uses_tls)
+            .and_then(|file| files::read_ca(file, purpose, findings)),
     }
 }
 

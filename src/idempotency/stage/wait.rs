@@ -10,14 +10,13 @@ use crate::idempotency::{
 use crate::request::body::ResponseBody;
 use crate::request::context::RequestContext;
 use crate::request::log_fields::KeyUse;
-use crate::respond::{Hints, Problem};
+use crate::respond::Problem;
 
 /// Responds to a duplicate request while the first request with the same idempotency key is in flight. The setting
 /// `in_flight` of the route decides whether the duplicate waits or gets 409.
 pub(super) async fn wait(
     waiter: Waiter,
     keys: &RouteKeys,
-    hints: &Hints,
     ctx: &RequestContext,
 ) -> Result<Response<ResponseBody>, Problem> {
     let metrics = keys.metrics();
@@ -30,7 +29,7 @@ pub(super) async fn wait(
     match timeout(limit, waiter.ended()).await {
         Ok(ExecutionOutcome::Completed(stored)) => {
             metrics.replays.inc();
-            Ok(replay(&stored, hints))
+            Ok(replay(&stored, keys))
         }
         Ok(ExecutionOutcome::Released(Some(received))) => {
             received.map(|stored| stored.to_response())

@@ -141,7 +141,7 @@ async fn a_path_with_readings_of_different_routes_is_rejected() {
         assert_eq!(has_remedy, literal != "no route", "{path}: {detail}");
     }
     assert_eq!(chain.executions(), 0);
-    let counted = chain.shared.metrics[0].ambiguous_paths.get();
+    let counted = chain.shared.metrics[0].totals.ambiguous_paths.get();
     assert_eq!(counted, rejections.len() as u64);
 }
 
@@ -231,9 +231,9 @@ async fn a_strict_route_rejects_every_path_that_a_server_can_read_differently() 
         assert!(detail.contains("the route 'strict' accepts"), "{detail}");
     }
     let metrics = &chain.shared.metrics[0];
-    let counted = metrics.strict_path_rejections.get();
+    let counted = metrics.totals.strict_path_rejections.get();
     assert_eq!(counted, rejections.len() as u64);
-    assert_eq!(metrics.ambiguous_paths.get(), 0);
+    assert_eq!(metrics.totals.ambiguous_paths.get(), 0);
     // Escapes with one meaning, letter case and trailing slashes are not readings.
     let accepted = [
         "/",

@@ -20,7 +20,7 @@ use {
     crate::http::IncompleteBody,
     crate::http::http1::{Http1Body, Violation},
     crate::http::http2::Http2Body,
-    crate::metrics::Metrics,
+    crate::metrics::Totals,
 };
 
 /// Body of a request: complete in memory, or streamed from the client.
@@ -55,9 +55,9 @@ struct RequestStream {
 #[derive(Debug)]
 enum StreamSource {
     #[cfg(feature = "gateway")]
-    Http1(Http1Body, Arc<Metrics>),
+    Http1(Http1Body, Arc<Totals>),
     #[cfg(feature = "gateway")]
-    Http2(Http2Body, Arc<Metrics>),
+    Http2(Http2Body, Arc<Totals>),
     Application(UnsyncBoxBody<Bytes, BoxError>),
 }
 
@@ -71,7 +71,7 @@ impl RequestBody {
     /// arrived completely is not checked here, because the check of the head already rejects a `Content-Length` above
     /// the maximum.
     #[cfg(feature = "gateway")]
-    pub(crate) fn http1(body: Http1Body, limit: u64, metrics: &Arc<Metrics>) -> Self {
+    pub(crate) fn http1(body: Http1Body, limit: u64, metrics: &Arc<Totals>) -> Self {
         match body.into_complete() {
             Ok(bytes) => bytes.into(),
             Err(body) => Self::streaming(StreamSource::Http1(body, Arc::clone(metrics)), limit),
@@ -80,7 +80,7 @@ impl RequestBody {
 
     /// Creates the body of an HTTP/2 request, with a maximum length of `limit` bytes.
     #[cfg(feature = "gateway")]
-    pub(crate) fn http2(body: Http2Body, limit: u64, metrics: &Arc<Metrics>) -> Self {
+    pub(crate) fn http2(body: Http2Body, limit: u64, metrics: &Arc<Totals>) -> Self {
         if body.is_end_stream() {
             Self::empty()
         } else {
@@ -238,7 +238,7 @@ impl StreamSource {
 #[cfg(feature = "gateway")]
 fn count_slow(
     part: Poll<Option<Result<Bytes, IncompleteBody>>>,
-    metrics: &Metrics,
+    metrics: &Totals,
 ) -> Poll<Option<Result<Bytes, RequestBodyError>>> {
     let part = ready!(part);
     if let Some(Err(IncompleteBody::Invalid(Violation::BodyTooSlow))) = part {

@@ -17,7 +17,7 @@ fn scenarios(by: CountBy) -> (Arc<ScenarioState>, Scenarios, Clock) {
         seed: 1,
     });
     let clock = Clock::virtual_from(SystemTime::UNIX_EPOCH);
-    let scenarios = Scenarios::new(&[scenario], &clock);
+    let scenarios = Scenarios::default().renewed(&[scenario], &clock);
     let state = Arc::clone(scenarios.get("test").unwrap());
     (state, scenarios, clock)
 }
@@ -229,7 +229,7 @@ fn the_listener_refuses_connections_before_its_step() {
     refuse.extent = super::super::step::Extent::For(Duration::from_secs(2));
     let mut scenario = Scenario::clone(&first.scenario);
     scenario.steps.insert(0, Arc::new(refuse));
-    let scenarios = Scenarios::new(&[Arc::new(scenario)], &clock);
+    let scenarios = Scenarios::default().renewed(&[Arc::new(scenario)], &clock);
     let state = scenarios.get("test").unwrap();
     let refused = Arc::new(Mutex::new(Vec::new()));
     let log = Arc::clone(&refused);

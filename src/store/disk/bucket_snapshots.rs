@@ -165,15 +165,7 @@ fn restore(file: &Path, buckets: &MemoryBuckets, clock: &Clock) {
     let drained = drained.filter(|(_, state)| state.full_at > elapsed);
     buckets.restore(drained.map(|(bucket, state)| {
         let full_at = now.after(state.full_at.since(elapsed));
-        let charged_at = now;
-        (
-            bucket,
-            BucketState {
-                full_at,
-                charged_at,
-                ..state
-            },
-        )
+        (bucket, BucketState { full_at, ..state })
     }));
 }
 
@@ -244,7 +236,6 @@ impl BucketSnapshot {
             let state = BucketState {
                 full_at: Moment::from_nanos(number(&entry[16..24])),
                 refill: number(&entry[24..]),
-                charged_at: Moment::default(),
             };
             (bucket, state)
         });
@@ -265,7 +256,7 @@ mod tests {
     use crate::store::StoreCapacity;
     use crate::throttle::{
         Charge, ChargeOutcome, Decision, Exceed, KeyPart, Limit, Mode, OnStoreError, Quota,
-        RetryAfterForm,
+        QuotaSince, RetryAfterForm,
     };
 
     const HOUR: Duration = Duration::from_hours(1);
@@ -283,7 +274,7 @@ mod tests {
         Limit {
             name: "device".into(),
             quota,
-            quota_since: Moment::default(),
+            quota_since: QuotaSince::default(),
             key: [KeyPart::Client].into(),
             exceed: Exceed::Reject,
             mode: Mode::Enforce,

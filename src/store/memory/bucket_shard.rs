@@ -98,7 +98,7 @@ impl BucketShard {
     /// Sets the time at which `bucket` becomes full. If the bucket cannot be tracked, sets the time of its shared
     /// bucket instead.
     pub(super) fn put(&mut self, limit: &Limit, bucket: BucketKey, full_at: Moment, now: Moment) {
-        let state = limit.quota.state(full_at, now);
+        let state = limit.quota.state(full_at);
         if let Some(known) = self.buckets.get_mut(&bucket) {
             let before = std::mem::replace(known, state);
             if full_at < before.full_at {
@@ -133,7 +133,7 @@ impl BucketShard {
         // if `bucket` was tracked when the request was decided, and was then evicted for another bucket of the same
         // request.
         let known = full_at_under(limit, shared[index], now);
-        shared[index] = limit.quota.state(known.max(full_at), now);
+        shared[index] = limit.quota.state(known.max(full_at));
     }
 
     fn shared_index(&self, bucket: BucketKey) -> usize {

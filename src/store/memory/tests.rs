@@ -5,13 +5,15 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use super::*;
-use crate::throttle::{Exceed, KeyPart, Limit, Mode, OnStoreError, Quota, RetryAfterForm};
+use crate::throttle::{
+    Exceed, KeyPart, Limit, Mode, OnStoreError, Quota, QuotaSince, RetryAfterForm,
+};
 
 fn limit(id: u16, interval: Duration, burst: u32) -> Limit {
     Limit {
         name: format!("limit-{id}").into(),
         quota: Quota::new(NonZeroU32::MIN, interval, burst).unwrap(),
-        quota_since: Moment::default(),
+        quota_since: QuotaSince::default(),
         key: Box::new([KeyPart::Client]),
         exceed: Exceed::Reject,
         mode: Mode::Enforce,

@@ -16,10 +16,10 @@ mod traces;
 use std::num::NonZeroU32;
 use std::time::{Duration, SystemTime};
 
-use crate::clock::{Clock, Moment};
+use crate::clock::Clock;
 use crate::throttle::{
     BucketKey, Charge, ChargeOutcome, Decision, Exceed, KeyPart, Limit, Mode, OnStoreError, Quota,
-    RetryAfterForm,
+    QuotaSince, RetryAfterForm,
 };
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -71,7 +71,7 @@ fn limit(id: u16, quota: Quota, exceed: Exceed) -> Limit {
     Limit {
         name: format!("limit-{id}").into(),
         quota,
-        quota_since: Moment::default(),
+        quota_since: QuotaSince::default(),
         key: Box::new([KeyPart::Client]),
         exceed,
         mode: Mode::Enforce,

@@ -5,10 +5,9 @@ use std::time::Duration;
 use smallvec::smallvec;
 
 use super::*;
-use crate::clock::Moment;
 use crate::metrics::LimitMetrics;
 use crate::respond::is_rate_limit_field;
-use crate::throttle::{Exceed, KeyPart, Limit, Mode, OnStoreError, RetryAfterForm};
+use crate::throttle::{Exceed, KeyPart, Limit, Mode, OnStoreError, QuotaSince, RetryAfterForm};
 
 const ADMITTED: ChargeOutcome = ChargeOutcome::Admitted {
     delay: Duration::ZERO,
@@ -25,7 +24,7 @@ fn limit(name: &str, count: u32, period: Duration, burst: u32) -> RouteLimit {
     route_limit(Limit {
         name: name.into(),
         quota: Quota::new(NonZeroU32::new(count).unwrap(), period, burst).unwrap(),
-        quota_since: Moment::default(),
+        quota_since: QuotaSince::default(),
         key: Box::new([KeyPart::Client]),
         exceed: Exceed::Reject,
         mode: Mode::Enforce,

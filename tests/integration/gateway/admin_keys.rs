@@ -35,8 +35,8 @@ impl AdminApi {
     async fn claim(&self, key: &str, client: &str) -> Claim {
         let shared = self.gateway.shared();
         let claim_request = ClaimRequest {
-            at: clock(shared).now(),
-            id: record_id(shared, key, client.parse().expect("the address is valid")),
+            at: clock(&shared).now(),
+            id: record_id(&shared, key, client.parse().expect("the address is valid")),
             client: ClientHash(1),
             fingerprint: Fingerprint {
                 request: [0xc4; 16],
@@ -44,7 +44,7 @@ impl AdminApi {
             },
             settings: RecordSettings::default(),
         };
-        let claim = records(shared).claim(&claim_request).await;
+        let claim = records(&shared).claim(&claim_request).await;
         claim.expect("the store works")
     }
 
@@ -77,7 +77,7 @@ impl AdminApi {
 
     async fn finished(&self, key: &str, client: &str, outcome: ExecutionOutcome) {
         let permit = self.running(key, client).await;
-        let completed = records(self.gateway.shared()).end(permit, outcome).await;
+        let completed = records(&self.gateway.shared()).end(permit, outcome).await;
         completed.expect("the store works");
     }
 

@@ -47,7 +47,7 @@ async fn wait_for_uploads(gateway: &Gateway, uploads: usize) {
     let wanted = uploads * SENT..=uploads * (SENT + 1);
     eventually(
         &format!("the gateway buffers {wanted:?} bytes"),
-        async || wanted.contains(&internals::buffered_bytes(gateway.shared())),
+        async || wanted.contains(&internals::buffered_bytes(&gateway.shared())),
     )
     .await;
 }

@@ -96,7 +96,7 @@ async fn assert_buffered(gateway: &Gateway, upstream: &Upstream, is_http2: bool)
     let mut upload = Upload::start(&gateway.client(), is_http2, "/", SIZE).await;
     upload.send(&BODY[1..]).await;
     eventually("the gateway buffers the upload", async || {
-        internals::buffered_bytes(gateway.shared()) >= SIZE - 1
+        internals::buffered_bytes(&gateway.shared()) >= SIZE - 1
     })
     .await;
     assert_eq!(upstream.connections(), contacts, "HTTP/2: {is_http2}");
@@ -111,7 +111,7 @@ async fn a_server_is_contacted_after_the_last_byte_of_a_small_upload() {
         assert_buffered(&gateway, &upstream, is_http2).await;
         assert_eq!(upstream.last().body.len(), SIZE);
         eventually("the buffer is released", async || {
-            internals::buffered_bytes(gateway.shared()) == 0
+            internals::buffered_bytes(&gateway.shared()) == 0
         })
         .await;
     }

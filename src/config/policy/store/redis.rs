@@ -6,7 +6,7 @@ use super::super::super::located::{Located, OneOrMany};
 use super::super::super::problem::Findings;
 use super::super::super::scalar::{PasswordText, RedisUrl};
 use super::super::super::source::Span;
-use super::super::files::read_secret;
+use super::super::files::{self, read_secret};
 use super::{lease, missing};
 use crate::store::redis::settings::{Nodes, Password, RedisNode, RedisSettings};
 
@@ -51,14 +51,17 @@ pub(super) fn resolve(
     };
     let nodes = nodes(url, findings)?;
     check_credentials(section, url, findings);
-    if let Some(ca_file) = &section.ca_file
-        && !nodes.all().iter().any(|node| node.tls)
-    {
-        findings.error(
-            &ca_file.span,
-            "`ca_file` has no effect: the connection to Redis does not use TLS",
-            "write `rediss://` in `url`, or remove `ca_file`",
-        );
+    if let Some(ca_file) = &section.ca_file {
+        if nodes.all().iter().any(|node| node.tls) {
+            // The client of Redis reads the file again when it connects.
+            let _checked = files::read_ca(ca_file, purpose, findings);
+        } else {
+            findings.error(
+                &ca_file.span,
+                "`ca_file` has no effect: the connection to Redis does not use TLS",
+                "write `rediss://` in `url`, or remove `ca_file`",
+            );
+        }
     }
     Some(RedisSettings {
         nodes,

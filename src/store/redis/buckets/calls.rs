@@ -87,7 +87,7 @@ impl Group {
     ) -> Call {
         let mut call = CHARGE.call(&self.names).arg(self.enforced);
         for charge in self.indexes.iter().map(|&index| &charges.all[index]) {
-            let quota_age = now.since(charge.limit.quota_since);
+            let quota_age = now.since(charge.limit.quota_since.get());
             let refill = charge.limit.quota.refill();
             let times = [refill, quota_age, max_debt(charge), added_debt(charge)];
             call = times.into_iter().fold(call, with_time);

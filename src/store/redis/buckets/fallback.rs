@@ -176,7 +176,7 @@ impl LocalFallback {
         }
         let known = shard.entry(charge.bucket).or_default();
         let full_at = full_at.max(full_at_under(charge.limit, *known, now));
-        *known = charge.limit.quota.state(full_at, now);
+        *known = charge.limit.quota.state(full_at);
     }
 
     fn shard(&self, bucket: BucketKey) -> &Mutex<Unreported> {

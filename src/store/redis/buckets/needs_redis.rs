@@ -81,20 +81,21 @@ fn request(limits: usize) -> impl Strategy<Value = ModelRequest> {
     )
 }
 
-/// The expected state of each bucket, by the clock of Redis. `decide` computes it.
+/// The expected state of each bucket and the time of its last charge, by the clock of Redis. `decide` computes the state.
 #[derive(Default)]
-struct BucketModel(HashMap<BucketKey, BucketState>);
+struct BucketModel(HashMap<BucketKey, (BucketState, Moment)>);
 
 impl BucketModel {
     fn full_at(&self, charge: &Charge<'_>, now: Moment) -> Moment {
-        let state = self.0.get(&charge.bucket).copied().unwrap_or_default();
+        let (state, charged_at) = self.0.get(&charge.bucket).copied().unwrap_or_default();
+        charge.limit.quota_since.set(charged_at);
         full_at_under(charge.limit, state, now)
     }
 
     /// Sets the debt of a bucket to the one that the script reports, which the script rounds up when it scales the debt.
     fn follow(&mut self, charge: &Charge<'_>, owed: Duration, now: Moment) {
         let exact = self.full_at(charge, now).since(now);
-        let state = self.0.get(&charge.bucket).copied().unwrap_or_default();
+        let (state, _) = self.0.get(&charge.bucket).copied().unwrap_or_default();
         let most = if Duration::from_nanos(state.refill) == charge.limit.quota.refill() {
             exact
         } else {
@@ -105,9 +106,9 @@ impl BucketModel {
     }
 
     fn set(&mut self, charge: &Charge<'_>, full_at: Moment, now: Moment) {
-        let state = self.0.entry(charge.bucket).or_default();
+        let (state, charged_at) = self.0.entry(charge.bucket).or_default();
         if full_at > now && state.full_at != full_at {
-            *state = charge.limit.quota.state(full_at, now);
+            (*state, *charged_at) = (charge.limit.quota.state(full_at), now);
         }
     }
 
@@ -204,7 +205,7 @@ fn the_charge_script_and_decide_agree_on_every_request() {
 
             // A bucket in Redis must expire when it is full, or less than 3 ms later.
             for (charge, name) in all.iter().zip(&groups[0].names) {
-                let full_at = model.0[&charge.bucket].full_at;
+                let full_at = model.0[&charge.bucket].0.full_at;
                 let expiry = server.command(&["PEXPIRETIME", name]).int();
                 if expiry >= 0 {
                     let full = i64::try_from(full_at.as_nanos().div_ceil(1_000_000)).unwrap();

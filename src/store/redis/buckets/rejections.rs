@@ -114,7 +114,7 @@ impl Rejections {
         let refill = charge.limit.quota.refill();
         let known = known
             .filter(|known| known.epoch == epoch && known.refill == refill)
-            .filter(|known| now < known.until && known.called >= charge.limit.quota_since)?;
+            .filter(|known| now < known.until && known.called >= charge.limit.quota_since.get())?;
         let rejected = |full_at: Moment| {
             let decision = decide(std::slice::from_ref(charge), &mut [full_at], now);
             matches!(decision.outcome, ChargeOutcome::Rejected { .. }).then_some(decision)

@@ -20,7 +20,7 @@ const STREAMS: u32 = 100;
 const SIZE: usize = 60_000;
 
 fn truncated(gateway: &Gateway) -> u64 {
-    truncated_responses(gateway.shared())
+    truncated_responses(&gateway.shared())
 }
 
 /// Opens a connection and sends `STREAMS` requests, but reads no response. The flow-control windows are large enough

@@ -80,7 +80,8 @@ async fn a_bucket_that_owes_more_than_possible_is_reduced_to_an_empty_one() {
     ) + 365 * 24 * 3_600;
     let stored = |bucket: &TestBucket| {
         let refill = bucket.limit.quota.refill().as_nanos();
-        format!("{}:{refill:010}", year * 1_000_000_000)
+        let (full, charged) = (year * 1_000_000_000, 1_000_000_000);
+        format!("{full}:{refill:010}:{charged}")
     };
     for bucket in [
         TestBucket::new(Duration::from_secs(10), 3),
