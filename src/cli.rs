@@ -1,5 +1,6 @@
 //! Commands of the `tidegate` binary, one file each.
 
+mod admin_client;
 mod check;
 mod completions;
 mod config_file;
@@ -8,6 +9,7 @@ pub(crate) mod explain;
 mod init;
 #[cfg(feature = "lab")]
 mod lab;
+mod man;
 mod schema;
 mod serve;
 
@@ -37,7 +39,7 @@ Commands to try:
 /// A throttling and idempotency gateway: exact Retry-After on 429, and requests with the same idempotency key are
 /// executed at most once.
 #[derive(Debug, Parser)]
-#[command(name = "tidegate", version, after_help = EXAMPLES)]
+#[command(name = "tidegate", version = env!("TIDEGATE_VERSION"), after_help = EXAMPLES)]
 pub struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
@@ -49,6 +51,12 @@ enum Command {
     Demo(demo::Args),
     /// Run the gateway from a configuration file or for one upstream URL
     Serve(serve::Args),
+    /// Reload the configuration of the running gateway; exit with 1 if it has errors
+    #[command(after_help = admin_client::RELOAD_EXAMPLES)]
+    Reload(admin_client::Args),
+    /// Exit with 0 if the running gateway is ready
+    #[command(after_help = admin_client::READY_EXAMPLES)]
+    Ready(admin_client::Args),
     /// Write a commented configuration to start from
     Init(init::Args),
     /// Validate a configuration file, and print its errors and warnings
@@ -62,6 +70,9 @@ enum Command {
     Schema(schema::Args),
     /// Print a script that lets a shell complete commands and options
     Completions(completions::Args),
+    /// Write the manual pages
+    #[command(hide = true)]
+    Man(man::Args),
 }
 
 /// Runs the command of the parsed arguments and returns the exit code of the process.
@@ -73,6 +84,8 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     match command {
         Command::Demo(args) => demo::run(&args),
         Command::Serve(args) => serve::run(&args),
+        Command::Reload(args) => admin_client::reload(&args),
+        Command::Ready(args) => admin_client::ready(&args),
         Command::Init(args) => init::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Explain(args) => explain::run(&args),
@@ -80,5 +93,6 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Lab(args) => Ok(lab::run(&args)),
         Command::Schema(args) => schema::run(&args),
         Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => man::run(&args),
     }
 }

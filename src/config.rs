@@ -176,7 +176,17 @@ impl Policy {
             "server.tunnel_timeout": server.tunnels.idle;
             "server.max_tunnels_per_client": server.tunnels.per_client;
             "store.max_clients": max_clients;
-            "store": store;
+        }
+        let mut store = running.store.clone();
+        if let (Backend::Redis(kept), Backend::Redis(new)) =
+            (&mut store.backend, &self.store.backend)
+        {
+            // By default, the lease follows the timeouts of the routes, which a reload changes.
+            kept.lease = new.lease;
+        }
+        if self.store != store {
+            pending.push("store");
+            self.store = store;
         }
         let listen = |policy: &Self| policy.admin.as_ref().map(|admin| admin.listen);
         if listen(self) != listen(running) {

@@ -28,7 +28,7 @@ use tokio_util::task::TaskTracker;
 use self::access_log::{AccessLog, PendingRequest};
 use self::rule::{RouteRule, Targets, compile};
 use crate::clock::Clock;
-use crate::config::{Policy, ServerSettings};
+use crate::config::{Backend, Policy, ServerSettings};
 use crate::http::connections::Connections;
 use crate::http::http1::Violation;
 use crate::http::service::{Abort, Reply};
@@ -176,15 +176,14 @@ impl GatewayState {
         };
         let limits: Arc<[_]> = policy.limits.iter().map(limit).collect();
         self.buckets.local().retain_limits(&limits);
-        #[cfg(feature = "disk")]
-        if let RecordStore::Disk(records) = &self.records {
-            let rules = policy
-                .routes
-                .iter()
-                .filter_map(|route| route.idempotency.as_ref());
-            if let Some(largest) = rules.map(|rule| rule.max_response).max() {
-                records.set_max_response(largest as u64);
-            }
+        let routes = policy.routes.iter();
+        let key_rules = routes.filter_map(|route| route.idempotency.as_ref());
+        let largest_response = key_rules.map(|rule| rule.max_response).max();
+        if let (RecordStore::Disk(records), Some(largest)) = (&self.records, largest_response) {
+            records.set_max_response(largest as u64);
+        }
+        if let (Some(redis), Backend::Redis(settings)) = (&self.redis, &policy.store.backend) {
+            redis.reload(largest_response.is_some(), settings.lease);
         }
         Self {
             limits,

@@ -11,7 +11,7 @@ use criterion::measurement::WallTime;
 use criterion::{BenchmarkGroup, BenchmarkId, Criterion};
 use http::HeaderMap;
 use smallvec::SmallVec;
-use tidegate::clock::{Clock, Moment};
+use tidegate::clock::Clock;
 use tidegate::internals::{BucketKind, ClientId, MemoryBuckets, Seed};
 use tidegate::throttle::{
     BucketKey, Charge, ChargeOutcome, Decision, Exceed, KeyPart, Limit, Mode, OnStoreError, Quota,

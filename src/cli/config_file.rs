@@ -8,7 +8,7 @@ use anyhow::bail;
 const DEFAULTS: [&str; 2] = ["./tidegate.toml", "/etc/tidegate/tidegate.toml"];
 
 /// Arguments that name the configuration file.
-#[derive(Clone, Debug, clap::Args)]
+#[derive(Clone, Debug, Default, clap::Args)]
 pub(super) struct ConfigFile {
     /// Configuration file. Default: ./tidegate.toml, or else /etc/tidegate/tidegate.toml
     file: Option<PathBuf>,

@@ -7,9 +7,12 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
+use rustls::client::verify_server_cert_signed_by_trust_anchor;
+use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject as _, SectionKind};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{RootCertStore, ServerConfig};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
+use rustls::server::ParsedCertificate;
+use rustls::{CertificateError, RootCertStore, ServerConfig};
 use thiserror::Error;
 
 /// Texts of which a PEM file with an encrypted private key contains one: the label of RFC 7468, section 11, or the header
@@ -94,18 +97,53 @@ pub(crate) fn read_roots(path: &Path) -> Result<CaCertificates, PemFileError> {
     Ok(CaCertificates(Arc::new(roots)))
 }
 
-/// Creates the TLS settings of a server, which offers HTTP/2 and HTTP/1.1 by ALPN. The error says why rustls cannot use the certificates with the private key.
+/// Creates the TLS settings of a server, which offers HTTP/2 and HTTP/1.1 by ALPN. The error says why the certificates
+/// cannot be used with the private key. A certificate that has expired or is not valid yet is an error.
 pub(crate) fn server_config(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
 ) -> Result<ServerConfig, rustls::Error> {
     let provider = rustls::crypto::ring::default_provider();
+    if let Some(certificate) = chain.first() {
+        check_validity(certificate, &provider)?;
+    }
     let mut config = ServerConfig::builder_with_provider(provider.into())
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
         .with_single_cert(chain, key)?;
     config.alpn_protocols = vec![ALPN_HTTP2.to_vec(), ALPN_HTTP1.to_vec()];
     Ok(config)
+}
+
+fn check_validity(
+    certificate: &CertificateDer<'_>,
+    provider: &CryptoProvider,
+) -> Result<(), rustls::Error> {
+    let verified = verify_server_cert_signed_by_trust_anchor(
+        &ParsedCertificate::try_from(certificate)?,
+        &RootCertStore::empty(),
+        &[],
+        UnixTime::now(),
+        provider.signature_verification_algorithms.all,
+    );
+    match verified {
+        Err(rustls::Error::InvalidCertificate(error)) if is_outside_validity(&error) => {
+            Err(error.into())
+        }
+        // Other errors come after the validity period is checked. The issuer is unknown, because there are no roots.
+        _ => Ok(()),
+    }
+}
+
+/// Whether a certificate has expired or is not valid yet.
+pub(crate) fn is_outside_validity(error: &CertificateError) -> bool {
+    matches!(
+        error,
+        CertificateError::Expired
+            | CertificateError::ExpiredContext { .. }
+            | CertificateError::NotValidYet
+            | CertificateError::NotValidYetContext { .. }
+    )
 }
 
 fn contains_key(bytes: &[u8]) -> bool {

@@ -109,10 +109,12 @@ impl Redis {
             .build()
             .map_err(RedisOpenError::Thread)?;
         let background = runtime.handle().clone();
-        let state = Arc::new(ClientState::new(settings, endpoint, clock, background));
+        let state = Arc::new(ClientState::new(
+            settings, keyed, endpoint, clock, background,
+        ));
         let done = CancellationToken::new();
         let (first, probed) = mpsc::sync_channel(1);
-        let monitor = Monitor::new(Arc::clone(&state), keyed);
+        let monitor = Monitor::new(Arc::clone(&state));
         let (ended, ends) = (done.clone(), Arc::clone(&state));
         let thread = thread::Builder::new()
             .name("tidegate-redis".into())
@@ -152,6 +154,11 @@ impl Redis {
     }
 
     /// Returns the health of the rate limits and of the idempotency records, in this order.
+    /// Changes what depends on the routes of the configuration: whether Redis stores idempotency records, and the lease.
+    pub(crate) fn reload(&self, is_keyed: bool, lease: Duration) {
+        self.0.state.reload(is_keyed, lease);
+    }
+
     pub(crate) fn health(&self) -> [Health; 2] {
         [Part::Limits, Part::Records].map(|part| self.0.state.breaker(part).health())
     }

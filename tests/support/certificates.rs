@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tempfile::TempDir;
 use tokio_rustls::{TlsAcceptor, TlsConnector};
@@ -15,17 +16,30 @@ pub(crate) struct Certificates {
 
 impl Certificates {
     pub(crate) fn for_localhost() -> Self {
+        Self::valid_until(4096)
+    }
+
+    /// Creates a certificate that is no longer valid.
+    pub(crate) fn expired() -> Self {
+        Self::valid_until(2001)
+    }
+
+    fn valid_until(year: i32) -> Self {
         let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
-        let signed = rcgen::generate_simple_self_signed(names).expect("the certificate is created");
+        let mut params = CertificateParams::new(names).expect("the names are valid");
+        params.not_after = date_time_ymd(year, 1, 1);
+        let signing_key = KeyPair::generate().expect("the key is created");
+        let certificate = params.self_signed(&signing_key);
+        let certificate = certificate.expect("the certificate is created");
         let directory = tempfile::tempdir().expect("the directory is created");
         let write = |name: &str, text: String| {
             std::fs::write(directory.path().join(name), text).expect("the file is written");
         };
-        write("cert.pem", signed.cert.pem());
-        write("key.pem", signed.signing_key.serialize_pem());
+        write("cert.pem", certificate.pem());
+        write("key.pem", signing_key.serialize_pem());
         Self {
-            certificate: signed.cert.der().clone(),
-            key: PrivateKeyDer::try_from(signed.signing_key.serialize_der())
+            certificate: certificate.der().clone(),
+            key: PrivateKeyDer::try_from(signing_key.serialize_der())
                 .expect("the private key is valid"),
             directory,
         }
@@ -51,10 +65,16 @@ impl Certificates {
 
     /// Creates a TLS connector that trusts only this certificate and offers the ALPN protocols `alpn`.
     pub(crate) fn connector(&self, alpn: &[&str]) -> TlsConnector {
+        Self::connector_for(std::slice::from_ref(self), alpn)
+    }
+
+    /// Creates a TLS connector that trusts only these certificates and offers the ALPN protocols `alpn`.
+    pub(crate) fn connector_for(trusted: &[Self], alpn: &[&str]) -> TlsConnector {
         let mut roots = rustls::RootCertStore::empty();
-        roots
-            .add(self.certificate.clone())
-            .expect("the root certificate is valid");
+        for trusted in trusted {
+            let added = roots.add(trusted.certificate.clone());
+            added.expect("the root certificate is valid");
+        }
         let mut config = rustls::ClientConfig::builder()
             .with_root_certificates(roots)
             .with_no_client_auth();

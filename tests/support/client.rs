@@ -94,7 +94,7 @@ impl Client {
         self
     }
 
-    pub(super) fn tls(mut self, connector: TlsConnector) -> Self {
+    pub(crate) fn tls(mut self, connector: TlsConnector) -> Self {
         self.tls = Some(connector);
         self
     }

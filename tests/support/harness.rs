@@ -27,7 +27,9 @@ mod wait;
 
 pub(crate) use certificates::Certificates;
 pub(crate) use child::{KilledOnDrop, free_address};
-pub(crate) use client::{Client, ClientRequest, ClientResponse, is_problem, is_unknown};
+pub(crate) use client::{
+    Client, ClientRequest, ClientResponse, PersistentConnection, is_problem, is_unknown,
+};
 pub(crate) use gateway::{Gateway, GatewayBuilder};
 pub(crate) use nginx::Nginx;
 pub(crate) use process::{Process, ProcessBuilder, TIDEGATE, env_number};

@@ -1,13 +1,15 @@
 //! The program `tidegate`, run as a child process of the test.
 
 use std::io::{BufRead as _, BufReader, Read};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::IntoRawFd as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -60,6 +62,22 @@ impl ProcessBuilder {
         self
     }
 
+    /// Passes a listening socket to the processes, as a supervisor with socket activation does. The socket must stay
+    /// open while a process can start.
+    pub(crate) fn inheriting(mut self, socket: &TcpListener) -> Self {
+        // A shell gives the socket the number 3 and names the process as its receiver, which `Command` cannot do.
+        let inherited = fcntl_dupfd_cloexec(socket, 10).expect("the socket is duplicated");
+        fcntl_setfd(&inherited, FdFlags::empty()).expect("the socket is open");
+        let number = inherited.into_raw_fd();
+        let script =
+            format!("LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\" 3<&{number} {number}<&-");
+        let binary = std::mem::replace(&mut self.binary, "bash".into());
+        let binary = binary.into_os_string().into_string();
+        let shell = ["-c".into(), script, binary.expect("the path is UTF-8")];
+        self.arguments.splice(..0, shell);
+        self
+    }
+
     /// Sets the working directory of the processes. It is removed when the last process has ended.
     pub(crate) fn inside(mut self, directory: TempDir) -> Self {
         self.directory = Some(Arc::new(directory));
@@ -70,6 +88,14 @@ impl ProcessBuilder {
     pub(crate) fn directory(&self) -> &Path {
         let directory = self.directory.as_ref();
         directory.expect("there is a configuration file").path()
+    }
+
+    /// Replaces the configuration file, which processes that run already read again only when they reload it.
+    pub(crate) fn write_config(&self, config: &str) {
+        let path = self.directory().join("tidegate.toml");
+        let new = path.with_extension("new");
+        std::fs::write(&new, config).expect("the file is written");
+        std::fs::rename(&new, &path).expect("the file is replaced");
     }
 
     /// Starts the process. Does not wait until it listens.

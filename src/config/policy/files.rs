@@ -16,7 +16,8 @@ use super::super::located::Located;
 use super::super::problem::Findings;
 use super::super::scalar::{FilePath, ValueError};
 use crate::http::certificates::{
-    CaCertificates, PemFileError, read_chain, read_private_key, read_roots, server_config,
+    CaCertificates, PemFileError, is_outside_validity, read_chain, read_private_key, read_roots,
+    server_config,
 };
 
 /// Reads the CA certificates in `ca_file`. Returns `None` without an error if the `purpose` does not allow reading files.
@@ -61,11 +62,13 @@ pub(super) fn read_listener_pair(
                 .note(&cert.span, "the certificate");
         }
         Err(rustls::Error::InvalidCertificate(error)) => {
-            findings.error(
-                &cert.span,
-                format!("the TLS certificate in this file is invalid: {error}"),
-                "write a file with an X.509 certificate in PEM format",
-            );
+            let remedy = if is_outside_validity(&error) {
+                "renew the certificate, or correct the clock of this machine"
+            } else {
+                "write a file with an X.509 certificate in PEM format"
+            };
+            let title = format!("the TLS certificate in this file is invalid: {error}");
+            findings.error(&cert.span, title, remedy);
         }
         Err(error) => {
             findings.error(

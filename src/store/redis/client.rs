@@ -14,7 +14,7 @@ use std::future::Future;
 use std::io;
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -39,6 +39,10 @@ use crate::store::{CapacityUse, Part};
 #[derive(Debug)]
 pub(super) struct ClientState {
     pub(super) settings: RedisSettings,
+    /// Whether Redis stores idempotency records.
+    is_keyed: AtomicBool,
+    /// The lease of the settings, or of a reload.
+    lease: Mutex<Duration>,
     pub(super) clock: Clock,
     pub(super) endpoint: Endpoint,
     limits: StoreBreaker,
@@ -60,11 +64,14 @@ pub(super) struct ClientState {
 impl ClientState {
     pub(super) fn new(
         settings: RedisSettings,
+        is_keyed: bool,
         endpoint: Endpoint,
         clock: Clock,
         background: Handle,
     ) -> Self {
         Self {
+            is_keyed: AtomicBool::new(is_keyed),
+            lease: Mutex::new(settings.lease),
             endpoint,
             limits: StoreBreaker::new(Part::Limits, &settings.nodes),
             records: StoreBreaker::new(Part::Records, &settings.nodes),
@@ -76,6 +83,25 @@ impl ClientState {
             probe_requested: Notify::new(),
             background,
             tracked: TaskTracker::new(),
+        }
+    }
+
+    pub(super) fn is_keyed(&self) -> bool {
+        self.is_keyed.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn lease(&self) -> Duration {
+        *self.lease.lock()
+    }
+
+    /// Changes what depends on the routes of the configuration. A Redis that stored no records is used for them after
+    /// the monitor has checked its settings.
+    pub(super) fn reload(&self, is_keyed: bool, lease: Duration) {
+        *self.lease.lock() = lease;
+        if is_keyed && !self.is_keyed.swap(is_keyed, Ordering::Relaxed) {
+            self.records
+                .open(&"Redis is being checked for idempotency records");
+            self.probe_requested.notify_one();
         }
     }
 
@@ -426,7 +452,7 @@ mod tests {
             ..RedisSettings::for_test(listener.local_addr().unwrap().port())
         };
         let endpoint = Endpoint::new(&settings).unwrap();
-        let state = ClientState::new(settings, endpoint, Clock::real(), Handle::current());
+        let state = ClientState::new(settings, true, endpoint, Clock::real(), Handle::current());
         (listener, RedisClient::new(Arc::new(state), Part::Limits))
     }
 

@@ -38,8 +38,6 @@ const REQUESTED_PAUSE: Duration = Duration::from_millis(20);
 /// Probes Redis, and opens and closes the circuit breakers of rate limits and idempotency records.
 pub(super) struct Monitor {
     state: Arc<ClientState>,
-    /// Whether Redis stores idempotency records.
-    keyed: bool,
     connection: Option<RedisConnection>,
     /// Run IDs of the servers at the last probe; empty before the first probe.
     runs: Vec<Arc<str>>,
@@ -47,10 +45,9 @@ pub(super) struct Monitor {
 }
 
 impl Monitor {
-    pub(super) fn new(state: Arc<ClientState>, keyed: bool) -> Self {
+    pub(super) fn new(state: Arc<ClientState>) -> Self {
         Self {
             state,
-            keyed,
             connection: None,
             runs: Vec::new(),
             use_samples: UseSamples::new(Bound::MaxMemory),
@@ -95,7 +92,7 @@ impl Monitor {
                 return Ok(false);
             }
         };
-        let servers = &probe.servers;
+        let (servers, is_keyed) = (&probe.servers, state.is_keyed());
         if let Some(unusable) = servers.iter().find_map(|it| it.check().err()) {
             limits.open(&unusable);
             records.open(&unusable);
@@ -106,7 +103,7 @@ impl Monitor {
             };
         }
         self.update_epoch(&probe);
-        if self.keyed {
+        if is_keyed {
             let now = Duration::from_nanos(state.clock.now().as_nanos());
             let fullest = servers.iter().filter_map(ServerInfo::memory_use);
             let fullest =
@@ -128,7 +125,7 @@ impl Monitor {
         };
         let unusable = servers.iter().find_map(|it| it.check_for_records().err());
         let records_work = match (unusable, &probe.write) {
-            (Some(unusable), _) if self.keyed => {
+            (Some(unusable), _) if is_keyed => {
                 records.open(&unusable);
                 return Err(unusable);
             }
@@ -136,7 +133,7 @@ impl Monitor {
                 records.open(&"Redis has no fleet secret, and rejects the write of a new secret");
                 false
             }
-            _ if self.keyed && &*probe.format != FORMAT => {
+            _ if is_keyed && &*probe.format != FORMAT => {
                 // Another record format does not prevent the start of the gateway, because rate limits do not depend on
                 // records.
                 records.open_permanently(&UnusableServer::Format(Arc::clone(&probe.format)));
@@ -182,22 +179,23 @@ impl Monitor {
     fn log_first_probe(&self, probe: &Probe) {
         let settings = &self.state.settings;
         let (nodes, servers) = (&settings.nodes, &probe.servers);
+        let is_keyed = self.state.is_keyed();
         if let Some(server) = servers.first() {
             tracing::info!(%nodes, servers = servers.len(), "connected to Redis, {server}");
         }
-        if !self.keyed && servers.iter().any(ServerInfo::evicts) {
+        if !is_keyed && servers.iter().any(ServerInfo::evicts) {
             tracing::warn!(
                 "Redis can evict rate limit buckets when it is out of memory, so clients can exceed their rate limit: \
                  set `maxmemory-policy` of Redis to `noeviction`"
             );
         }
-        if self.keyed && !servers.iter().all(ServerInfo::is_durable) {
+        if is_keyed && !servers.iter().all(ServerInfo::is_durable) {
             tracing::warn!(
                 "Redis can lose acknowledged idempotency records in a crash, so their requests can be executed again: \
                  set `appendonly` of Redis to `yes` and `appendfsync` to `always` to prevent this"
             );
         }
-        if self.keyed && probe.denies_publish {
+        if is_keyed && probe.denies_publish {
             let (user, prefix) = (settings.user_name().unwrap_or("default"), &settings.prefix);
             tracing::warn!(
                 "Redis user `{user}` has no permission to publish on channels `{prefix}:*`: a duplicate request that \

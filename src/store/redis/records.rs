@@ -52,7 +52,7 @@ impl RedisRecords {
     pub(super) fn new(redis: Redis) -> Self {
         let state = &redis.0.state;
         let claims = GatewayClaims::new(redis.client(Part::Records));
-        state.spawn(leases::renew(Arc::downgrade(&claims), state.settings.lease));
+        state.spawn(leases::renew(Arc::downgrade(&claims)));
         state.spawn(remote_executions::poll(Arc::downgrade(&claims)));
         state.spawn(remote_executions::receive_messages(Arc::downgrade(&claims)));
         Self {
@@ -89,7 +89,7 @@ impl RedisRecords {
         mut pending: PendingClaim<'_>,
     ) -> Result<Claim, StoreError> {
         let claims = &self.claims;
-        let lease = claims.state().settings.lease;
+        let lease = claims.state().lease();
         let owner = claims.owner(pending.number);
         let full = claims.admit(&self.client, request, &mut pending).await;
         let counted = claims.max_keys_per_client().is_some();

@@ -123,7 +123,7 @@ async fn sighup_does_not_end_the_gateway_or_its_drain() {
     let mut process = gateway_to(&upstream, "shutdown_grace = \"10m\"").start();
     let client = process.client();
     process.signal(Signal::HUP);
-    process.wait_for_line("configuration not reloaded");
+    process.wait_for_line("configuration reloaded");
     let slow = tokio::spawn(client.get("/slow").send());
     eventually("upstream has the slow request", async || {
         upstream.count() == 1
@@ -132,10 +132,8 @@ async fn sighup_does_not_end_the_gateway_or_its_drain() {
     process.signal(Signal::TERM);
     process.wait_for_line("draining");
     process.signal(Signal::HUP);
-    eventually("the second SIGHUP is logged", async || {
-        process.count_lines("configuration not reloaded") == 2
-    })
-    .await;
+    process.wait_for_line("configuration not reloaded");
+    process.wait_for_line("the gateway is shutting down");
     permits.add_permits(1);
     assert_eq!(slow.await.expect("the task should not panic").status, 200);
     assert_eq!(process.wait_for_exit().code(), Some(0));

@@ -230,11 +230,7 @@ impl Drop for PendingClaim<'_> {
             return;
         }
         let (claims, id, number) = (Arc::clone(self.claims), self.id, self.number);
-        let ends = claims
-            .state()
-            .clock
-            .now()
-            .after(claims.state().settings.lease);
+        let ends = claims.state().clock.now().after(claims.state().lease());
         self.claims.state().spawn_tracked(async move {
             let owner = claims.owner(number);
             let mut backoff = EndBackoff::default();

@@ -47,12 +47,13 @@ impl GatewayClaims {
         request: &ClaimRequest,
         pending: &mut PendingClaim<'_>,
     ) -> Option<Duration> {
-        let settings = &self.state().settings;
-        let most = settings.max_keys_per_client?;
+        let most = self.state().settings.max_keys_per_client?;
         let call = ADMIT
             .call(&[self.names().client(request.client)])
             .arg(&request.id.to_bytes())
-            .arg(millis(settings.lease.saturating_add(request.settings.ttl)))
+            .arg(millis(
+                self.state().lease().saturating_add(request.settings.ttl),
+            ))
             .arg(most.get());
         // The idempotency key is marked as counted before the reply, because Redis can have counted it even if the
         // reply is lost.

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::future::join_all;
 use parking_lot::Mutex;
@@ -60,8 +59,8 @@ impl Leases {
 }
 
 /// Renews leases until `claims` is dropped.
-pub(super) async fn renew(claims: std::sync::Weak<GatewayClaims>, lease: Duration) {
-    loop {
+pub(super) async fn renew(claims: std::sync::Weak<GatewayClaims>) {
+    while let Some(lease) = claims.upgrade().map(|claims| claims.state().lease()) {
         tokio::time::sleep(lease / ROUNDS_PER_LEASE).await;
         let Some(claims) = claims.upgrade() else {
             return;
@@ -80,7 +79,7 @@ pub(super) async fn renew(claims: std::sync::Weak<GatewayClaims>, lease: Duratio
 
 async fn renew_one(claims: &Arc<GatewayClaims>, number: u64, id: RecordId) {
     let called = claims.state().clock.now();
-    let lease = claims.state().settings.lease;
+    let lease = claims.state().lease();
     let call = calls::renew(&claims.names(), id, claims.owner(number), lease);
     match claims.background.run::<bool>(&call).await {
         Ok(true) => claims.leases.renewed(number, called.after(lease)),
