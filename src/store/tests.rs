@@ -4,7 +4,8 @@
 //! - Records in Redis: `needs_redis::claim_script` compares the claim script with the function that decides claims in
 //!   the other stores. `needs_redis::two_gateways` tests two gateways that share one Redis server.
 //! - Records on disk: `disk_damage`, `disk_space`, and `needs_mount` for a full disk.
-//! - Buckets: `buckets` tests all stores, and `properties` tests the store in memory.
+//! - Buckets: `buckets` tests all stores, `quota_changes` compares all stores with a model of changed quotas, and
+//!   `properties` tests the store in memory.
 //!
 //! A test that starts `redis-server` is in a module `needs_redis`, and a test that mounts a file system is in a module
 //! `needs_mount`. `make quick` skips both.
@@ -19,6 +20,7 @@ mod history;
 mod needs_mount;
 mod needs_redis;
 mod properties;
+mod quota_changes;
 mod record_fixture;
 #[path = "../../tests/support/redis.rs"]
 #[allow(

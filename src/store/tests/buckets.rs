@@ -1,7 +1,7 @@
 //! Tests of stores of rate limit buckets. `behaviours` runs on every store. `needs_redis` tests the buckets in Redis.
 
 mod behaviours;
-mod fixture;
+pub(super) mod fixture;
 
 /// Generates a module `$store` with one test for each behaviour. Each test uses a store of the kind `$kind`.
 macro_rules! test_behaviours {

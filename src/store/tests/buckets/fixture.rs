@@ -108,6 +108,13 @@ fn gateway_with_nodes(nodes: Nodes) -> BucketStore {
     gateway_with_settings(settings(nodes))
 }
 
+/// Creates the bucket store of a gateway on `server` whose own clock is `clock`.
+pub(crate) fn gateway_with_clock(server: &RedisServer, clock: Clock) -> BucketStore {
+    let settings = settings(Nodes::Single(node(server.port())));
+    let redis = Redis::open(settings, false, clock).unwrap();
+    BucketStore::Redis(redis.buckets(1_000))
+}
+
 fn gateway_with_settings(settings: RedisSettings) -> BucketStore {
     let redis = Redis::open(settings, false, Clock::real()).unwrap();
     BucketStore::Redis(redis.buckets(1_000))
