@@ -19,6 +19,17 @@ const ENDPOINTS: &[(&str, &str, bool)] = &[
     ),
     ("/metrics", "Metrics in the OpenMetrics text format", true),
     (
+        "/admin/v1/config",
+        "Configuration in force, and the result of the last reload",
+        true,
+    ),
+    ("/admin/v1/reload", "POST reloads the configuration", false),
+    (
+        "/admin/v1/drain",
+        "POST ends the gateway after a drain; requires a token",
+        false,
+    ),
+    (
         "/idempotency",
         "Number of idempotency records by state",
         true,

@@ -302,14 +302,17 @@ async fn handle_signals(signals: &mut Signals, reloader: Option<Arc<Reloader>>, 
     loop {
         match (signals.next().await, &reloader) {
             (Request::Reload, Some(reloader)) => {
-                supervisor::report_reloading();
-                let reloader = Arc::clone(reloader);
-                // The reloader logs an error. Another thread reads the files, so that a shutdown does not wait for them.
-                let reloading =
-                    tokio::task::spawn_blocking(move || drop(reloader.reload("SIGHUP")));
-                tokio::spawn(async move {
-                    let _ = reloading.await;
-                    supervisor::report_ready();
+                let (reloader, stop) = (Arc::clone(reloader), stop.clone());
+                // Another thread reads the files, so that a shutdown does not wait for them.
+                tokio::task::spawn_blocking(move || {
+                    if !stop.is_draining() {
+                        supervisor::report_reloading();
+                    }
+                    // The reloader logs an error.
+                    let _ = reloader.reload("SIGHUP");
+                    if !stop.is_draining() {
+                        supervisor::report_ready();
+                    }
                 });
             }
             _ if stop.is_draining() => break,

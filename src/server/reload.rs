@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use super::live::Live;
 use super::{ConnectorError, Gateway, Stop};
-use crate::config::{ConfigErrors, ConfigProblem, Loaded};
+use crate::config::{ConfigErrors, ConfigProblem, Loaded, Severity};
 use crate::metrics::Count;
 use crate::pipeline::log;
 
@@ -136,7 +136,6 @@ impl Reloader {
 
 /// Logs errors and warnings of a configuration.
 pub(crate) fn log_problems(problems: &[ConfigProblem]) {
-    use crate::config::Severity;
     for problem in problems {
         let ConfigProblem {
             file,

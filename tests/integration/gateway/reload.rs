@@ -22,7 +22,7 @@ struct Reloaded {
 
 impl Reloaded {
     fn start(config: &str) -> Self {
-        let files = Process::serving(config);
+        let files = Process::serving(config).binary_from_env("RELOAD_TIDEGATE");
         let process = files.start();
         Self { files, process }
     }

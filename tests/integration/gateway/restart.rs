@@ -2,6 +2,7 @@
 //! environment variable `RESTART_ROUNDS` sets the number of restarts.
 
 use std::net::TcpListener;
+use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
 use rustix::process::Signal;
@@ -9,7 +10,7 @@ use tokio::time::sleep;
 
 use super::reload::traffic::{Executions, ROUTES, Traffic};
 use crate::support::redis::RedisServer;
-use crate::support::{Client, Process, Upstream, env_number, eventually};
+use crate::support::{Client, Process, TEST_TIMEOUT, Upstream, env_number, eventually};
 
 const DEFAULT_ROUNDS: u64 = 3;
 
@@ -46,7 +47,8 @@ async fn assert_no_errors(store: &str, keeps_keys: bool) {
     let executions = Executions::default();
     let upstream = executions.upstream();
     let config = supervised(&upstream, &address.to_string(), store);
-    let gateway = Process::serving(&config).inheriting(&socket);
+    let gateway = Process::serving(&config).binary_from_env("RELOAD_TIDEGATE");
+    let gateway = gateway.inheriting(&socket);
     let mut process = gateway.start();
     let traffic = Traffic::start(&Client::of(address), true, keeps_keys);
     for _ in 0..rounds {
@@ -78,4 +80,42 @@ async fn an_inherited_socket_that_is_not_configured_is_an_error_at_start() {
     assert!(!process.wait_for_exit().success());
     let error = process.wait_for_line("is for no listener");
     assert!(error.contains(&address.to_string()), "{error}");
+}
+
+#[test]
+fn a_supervisor_is_told_about_start_reload_watchdog_and_stop() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("notify");
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+    let next = || {
+        let mut message = [0; 256];
+        let length = socket
+            .recv(&mut message)
+            .expect("the gateway reports its state");
+        String::from_utf8(message[..length].to_vec()).unwrap()
+    };
+    let config = supervised(&Upstream::echo(), "127.0.0.1:0", "");
+    let process = Process::serving(&config)
+        .env("NOTIFY_SOCKET", path.to_str().unwrap())
+        .env("WATCHDOG_USEC", "300000")
+        .start();
+    let expect = |wanted: &str| {
+        let mut message = next();
+        while message == "WATCHDOG=1\n" && !wanted.starts_with("WATCHDOG") {
+            message = next();
+        }
+        assert!(message.starts_with(wanted), "{message}");
+        message
+    };
+    expect("READY=1");
+    assert!(process.client().address().port() > 0);
+    expect("WATCHDOG=1");
+    process.signal(Signal::HUP);
+    let reloading = expect("RELOADING=1");
+    assert!(reloading.contains("MONOTONIC_USEC="), "{reloading}");
+    expect("READY=1");
+    process.signal(Signal::TERM);
+    expect("STOPPING=1");
+    process.stop();
 }
