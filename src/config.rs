@@ -151,9 +151,7 @@ impl Policy {
             takes_test_ids: self.scenarios.iter().any(|it| it.by == CountBy::Test),
         }
     }
-}
 
-impl Policy {
     /// Keeps the values of `running` that only a restart can change. Returns the keys whose new values have to wait for
     /// a restart.
     pub(crate) fn keep_until_restart(&mut self, running: &Self) -> Vec<&'static str> {
@@ -277,6 +275,34 @@ fn load_for(
     env: &Environment,
     overrides: &Overrides,
 ) -> Result<Loaded, ConfigErrors> {
+    let (name, text) = read_file(path)?;
+    parse_for(purpose, &name, &text, env, overrides)
+}
+
+/// Reads only `[admin]` of a configuration file, so errors in other sections do not matter.
+pub(crate) fn load_admin(
+    path: &Path,
+    env: &Environment,
+) -> Result<Option<AdminSettings>, ConfigErrors> {
+    let (name, text) = read_file(path)?;
+    let mut findings = Findings::default();
+    findings.sources.add(&*name, &*text);
+    let text = syntax::check(&text, &mut findings);
+    let file = text.as_ref().and_then(|text| {
+        let mut table = tree::parse(text);
+        overrides::apply_environment(table.get_mut(), &SCHEMA, env, &mut findings);
+        tree::retain_sections(&mut table, &["admin"]);
+        decode(table, env, &mut findings)
+    });
+    let admin = file.and_then(|file| policy::admin(&file.admin, Purpose::Serve, &mut findings));
+    if findings.has_errors() {
+        return Err(findings.into_errors());
+    }
+    Ok(admin)
+}
+
+/// Returns the name of a configuration file in problems, and its text.
+fn read_file(path: &Path) -> Result<(String, String), ConfigErrors> {
     let name = path.display().to_string();
     let bytes = std::fs::read(path).map_err(|error| {
         ConfigProblem::of_file(
@@ -285,10 +311,8 @@ fn load_for(
             "check the path and the permissions of the file".into(),
         )
     })?;
-    match String::from_utf8(bytes) {
-        Ok(text) => parse_for(purpose, &name, &text, env, overrides),
-        Err(error) => Err(not_unicode(&name, &error)),
-    }
+    let text = String::from_utf8(bytes).map_err(|error| not_unicode(&name, &error))?;
+    Ok((name, text))
 }
 
 fn not_unicode(name: &str, error: &std::string::FromUtf8Error) -> ConfigErrors {
@@ -329,7 +353,7 @@ fn parse_for(
     loaded(policy, hash(text), findings)
 }
 
-fn hash(text: &str) -> String {
+pub(crate) fn hash(text: &str) -> String {
     let hash = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
     format!("{hash:?}").trim_start_matches("SHA256:").to_owned()
 }

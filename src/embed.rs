@@ -121,8 +121,8 @@ impl Embedded {
     /// Call [`finish`](Self::finish) before the process ends. Otherwise the charges to limits of the last 10 s are
     /// lost.
     ///
-    /// This function blocks while it reads the store. The store has four threads of its own, and a fifth thread while it
-    /// compacts its files.
+    /// This function blocks while it reads the store. The store has four threads of its own, and a fifth thread while
+    /// it compacts its files.
     #[cfg(feature = "disk")]
     pub fn on_disk(path: impl AsRef<std::path::Path>) -> Result<Self, OpenError> {
         let clock = Clock::real();

@@ -30,14 +30,14 @@ pub fn routes(policy: &Policy) -> Matcher<()> {
 
 /// Returns the store of idempotency records of a gateway.
 pub fn records(shared: &GatewayState) -> &RecordStore {
-    &shared.records
+    &shared.store.records
 }
 
 /// Returns the id of the idempotency record of `key`, for a client that has the IP address `address` and sends no
 /// credentials. Panics if `key` is not a valid idempotency key.
 pub fn record_id(shared: &GatewayState, key: &str, address: IpAddr) -> RecordId {
     let key = IdempotencyKey::parse(key.as_bytes()).expect("the key is valid");
-    let secret = &shared.hash_keys.keys().secret;
+    let secret = &shared.store.hash_keys.keys().secret;
     let client = ClientId::of(address, 64);
     RecordId::of(secret, &key, &Scope::Credential, client, &HeaderMap::new())
 }

@@ -1,9 +1,9 @@
 //! Counters of requests, limits, connections and upstreams. Each worker has its own set of counters.
 //!
-//! All counters are created when a configuration is loaded, so counting is one atomic addition. While a request is served, no label is
-//! hashed and no lock is taken. Each worker has its own set, because a counter that two CPU cores write is slow. A
-//! Prometheus scrape adds up the sets. Label values are names from the configuration. They are never clients, paths or
-//! idempotency keys, because clients could then create an unbounded number of time series.
+//! All counters are created when a configuration is loaded, so counting is one atomic addition. While a request is
+//! served, no label is hashed and no lock is taken. Each worker has its own set, because a counter that two CPU cores
+//! write is slow. A Prometheus scrape adds up the sets. Label values are names from the configuration. They are never
+//! clients, paths or idempotency keys, because clients could then create an unbounded number of time series.
 //!
 //! This module imports nothing from other modules of the crate, so every module can use it. `admin` exports the
 //! counters.

@@ -39,17 +39,13 @@ use crate::request::body::{RequestBody, ResponseBody};
 use crate::request::buffers::{Buffered, Buffers};
 use crate::request::client::Trust;
 use crate::request::context::{Arrival, ClientConnection, FailedRequest, RequestContext, Resend};
-use crate::request::hash_keys::HashKeySource;
 use crate::request::log_fields::AccessLogNotes;
 use crate::request::route::{Matcher, RouteError};
 use crate::request::{Entered, Rejected, enter};
 use crate::respond::{Preferences, Problem, RespondSettings, render};
 use crate::scenario::{Scenarios, respond};
-use crate::store::disk::bucket_snapshots::BucketSnapshots;
-use crate::store::redis::Redis;
 use crate::store::{BucketStore, OpenStore, RecordStore};
 use crate::throttle::{Admission, Limit, Throttle};
-use crate::upstream::connect::ConnectorError;
 use crate::upstream::tunnel::Tunnels;
 use crate::upstream::{Upstream, UpstreamState};
 
@@ -60,14 +56,7 @@ pub(crate) use access_log::LoggedBody;
 #[derive(Clone, Debug)]
 pub struct GatewayState {
     pub(crate) policy: Arc<Policy>,
-    pub(crate) buckets: BucketStore,
-    pub(crate) records: RecordStore,
-    pub(crate) hash_keys: HashKeySource,
-    /// Redis client of the buckets and the records, which is closed at shutdown. `None` if the store is not Redis.
-    pub(crate) redis: Option<Redis>,
-    /// Writer of bucket snapshots, which runs until it is dropped. `None` unless the store is on disk.
-    #[expect(dead_code, reason = "the snapshot writer runs until it is dropped")]
-    pub(crate) snapshots: Option<Arc<BucketSnapshots>>,
+    pub(crate) store: OpenStore,
     pub(crate) buffers: Buffers,
     pub(crate) connections: Arc<Connections>,
     pub(crate) tunnels: Arc<Tunnels>,
@@ -118,11 +107,7 @@ impl GatewayState {
     fn with_store(policy: Arc<Policy>, store: OpenStore, clock: Clock) -> Self {
         let settings = &policy.server;
         let this = Self {
-            buckets: store.buckets,
-            records: store.records,
-            hash_keys: store.hash_keys,
-            redis: store.redis,
-            snapshots: store.snapshots,
+            store,
             buffers: Buffers::new(settings.buffers),
             connections: Connections::new(
                 settings.limits.connections,
@@ -136,21 +121,19 @@ impl GatewayState {
             policy: Arc::clone(&policy),
             clock,
         };
-        this.renewed(policy)
+        let state = this.renewed(policy);
+        state.take_effect(&this);
+        state
     }
 
     /// Returns the state under another policy. What both policies name keeps its state.
     pub(crate) fn renewed(&self, policy: Arc<Policy>) -> Self {
-        let now = self.clock.now();
         let limit = |limit: &Arc<Limit>| {
-            let known = self.limits.iter().find(|known| known.name == limit.name);
-            let quota_since = known.map(|known| known.quota_since.clone());
-            let quota_since = quota_since.unwrap_or_default();
-            if known.is_none_or(|known| known.quota != limit.quota) {
-                quota_since.set(now);
-            }
+            let known = self.known_limit(&limit.name);
             Arc::new(Limit {
-                quota_since,
+                quota_since: known
+                    .map(|known| known.quota_since.clone())
+                    .unwrap_or_default(),
                 ..Limit::clone(limit)
             })
         };
@@ -174,19 +157,8 @@ impl GatewayState {
                 policy.upstreams.iter().map(|upstream| &upstream.name),
             ))
         };
-        let limits: Arc<[_]> = policy.limits.iter().map(limit).collect();
-        self.buckets.local().retain_limits(&limits);
-        let routes = policy.routes.iter();
-        let key_rules = routes.filter_map(|route| route.idempotency.as_ref());
-        let largest_response = key_rules.map(|rule| rule.max_response).max();
-        if let (RecordStore::Disk(records), Some(largest)) = (&self.records, largest_response) {
-            records.set_max_response(largest as u64);
-        }
-        if let (Some(redis), Backend::Redis(settings)) = (&self.redis, &policy.store.backend) {
-            redis.reload(largest_response.is_some(), settings.lease);
-        }
         Self {
-            limits,
+            limits: policy.limits.iter().map(limit).collect(),
             upstream_states: policy.upstreams.iter().map(upstream_state).collect(),
             metrics: self.metrics.iter().map(metrics).collect(),
             scenarios: self.scenarios.renewed(&policy.scenarios, &self.clock),
@@ -195,8 +167,39 @@ impl GatewayState {
         }
     }
 
+    /// Changes the state that the new policy shares with the one before. Called directly before the policy is in force.
+    pub(crate) fn take_effect(&self, before: &Self) {
+        let OpenStore {
+            buckets,
+            records,
+            redis,
+            ..
+        } = &self.store;
+        let now = self.clock.now();
+        for limit in &*self.limits {
+            let known = before.known_limit(&limit.name);
+            if known.is_none_or(|it| (it.quota, it.exceed) != (limit.quota, limit.exceed)) {
+                limit.quota_since.set(now);
+            }
+        }
+        buckets.local().retain_limits(&self.limits);
+        let routes = self.policy.routes.iter();
+        let key_rules = routes.filter_map(|route| route.idempotency.as_ref());
+        let largest_response = key_rules.map(|rule| rule.max_response).max();
+        if let (RecordStore::Disk(records), Some(largest)) = (records, largest_response) {
+            records.set_max_response(largest as u64);
+        }
+        if let (Some(redis), Backend::Redis(settings)) = (redis, &self.policy.store.backend) {
+            redis.reload(largest_response.is_some(), settings.lease);
+        }
+    }
+
+    fn known_limit(&self, name: &str) -> Option<&Arc<Limit>> {
+        self.limits.iter().find(|limit| *limit.name == *name)
+    }
+
     fn limit(&self, name: &str) -> &Arc<Limit> {
-        let found = self.limits.iter().find(|limit| *limit.name == *name);
+        let found = self.known_limit(name);
         found.expect("every limit of a route is in the configuration")
     }
 }
@@ -207,18 +210,14 @@ impl Pipeline {
     ///
     /// The worker has its own copy of each reference-counted value that a request uses. If two cores updated the same
     /// reference count, the updates would take more time than the rest of a stage.
-    pub(crate) fn new(
-        shared: &GatewayState,
-        worker: usize,
-        tasks: TaskTracker,
-    ) -> Result<Self, ConnectorError> {
+    pub(crate) fn new(shared: &GatewayState, worker: usize, tasks: TaskTracker) -> Self {
         let max_executions = shared.policy.server.limits.connections / shared.metrics.len();
-        let buffers = Arc::new(shared.buffers.clone());
+        let (store, buffers) = (&shared.store, Arc::new(shared.buffers.clone()));
         let clock = shared.clock.clone();
-        let throttle = Throttle::new(shared.buckets.clone(), shared.hash_keys.clone());
+        let throttle = Throttle::new(store.buckets.clone(), store.hash_keys.clone());
         let idempotency = Idempotency::new(
-            shared.records.clone(),
-            shared.hash_keys.clone(),
+            store.records.clone(),
+            store.hash_keys.clone(),
             max_executions.max(1),
             Arc::clone(&buffers),
             tasks,
@@ -236,11 +235,7 @@ impl Pipeline {
 
     /// Returns the stages of the same worker under the policy of `shared`. They share all state with `self`, which
     /// requests in flight still use.
-    pub(crate) fn renewed(
-        &self,
-        shared: &GatewayState,
-        worker: usize,
-    ) -> Result<Self, ConnectorError> {
+    pub(crate) fn renewed(&self, shared: &GatewayState, worker: usize) -> Self {
         Self::with_stages(
             shared,
             worker,
@@ -258,11 +253,11 @@ impl Pipeline {
         idempotency: Idempotency<RecordStore>,
         buffers: Arc<Buffers>,
         previous: &Targets,
-    ) -> Result<Self, ConnectorError> {
+    ) -> Self {
         let GatewayState { policy, clock, .. } = shared;
         let metrics = Arc::clone(&shared.metrics[worker]);
-        let targets = rule::targets(shared, worker, previous)?;
-        Ok(Self {
+        let targets = rule::targets(shared, worker, previous);
+        Self {
             routes: compile(shared, worker, &buffers, &targets),
             targets,
             throttle,
@@ -277,7 +272,7 @@ impl Pipeline {
             policy: Arc::clone(policy),
             metrics,
             clock: clock.clone(),
-        })
+        }
     }
 
     pub(crate) fn settings(&self) -> &ServerSettings {

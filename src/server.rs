@@ -61,7 +61,6 @@ use self::live::{Live, LiveWorker};
 use self::refusal::RefusalWatch;
 use crate::pipeline::{GatewayState, Pipeline};
 
-pub use crate::upstream::connect::ConnectorError;
 pub(crate) use listen::Inherited;
 pub use listen::ListenError;
 pub(crate) use refusal::Refusal;
@@ -95,9 +94,6 @@ pub enum StartError {
     /// A listener cannot be bound to its configured address.
     #[error(transparent)]
     Listen(#[from] ListenError),
-    /// The TLS settings of an upstream are unusable.
-    #[error(transparent)]
-    Upstream(#[from] ConnectorError),
     /// The async runtime or the thread of a worker cannot be created.
     #[error("cannot start a worker thread: {0}")]
     Worker(#[source] std::io::Error),
@@ -142,7 +138,7 @@ impl Gateway {
             .enumerate()
             .map(|(number, sockets)| {
                 let tasks = TaskTracker::new();
-                let pipeline = Pipeline::new(&shared, number, tasks.clone())?;
+                let pipeline = Pipeline::new(&shared, number, tasks.clone());
                 let worker = worker::Worker {
                     pipeline: Arc::new(ArcSwap::from_pointee(pipeline)),
                     tasks,
@@ -159,7 +155,7 @@ impl Gateway {
             pipeline: Arc::clone(&worker.pipeline),
             runtime: runtime.handle().clone(),
         });
-        let live = Arc::new(Live::new(shared, live.collect())?);
+        let live = Arc::new(Live::new(shared, live.collect()));
         let mut workers = Vec::with_capacity(prepared.len());
         for (number, (worker, runtime)) in prepared.into_iter().enumerate() {
             match worker.start(number, runtime) {
@@ -221,6 +217,11 @@ impl Stop {
     pub fn halt(&self) {
         self.drain();
         self.halt.cancel();
+    }
+
+    /// Waits until a shutdown starts.
+    pub(crate) async fn drained(&self) {
+        self.drain.cancelled().await;
     }
 
     /// Whether [`drain`](Self::drain) or [`halt`](Self::halt) was called.

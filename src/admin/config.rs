@@ -8,10 +8,11 @@ use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use super::listener::AdminState;
 use super::problem::AdminProblem;
-use crate::server::reload::{ConfigStatus, ReloadError, Reloader};
+use crate::server::reload::{ConfigStatus, Reloader};
 
 pub(super) fn routes() -> Router<Arc<AdminState>> {
     Router::new()
@@ -69,17 +70,11 @@ async fn reload(State(admin): State<Arc<AdminState>>) -> Result<Json<ConfigView>
     let reloading = tokio::task::spawn_blocking(move || reloader.reload("admin API"));
     match reloading.await.expect("a reload does not panic") {
         Ok(status) => Ok(Json(status.into())),
-        Err(error) => Err(AdminProblem::not_reloaded(
-            match error {
-                ReloadError::Draining => StatusCode::CONFLICT,
-                _ => StatusCode::UNPROCESSABLE_ENTITY,
-            },
-            error.to_string(),
-        )),
+        Err(error) => Err(AdminProblem::not_reloaded(error.to_string())),
     }
 }
 
-async fn drain(State(admin): State<Arc<AdminState>>) -> Result<StatusCode, AdminProblem> {
+async fn drain(State(admin): State<Arc<AdminState>>) -> Result<Json<Value>, AdminProblem> {
     let gateway = admin.gateway()?;
     let settings = gateway.policy.admin.as_ref();
     if settings.is_none_or(|settings| settings.token.is_none()) {
@@ -88,7 +83,7 @@ async fn drain(State(admin): State<Arc<AdminState>>) -> Result<StatusCode, Admin
     }
     tracing::info!("drain requested on the admin API");
     admin.stop.drain();
-    Ok(StatusCode::ACCEPTED)
+    Ok(Json(json!({ "draining": true })))
 }
 
 fn reloader(admin: &AdminState) -> Result<&Arc<Reloader>, AdminProblem> {

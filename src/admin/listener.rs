@@ -33,7 +33,8 @@ use crate::server::reload::Reloader;
 use crate::server::{Gateway, Stop};
 use crate::store::{CapacityUse, Health, RecordStore};
 
-/// Timeout of a request to any endpoint except the probes. It expires only if the idempotency store does not respond.
+/// Timeout of a request to any endpoint except the probes. It expires if the idempotency store does not respond, or if
+/// a reload has to wait for its files.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A running admin listener. Dropping this value stops the listener.
@@ -94,8 +95,8 @@ impl Admin {
             live: Arc::downgrade(gateway.live()),
             stop: gateway.stopper(),
             reloader,
-            records: shared.records.clone(),
-            hash_keys: shared.hash_keys.clone(),
+            records: shared.store.records.clone(),
+            hash_keys: shared.store.hash_keys.clone(),
             clock: shared.clock.clone(),
             connections: Arc::clone(&connections),
         });
@@ -258,7 +259,7 @@ async fn add_security_headers(mut response: Response) -> Response {
 
 fn timed_out() -> AdminProblem {
     let detail = format!(
-        "The idempotency store did not respond within {REQUEST_TIMEOUT:?}. The operation can still succeed."
+        "The operation did not end within {REQUEST_TIMEOUT:?}. It continues, and can still succeed."
     );
     AdminProblem::plain(StatusCode::GATEWAY_TIMEOUT, detail)
 }

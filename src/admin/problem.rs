@@ -75,12 +75,12 @@ impl AdminProblem {
         }
     }
 
-    /// Creates the problem of a configuration that was not put in force.
-    pub(super) fn not_reloaded(status: StatusCode, why: String) -> Self {
+    /// Creates the problem of a configuration that was not put in force, with status 422.
+    pub(super) fn not_reloaded(why: String) -> Self {
         Self {
             kind: "urn:tidegate:problem:configuration-rejected",
             title: "Configuration rejected",
-            ..Self::plain(status, why)
+            ..Self::plain(StatusCode::UNPROCESSABLE_ENTITY, why)
         }
     }
 

@@ -33,8 +33,8 @@ pub(super) fn registry(
     let scrape = Scrape {
         stages: StageMetrics {
             workers: Arc::clone(&shared.metrics),
-            buckets: shared.buckets.clone(),
-            records: shared.records.clone(),
+            buckets: shared.store.buckets.clone(),
+            records: shared.store.records.clone(),
             buffers: shared.buffers.clone(),
         },
         connections: Arc::clone(&shared.connections),

@@ -16,7 +16,7 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 
 use super::config_file::ConfigFile;
-use crate::config::{self, Environment, Overrides};
+use crate::config::{self, Environment};
 
 pub(super) const READY_EXAMPLES: &str = "\
 Examples:
@@ -30,11 +30,8 @@ Examples:
 
 const USAGE: &str = "Name the admin listener: --admin http://127.0.0.1:9090";
 
-/// Timeout of `ready`. A health check of a container runs it every few seconds.
-const READY_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// Timeout of `reload`. The gateway reads all files of the configuration meanwhile.
-const RELOAD_TIMEOUT: Duration = Duration::from_mins(1);
+/// Longer than the timeout of the admin listener.
+const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Admin listener of the running gateway.
 #[derive(Debug, clap::Args)]
@@ -48,7 +45,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn ready(args: &Args) -> anyhow::Result<ExitCode> {
-    let response = args.send(&Method::GET, "/readyz", READY_TIMEOUT)?;
+    let response = args.send(&Method::GET, "/readyz")?;
     stdout().write_all(response.body())?;
     Ok(match response.status() {
         StatusCode::OK => ExitCode::SUCCESS,
@@ -57,12 +54,17 @@ pub(super) fn ready(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 pub(super) fn reload(args: &Args) -> anyhow::Result<ExitCode> {
-    let response = args.send(&Method::POST, "/admin/v1/reload", RELOAD_TIMEOUT)?;
+    let response = args.send(&Method::POST, "/admin/v1/reload")?;
     let body: Value = serde_json::from_slice(response.body())
         .context("the response is not that of an admin listener of Tidegate")?;
     let text = |name: &str| body[name].as_str().unwrap_or_default();
     if response.status() != StatusCode::OK {
         eprintln!("{}", text("detail"));
+        if response.status() == StatusCode::UNAUTHORIZED {
+            eprintln!(
+                "If the token has changed, name the file of the previous one with --token-file."
+            );
+        }
         return Ok(ExitCode::FAILURE);
     }
     let mut out = stdout();
@@ -83,12 +85,7 @@ pub(super) fn reload(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 impl Args {
-    fn send(
-        &self,
-        method: &Method,
-        path: &str,
-        timeout: Duration,
-    ) -> anyhow::Result<Response<Bytes>> {
+    fn send(&self, method: &Method, path: &str) -> anyhow::Result<Response<Bytes>> {
         let (authority, token) = self.find()?;
         let mut request = Request::builder()
             .method(method)
@@ -104,7 +101,7 @@ impl Args {
             .enable_all()
             .build()?;
         let exchange =
-            async { tokio::time::timeout(timeout, exchange(&authority, request)).await? };
+            async { tokio::time::timeout(TIMEOUT, exchange(&authority, request)).await? };
         let response = runtime.block_on(exchange);
         response.with_context(|| format!("no response from the admin listener on {authority}"))
     }
@@ -137,13 +134,9 @@ fn authority(url: &str) -> anyhow::Result<String> {
 /// Returns the address and the token of `[admin]` in the default configuration file.
 fn configured() -> anyhow::Result<(String, Option<String>)> {
     let path = ConfigFile::default().find(USAGE)?;
-    let loaded = config::load(&path, &Environment::of_process(), &Overrides::default());
-    let loaded = loaded.map_err(|errors| {
-        anyhow::Error::msg(format!(
-            "cannot find the admin listener in the configuration\n\n{errors}\n{USAGE}"
-        ))
-    })?;
-    let Some(admin) = loaded.policy.admin else {
+    let admin = config::load_admin(&path, &Environment::of_process());
+    let admin = admin.map_err(|errors| anyhow::Error::msg(format!("{errors}\n{USAGE}")))?;
+    let Some(admin) = admin else {
         bail!(
             "{} configures no admin listener: add `[admin] listen = \"127.0.0.1:9090\"`",
             path.display()

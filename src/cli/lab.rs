@@ -18,7 +18,7 @@ use anyhow::{Context as _, bail};
 use self::output::{Format, Output};
 use self::session::Session;
 use self::tls::Certificates;
-use super::serve::{Request, Signals, install_tls_provider, raise_file_limit};
+use super::serve::{SignalEffect, Signals, install_tls_provider, raise_file_limit};
 use crate::config::lab::ScenarioFile;
 use crate::config::{ConfigErrors, Environment, LogSettings, suggest};
 use crate::lab::report::baseline::{self, Comparison};
@@ -259,7 +259,7 @@ impl RunArgs {
             .build()?;
         let started = SystemTime::now();
         let results = runtime.block_on(async {
-            let mut signals = Signals::new(Request::Shutdown)?;
+            let mut signals = Signals::new(SignalEffect::Shutdown)?;
             let mut results = Vec::with_capacity(scenarios.len());
             for (file, scenario) in scenarios {
                 let session = Session {

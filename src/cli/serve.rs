@@ -1,6 +1,6 @@
 //! `tidegate serve`: runs the gateway until it receives SIGTERM, SIGINT or SIGQUIT. SIGHUP reloads the configuration.
-//! SIGUSR1, SIGUSR2 and SIGALRM, whose default action ends a process, are ignored: log rotation that is written for nginx
-//! sends SIGUSR1.
+//! SIGUSR1, SIGUSR2 and SIGALRM, whose default action ends a process, are ignored: log rotation that is written for
+//! nginx sends SIGUSR1.
 
 mod memory;
 mod supervisor;
@@ -114,6 +114,9 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         },
         args: args.clone(),
     };
+    if args.watch && source.path.is_none() {
+        bail!("`--watch` needs a configuration file\n\n{USAGE}");
+    }
     let loaded = match source.load() {
         Ok(loaded) => loaded,
         Err(errors) => {
@@ -202,13 +205,11 @@ impl RunningGateway {
 
     /// Waits until a signal has stopped the gateway.
     pub(super) fn run_until_stopped(self) -> anyhow::Result<()> {
-        let redis = self.gateway.shared().redis.clone();
+        let store = self.gateway.shared().store.clone();
         self.gateway.join()?;
-        // The connection to Redis is closed explicitly. Dropping `redis` would not close it, because the admin listener
-        // also has a reference and runs until the process ends.
-        if let Some(redis) = redis {
-            redis.close();
-        }
+        // The store is closed explicitly. Dropping it would not close it, because the admin listener also has a
+        // reference and runs until the process ends.
+        store.close();
         tracing::info!("shutdown complete, gateway stopped");
         Ok(())
     }
@@ -224,9 +225,9 @@ fn bind_admin(address: SocketAddr, inherited: &Inherited) -> anyhow::Result<TcpL
         .context("cannot start the admin listener")
 }
 
-/// What a signal asks for.
+/// What a signal that is not ignored causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Request {
+pub(super) enum SignalEffect {
     Shutdown,
     Reload,
 }
@@ -239,12 +240,12 @@ pub(super) struct Signals {
     user_defined1: Signal,
     user_defined2: Signal,
     alarm: Signal,
-    on_hangup: Request,
+    on_hangup: SignalEffect,
 }
 
 impl Signals {
     /// Handles signals from now on. `on_hangup` is the effect of SIGHUP.
-    pub(super) fn new(on_hangup: Request) -> std::io::Result<Self> {
+    pub(super) fn new(on_hangup: SignalEffect) -> std::io::Result<Self> {
         Ok(Self {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
@@ -258,12 +259,12 @@ impl Signals {
     }
 
     /// Waits for the next signal that is not ignored.
-    pub(super) async fn next(&mut self) -> Request {
+    pub(super) async fn next(&mut self) -> SignalEffect {
         loop {
             let ignored = tokio::select! {
-                _ = self.terminate.recv() => return Request::Shutdown,
-                _ = self.interrupt.recv() => return Request::Shutdown,
-                _ = self.quit.recv() => return Request::Shutdown,
+                _ = self.terminate.recv() => return SignalEffect::Shutdown,
+                _ = self.interrupt.recv() => return SignalEffect::Shutdown,
+                _ = self.quit.recv() => return SignalEffect::Shutdown,
                 _ = self.hangup.recv() => return self.on_hangup,
                 _ = self.user_defined1.recv() => "SIGUSR1",
                 _ = self.user_defined2.recv() => "SIGUSR2",
@@ -281,47 +282,53 @@ fn watch_signals(reloader: Option<Arc<Reloader>>, gateway: &Gateway) -> std::io:
         .enable_all()
         .build()?;
     let on_hangup = match reloader {
-        Some(_) => Request::Reload,
-        None => Request::Shutdown,
+        Some(_) => SignalEffect::Reload,
+        None => SignalEffect::Shutdown,
     };
     let mut signals = {
         let _entered = runtime.enter();
         Signals::new(on_hangup)?
     };
     let (stop, live) = (gateway.stopper(), Arc::downgrade(gateway.live()));
+    let draining = stop.clone();
     std::thread::Builder::new()
         .name("tidegate-signals".into())
         .spawn(move || {
             runtime.spawn(supervisor::feed_watchdog(live));
+            runtime.spawn(async move {
+                draining.drained().await;
+                supervisor::report_stopping();
+            });
             runtime.block_on(handle_signals(&mut signals, reloader, &stop));
         })?;
     Ok(())
 }
 
 async fn handle_signals(signals: &mut Signals, reloader: Option<Arc<Reloader>>, stop: &Stop) {
+    let mut is_second = false;
     loop {
         match (signals.next().await, &reloader) {
-            (Request::Reload, Some(reloader)) => {
+            (SignalEffect::Reload, Some(reloader)) => {
                 let (reloader, stop) = (Arc::clone(reloader), stop.clone());
                 // Another thread reads the files, so that a shutdown does not wait for them.
                 tokio::task::spawn_blocking(move || {
-                    if !stop.is_draining() {
-                        supervisor::report_reloading();
-                    }
+                    supervisor::report_reloading();
                     // The reloader logs an error.
                     let _ = reloader.reload("SIGHUP");
-                    if !stop.is_draining() {
+                    if stop.is_draining() {
+                        supervisor::report_stopping();
+                    } else {
                         supervisor::report_ready();
                     }
                 });
             }
-            _ if stop.is_draining() => break,
+            _ if is_second => break,
             _ => {
                 tracing::info!(
                     "shutdown signal received, draining: waiting for `drain_delay`, then for requests in flight, at \
                      most `shutdown_grace`. A second signal aborts them"
                 );
-                supervisor::report_stopping();
+                is_second = true;
                 stop.drain();
             }
         }

@@ -99,11 +99,7 @@ impl ScenarioFile<'_> {
             return None;
         };
         let mut table = tree::parse(text);
-        let sections = std::mem::take(table.get_mut());
-        let used = sections
-            .into_iter()
-            .filter(|(name, _)| USED_SECTIONS.contains(&name.get_ref().as_ref()));
-        *table.get_mut() = used.collect();
+        tree::retain_sections(&mut table, &USED_SECTIONS);
         Some(table)
     }
 }

@@ -83,7 +83,7 @@ fn bytes(size: &Size) -> usize {
     usize::try_from(size.0).unwrap_or(usize::MAX)
 }
 
-fn admin(
+pub(super) fn admin(
     section: &AdminSection,
     purpose: Purpose,
     findings: &mut Findings,

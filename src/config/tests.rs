@@ -460,6 +460,31 @@ fn the_shipped_configurations_have_no_warnings() {
 
 /// Asserts that each problem of a rejected configuration has a location, a title and a remedy, and that it can be
 /// rendered.
+#[test]
+fn the_admin_listener_is_found_in_a_file_with_errors_in_other_sections() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("tidegate.toml");
+    let admin = |text: &str, variables: &[(&str, &str)]| {
+        std::fs::write(&path, text).unwrap();
+        let env = variables
+            .iter()
+            .fold(Environment::default(), |env, (name, value)| {
+                env.with(name, value)
+            });
+        load_admin(&path, &env)
+    };
+    let invalid =
+        "[admin]\nlisten = \"127.0.0.1:9090\"\ntoken = \"${TOKEN}\"\n[[route]]\npth = 1\n";
+    let found = admin(invalid, &[("TOKEN", "secret")]).unwrap().unwrap();
+    assert_eq!(found.listen.port(), 9090);
+    assert_eq!(found.token.unwrap().reveal(), "secret");
+    let port = ("TIDEGATE__ADMIN__LISTEN", "127.0.0.1:9091");
+    assert_eq!(admin("", &[port]).unwrap().unwrap().listen.port(), 9091);
+    assert!(admin("", &[]).unwrap().is_none());
+    assert!(admin("[admin]\nlisten = 1\n", &[]).is_err());
+    assert!(admin("[admin", &[]).is_err());
+}
+
 fn assert_complete(result: &Result<Loaded, ConfigErrors>) {
     let Err(errors) = result else {
         return;

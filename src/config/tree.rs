@@ -89,3 +89,9 @@ pub(super) fn type_name(value: &DeValue<'_>) -> &'static str {
         DeValue::Table(_) => "object",
     }
 }
+/// Removes all sections of a configuration except these.
+pub(super) fn retain_sections(table: &mut Spanned<DeTable<'_>>, used: &[&str]) {
+    let sections = std::mem::take(table.get_mut()).into_iter();
+    let used = sections.filter(|(name, _)| used.contains(&name.get_ref().as_ref()));
+    *table.get_mut() = used.collect();
+}

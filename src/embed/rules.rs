@@ -55,7 +55,7 @@ pub(super) struct Rules {
 }
 
 impl Rules {
-    /// Adds the rule `name`. Returns its limits with their ids. If the rule is invalid, adds nothing.
+    /// Adds the rule `name`. Returns its limits. If the rule is invalid, adds nothing.
     pub(super) fn add(
         &mut self,
         name: &str,
@@ -121,7 +121,7 @@ impl Rules {
     }
 }
 
-/// Returns the limit with the id of an equal limit in `all`, or adds it to `all` with a new id.
+/// Returns the equal limit in `all`, or adds the limit to `all`.
 fn identify(all: &mut Vec<Arc<Limit>>, limit: Limit) -> Result<Arc<Limit>, RuleError> {
     let name = || limit.name.to_string();
     if !is_limit_name(&limit.name) {

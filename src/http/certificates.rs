@@ -1,7 +1,6 @@
 //! PEM files with certificates and private keys, as listeners, upstreams and the Redis store use them.
 //!
-//! An error names a common mistake, such as a private key in the file of the
-//! certificate.
+//! An error names a common mistake, such as a private key in the file of the certificate.
 
 use std::io;
 use std::path::Path;
@@ -15,8 +14,8 @@ use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, RootCertStore, ServerConfig};
 use thiserror::Error;
 
-/// Texts of which a PEM file with an encrypted private key contains one: the label of RFC 7468, section 11, or the header
-/// of RFC 1421, section 4.6.1.1.
+/// Texts of which a PEM file with an encrypted private key contains one: the label of RFC 7468, section 11, or the
+/// header of RFC 1421, section 4.6.1.1.
 const ENCRYPTED_KEY: [&[u8]; 2] = [
     b"-----BEGIN ENCRYPTED PRIVATE KEY-----",
     b"Proc-Type: 4,ENCRYPTED",

@@ -6,6 +6,7 @@
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 
@@ -48,12 +49,8 @@ struct Log {
 type LogLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
 /// Where log lines are written.
-enum Output {
-    Stderr,
-    File(File),
-}
+type Output = Box<dyn Write + Send>;
 
-/// Writes to the current output.
 struct OutputWriter(Arc<Mutex<Output>>);
 
 /// Changed settings of the log, whose file is open.
@@ -87,7 +84,7 @@ pub(crate) fn start_with<F>(settings: LogSettings, text: F) -> Result<WorkerGuar
 where
     F: FormatEvent<Registry, DefaultFields> + Send + Sync + 'static,
 {
-    let output = Arc::new(Mutex::new(Output::open(&settings)?));
+    let output = Arc::new(Mutex::new(open(&settings)?));
     let (writer, guard) = NonBlockingBuilder::default()
         .buffered_lines_limit(QUEUE_LINES)
         .lossy(true)
@@ -124,7 +121,7 @@ where
 /// Opens the file of changed settings. [`PreparedLog::apply`] changes the log.
 pub(crate) fn prepare(settings: &LogSettings) -> Result<PreparedLog, LogFileError> {
     Ok(PreparedLog {
-        output: Output::open(settings)?,
+        output: open(settings)?,
         settings: settings.clone(),
     })
 }
@@ -153,25 +150,25 @@ impl PreparedLog {
     }
 }
 
-impl Output {
-    fn open(settings: &LogSettings) -> Result<Self, LogFileError> {
-        let Some(path) = settings.file() else {
-            return Ok(Self::Stderr);
-        };
-        let file = File::options().create(true).append(true).open(path);
-        file.map(Self::File).map_err(|source| LogFileError {
+fn open(settings: &LogSettings) -> Result<Output, LogFileError> {
+    let Some(path) = settings.file() else {
+        return Ok(Box::new(io::stderr()));
+    };
+    let mut options = File::options();
+    // Lines contain addresses of clients.
+    let options = options.create(true).append(true).mode(0o640);
+    match options.open(path) {
+        Ok(file) => Ok(Box::new(file)),
+        Err(source) => Err(LogFileError {
             path: path.to_owned(),
             source,
-        })
+        }),
     }
 }
 
 impl Write for OutputWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        match &mut *self.0.lock() {
-            Output::Stderr => io::stderr().write(bytes),
-            Output::File(file) => file.write(bytes),
-        }
+        self.0.lock().write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {

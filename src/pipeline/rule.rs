@@ -12,7 +12,6 @@ use crate::request::headers::IdentifyingHeaders;
 use crate::request::route::Matcher;
 use crate::scenario::{CountBy, ScenarioState};
 use crate::throttle::RouteLimits;
-use crate::upstream::connect::ConnectorError;
 use crate::upstream::{Forwarder, RouteTarget, Target};
 
 /// Settings of a route for all stages, prepared for one worker.
@@ -49,19 +48,15 @@ impl EntryRule for Arc<RouteRule> {
 pub(super) type Targets = BTreeMap<Arc<str>, Arc<Target>>;
 
 /// Prepares the upstreams for the worker with this index. `previous` are those before a reload.
-pub(super) fn targets(
-    shared: &GatewayState,
-    worker: usize,
-    previous: &Targets,
-) -> Result<Targets, ConnectorError> {
+pub(super) fn targets(shared: &GatewayState, worker: usize, previous: &Targets) -> Targets {
     let states = shared.upstream_states.iter();
     states
         .map(|state| {
             let name = &state.upstream.name;
             let counters = Arc::clone(shared.metrics[worker].upstream(name));
             let previous = previous.get(name);
-            let target = Target::new(state, worker, counters, &shared.clock, previous)?;
-            Ok((Arc::clone(name), target))
+            let target = Target::new(state, worker, counters, &shared.clock, previous);
+            (Arc::clone(name), target)
         })
         .collect()
 }

@@ -112,7 +112,7 @@ impl Chain {
         let shared = GatewayState::open(Arc::new(policy), clock).unwrap();
         let tasks = TaskTracker::new();
         Self {
-            pipeline: Pipeline::new(&shared, 0, tasks.clone()).unwrap().into(),
+            pipeline: Pipeline::new(&shared, 0, tasks.clone()).into(),
             tasks,
             shared,
             received,
@@ -182,7 +182,7 @@ impl Chain {
 
     /// Returns the number of idempotency records in each state.
     async fn records(&self) -> RecordCounts {
-        self.shared.records.count().await.unwrap()
+        self.shared.store.records.count().await.unwrap()
     }
 
     fn advance(&self, time: Duration) {

@@ -8,8 +8,6 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
-use futures_util::FutureExt as _;
-use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -95,10 +93,13 @@ impl Scenarios {
         self.states.iter()
     }
 
-    /// Measures the delay of timers until the future is dropped. `None` if there is no scenario.
-    pub(crate) fn measure_timers(&self) -> Option<BoxFuture<'static, ()>> {
-        let delay = Arc::clone(&self.shared.timer_delay);
-        (!self.states.is_empty()).then(|| delay.measure().boxed())
+    pub(crate) fn is_empty(&self) -> bool {
+        self.states.is_empty()
+    }
+
+    /// Measures the delay of timers until the future is dropped.
+    pub(crate) fn measure_timers(&self) -> impl Future<Output = ()> + Send + use<> {
+        Arc::clone(&self.shared.timer_delay).measure()
     }
 
     /// Includes the bodies of requests in all traces from now on.
@@ -138,7 +139,7 @@ impl ScenarioState {
         }
     }
 
-    /// Returns the time since the start of the gateway.
+    /// Returns the time since the scenario was loaded.
     pub(crate) fn elapsed(&self) -> Duration {
         self.clock.now().since(self.origin)
     }
@@ -317,7 +318,7 @@ impl ScenarioState {
         Some((trace, in_flight))
     }
 
-    /// Returns the requests of all runs, with times since the start of the gateway.
+    /// Returns the requests of all runs, with times since the scenario was loaded.
     pub(crate) fn trace(&self) -> Trace {
         let runs = self.runs.lock();
         let attempts = runs.by_id.values().flat_map(|run| &run.attempts);

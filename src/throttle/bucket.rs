@@ -3,8 +3,8 @@
 //! The key of a bucket is a 128-bit keyed hash of the limit's name and of the request properties in the limit's key. So
 //! every bucket key has the same size, regardless of the length of header values. A client does not know the seed of
 //! the hash. So a client can neither produce the bucket key of another client nor place all of its buckets in one
-//! shard. The position of the limit in the configuration and its quota are not hashed, so a limit keeps its buckets when
-//! the configuration changes.
+//! shard. The position of the limit in the configuration and its quota are not hashed, so a limit keeps its buckets
+//! when the configuration changes.
 
 use http::HeaderMap;
 use http::request::Parts;

@@ -150,14 +150,14 @@ pub fn decide(charges: &[Charge<'_>], full_at: &mut [Moment], now: Moment) -> De
     Decision { outcome, readings }
 }
 
-/// Returns when a bucket is full under `limit`. If the quota has changed since the last charge, the debt is scaled to it,
-/// rounded up. A faster quota counts from the time of the change, so a client does not wait for the old one. A slower
-/// quota counts from the next request, because stores forget a bucket when it is full under the old one.
+/// Returns when a bucket is full under `limit`. If the quota has changed since the last charge, the debt is scaled to
+/// it, rounded up. A faster quota counts from the time of the change, so a client does not wait for the old one. A
+/// slower quota counts from the next request, because stores forget a bucket when it is full under the old one.
 ///
 /// The debt is also reduced to the maximum, which is the refill time of an empty bucket, plus the longest delay if the
 /// limit delays requests. A bucket can have a larger debt if a reload has shortened the longest delay, or if the wall
-/// clock was set back before a restart. The store commits the new state even if it rejects the request. Otherwise the old
-/// debt would be scaled again, and the reported waits would be wrong.
+/// clock was set back before a restart. The store commits the new state even if it rejects the request. Otherwise the
+/// old debt would be scaled again, and the reported waits would be wrong.
 pub(crate) fn full_at_under(limit: &Limit, state: BucketState, now: Moment) -> Moment {
     let refill = limit.quota.refill();
     let empty = now.after(refill);

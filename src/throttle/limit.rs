@@ -79,8 +79,8 @@ impl Limit {
     }
 }
 
-/// Time of the reload that changed the quota of a limit, or zero. The versions of a limit before and after a reload share
-/// it, because a request that started before the reload can be charged after one that started later.
+/// Time of the reload that changed the quota of a limit, or zero. The versions of a limit before and after a reload
+/// share it, because a request that started before the reload can be charged after one that started later.
 #[derive(Clone, Debug, Default)]
 pub struct QuotaSince(Arc<AtomicU64>);
 

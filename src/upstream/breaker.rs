@@ -133,8 +133,8 @@ impl Breaker {
         }
     }
 
-    /// Returns the breaker under new settings. Both share their state, because attempts that are in flight report to the
-    /// old one. Only the results of a window of another length start again.
+    /// Returns the breaker under new settings. Both share their state, because attempts that are in flight report to
+    /// the old one. Only the results of a window of another length start again.
     pub(crate) fn renewed(
         &self,
         settings: &BreakerSettings,

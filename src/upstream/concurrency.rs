@@ -77,11 +77,13 @@ impl Concurrency {
         }
     }
 
-    /// Creates a concurrency limit with new settings, whose counter of rejected requests continues.
-    pub(crate) fn renewed(&self, settings: ConcurrencySettings) -> Self {
-        let new = Self::new(settings);
-        new.counters.shed.store(self.shed(), Ordering::Relaxed);
-        new
+    /// Starts again with the value `initial` of new settings. Requests in flight keep their slots.
+    pub(crate) fn reconfigure(&self, settings: ConcurrencySettings) {
+        let mut gradient = self.gradient.lock();
+        *gradient = Gradient::new(settings);
+        self.counters
+            .limit
+            .store(gradient.limit(), Ordering::Relaxed);
     }
 
     /// Acquires a slot. If the concurrency limit is reached, returns `None` and counts a rejected request.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::{InvalidDnsNameError, ServerName};
+use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
 use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -37,18 +37,6 @@ pub(crate) struct Connector {
     addresses: Arc<Addresses>,
     tls: Option<(TlsConnector, ServerName<'static>)>,
     timeout: Duration,
-}
-
-/// Error: the host of a server is not a valid server name for TLS.
-#[derive(Debug, Error)]
-#[error(
-    "host '{host}' of the upstream is not a valid server name for TLS ({source}); use a DNS name or an IP address"
-)]
-pub struct ConnectorError {
-    /// Host of the server.
-    pub host: String,
-    /// The error of the parser of TLS server names.
-    pub source: InvalidDnsNameError,
 }
 
 /// Why no connection to a server was established. No byte of the request was sent.
@@ -89,24 +77,23 @@ pub(crate) fn tls_config(upstream: &Upstream) -> Arc<ClientConfig> {
 }
 
 impl Connector {
-    /// Creates the connector of the server with these addresses. `tls` are the TLS settings of the upstream, or `None` if
-    /// the server does not use TLS.
+    /// Creates the connector of the server with these addresses. `tls` are the TLS settings of the upstream, or `None`
+    /// if the server does not use TLS.
     pub(crate) fn new(
         addresses: Arc<Addresses>,
         tls: Option<&Arc<ClientConfig>>,
         timeout: Duration,
-    ) -> Result<Self, ConnectorError> {
+    ) -> Self {
         let connector = |tls: &Arc<ClientConfig>| {
-            let host = addresses.host().to_owned();
-            let name = ServerName::try_from(host.clone())
-                .map_err(|source| ConnectorError { host, source })?;
-            Ok((TlsConnector::from(Arc::clone(tls)), name))
+            let name = ServerName::try_from(addresses.host().to_owned());
+            let name = name.expect("the configuration accepts only names that TLS can verify");
+            (TlsConnector::from(Arc::clone(tls)), name)
         };
-        Ok(Self {
-            tls: tls.map(connector).transpose()?,
+        Self {
+            tls: tls.map(connector),
             addresses,
             timeout,
-        })
+        }
     }
 
     /// Opens a connection within `connect_timeout`. A spawned task reads and writes the connection until either side

@@ -14,7 +14,7 @@ use http::{HeaderValue, Request};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::body::UpstreamBody;
-use super::connect::{Connector, ConnectorError};
+use super::connect::Connector;
 use super::shared_state::{ServerState, UpstreamState};
 use super::target;
 use super::{HealthSettings, HostHeader};
@@ -70,19 +70,14 @@ impl ServerHealth {
 
 impl HealthChecks {
     /// Creates the health checks of an upstream. Returns `None` if the upstream has no `health` configuration.
-    pub(crate) fn of(
-        state: &Arc<UpstreamState>,
-        clock: &Clock,
-    ) -> Result<Option<Self>, ConnectorError> {
-        let Some(settings) = state.upstream.health.clone() else {
-            return Ok(None);
-        };
-        Ok(Some(Self {
-            connectors: target::connectors(state)?,
+    pub(crate) fn of(state: &Arc<UpstreamState>, clock: &Clock) -> Option<Self> {
+        let settings = state.upstream.health.clone()?;
+        Some(Self {
+            connectors: target::connectors(state),
             state: Arc::clone(state),
             settings,
             clock: clock.clone(),
-        }))
+        })
     }
 
     /// Checks all servers at the configured interval, and ejects or restores them. Runs until the future is dropped.

@@ -353,7 +353,7 @@ mod tests {
         addresses: Arc<Addresses>,
         idle_times: &[Duration],
     ) -> (Arc<Pool>, Vec<TcpStream>) {
-        let connector = Connector::new(addresses, None, Duration::from_secs(5)).unwrap();
+        let connector = Connector::new(addresses, None, Duration::from_secs(5));
         let pool = Pool::new(connector, KEEP_ALIVE_TIME);
         let mut accepted = Vec::new();
         for idle_time in idle_times {

@@ -109,11 +109,10 @@ impl UpstreamState {
             new.budget = Some(known.renewed(retry.budget, workers));
         }
         if let (Some(known), Some(settings)) = (&self.concurrency, upstream.concurrency) {
-            new.concurrency = Some(if self.upstream.concurrency == upstream.concurrency {
-                Arc::clone(known)
-            } else {
-                Arc::new(known.renewed(settings))
-            });
+            if self.upstream.concurrency != upstream.concurrency {
+                known.reconfigure(settings);
+            }
+            new.concurrency = Some(Arc::clone(known));
         }
         Arc::new(new)
     }

@@ -9,7 +9,7 @@ use http::{HeaderValue, StatusCode};
 use super::balance::{Candidates, ChosenServer, NoServer, ServerIndexes};
 use super::breaker::{BreakerPermit, CONNECT_OPEN, PhaseChange, ServerFailure};
 use super::concurrency::{ConcurrencySlot, LoadSample};
-use super::connect::{self, Connector, ConnectorError};
+use super::connect::{self, Connector};
 use super::error::ForwardError;
 use super::pool::Pool;
 use super::shared_state::{ServerState, UpstreamState};
@@ -104,15 +104,14 @@ impl Target {
         metrics: Arc<UpstreamMetrics>,
         clock: &Clock,
         previous: Option<&Arc<Self>>,
-    ) -> Result<Arc<Self>, ConnectorError> {
+    ) -> Arc<Self> {
         let previous = match previous {
             Some(previous) if Arc::ptr_eq(&previous.state, state) => {
-                return Ok(Arc::clone(previous));
+                return Arc::clone(previous);
             }
             previous => previous.filter(|it| it.has_equal_connections(&state.upstream)),
         };
-        let connectors = connectors(state)?;
-        let servers = connectors.into_iter().enumerate();
+        let servers = connectors(state).into_iter().enumerate();
         let servers = servers.map(|(index, connector)| {
             let host = HeaderValue::from_str(state.servers[index].name())
                 .expect("an authority is visible ASCII");
@@ -135,13 +134,13 @@ impl Target {
                 clock: clock.clone(),
             })
         });
-        Ok(Arc::new(Self {
+        Arc::new(Self {
             state: Arc::clone(state),
             worker,
             clock: clock.clone(),
             metrics,
             servers: servers.collect(),
-        }))
+        })
     }
 
     fn has_equal_connections(&self, upstream: &Upstream) -> bool {
@@ -192,7 +191,7 @@ impl Target {
 }
 
 /// Creates a connector for each server of an upstream, in the order of the configuration.
-pub(super) fn connectors(state: &UpstreamState) -> Result<Vec<Connector>, ConnectorError> {
+pub(super) fn connectors(state: &UpstreamState) -> Vec<Connector> {
     let upstream = &state.upstream;
     let speaks_tls = upstream.servers.iter().any(|server| server.tls);
     let tls = speaks_tls.then(|| connect::tls_config(upstream));

@@ -5,20 +5,23 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use notify::{RecursiveMode, Watcher as _};
 
+use crate::config;
 use crate::server::reload::Reloader;
 
-/// A reload waits until no event has followed for this time, because a file is often written in several steps.
-const QUIET: Duration = Duration::from_millis(500);
+/// Time from an event to the reload, because a file is often written in several steps.
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// Starts a thread that reloads the configuration when the file at `path` changes.
 pub(super) fn start(path: &Path, reloader: Arc<Reloader>) -> anyhow::Result<()> {
     let (events, received) = channel();
+    // The file can have changed since it was loaded.
+    let first_check = events.clone();
     let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
         match event {
             Ok(event) if event.kind.is_access() => return,
@@ -35,14 +38,19 @@ pub(super) fn start(path: &Path, reloader: Arc<Reloader>) -> anyhow::Result<()> 
     };
     let started = watcher.watch(directory, RecursiveMode::NonRecursive);
     started.with_context(|| format!("cannot watch the directory {}", directory.display()))?;
+    first_check.send(())?;
+    drop(first_check);
     let path = path.to_owned();
-    let mut seen = std::fs::read(&path).ok();
+    let mut seen = Some(reloader.status().hash);
     std::thread::Builder::new()
         .name("tidegate-watch".into())
         .spawn(move || {
             let _watcher = watcher;
-            while wait_for_change(&received) {
-                let found = std::fs::read(&path).ok();
+            while received.recv().is_ok() {
+                std::thread::sleep(PAUSE);
+                received.try_iter().for_each(drop);
+                let text = std::fs::read_to_string(&path).ok();
+                let found = text.as_deref().map(config::hash);
                 if found != seen {
                     seen = found;
                     // The reloader logs an error.
@@ -51,13 +59,4 @@ pub(super) fn start(path: &Path, reloader: Arc<Reloader>) -> anyhow::Result<()> 
             }
         })?;
     Ok(())
-}
-
-/// Waits for an event and the end of those that follow it. Returns `false` if no event can follow.
-fn wait_for_change(events: &Receiver<()>) -> bool {
-    if events.recv().is_err() {
-        return false;
-    }
-    while events.recv_timeout(QUIET) != Err(RecvTimeoutError::Timeout) {}
-    true
 }

@@ -1,8 +1,8 @@
 //! Files that the configuration names: certificates, private keys and secrets.
 //!
 //! The policy contains their content, so that an unusable file is reported with its location in the configuration, and
-//! a file that changes later has no effect until the configuration is loaded again. Only the Redis client reads the file
-//! of its CA itself.
+//! a file that changes later has no effect until the configuration is loaded again. Only the Redis client reads the
+//! file of its CA itself.
 
 use std::io::ErrorKind;
 use std::str::FromStr;
@@ -20,7 +20,8 @@ use crate::http::certificates::{
     server_config,
 };
 
-/// Reads the CA certificates in `ca_file`. Returns `None` without an error if the `purpose` does not allow reading files.
+/// Reads the CA certificates in `ca_file`. Returns `None` without an error if the `purpose` does not allow reading
+/// files.
 pub(super) fn read_ca(
     ca_file: &Located<FilePath>,
     purpose: Purpose,

@@ -11,7 +11,7 @@ use crate::throttle::quota::{MAX_BURST, MAX_REFILL};
 use crate::throttle::rate::Rate;
 use crate::throttle::{Exceed, Limit, Quota, QuotaError, QuotaSince};
 
-/// Rate limits by name, in the order of their ids. `None` marks an invalid rate limit, whose error was reported.
+/// Rate limits by name. `None` marks an invalid rate limit, whose error was reported.
 pub(super) type Limits<'f> = BTreeMap<&'f str, Option<Arc<Limit>>>;
 
 /// Converts the sections to rate limits. `remote` means that the buckets are in a store that can be unavailable, such

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use http::Uri;
 use http::uri::Scheme;
 use ipnet::IpNet;
+use rustls::pki_types::ServerName;
 
 use super::ValueError;
 use crate::upstream::Server;
@@ -95,6 +96,12 @@ pub(super) fn server_url(text: &str) -> Result<Server, ValueError> {
     if authority.host().is_empty() || port_is_wrong {
         return Err(not_a_url());
     }
+    let name = authority.host().trim_matches(['[', ']']);
+    if tls && ServerName::try_from(name).is_err() {
+        return Err(error(format!(
+            "the host of `{text}` is neither a DNS name nor an IP address, so TLS cannot verify it"
+        )));
+    }
     Ok(Server {
         tls,
         authority: authority.clone(),
@@ -131,7 +138,13 @@ mod tests {
 
     #[test]
     fn a_server_url_has_a_scheme_a_host_and_an_optional_port() {
-        for text in ["http://a", "https://a:8443", "http://[::1]:80", "http://a/"] {
+        for text in [
+            "http://a",
+            "https://a:8443",
+            "http://[::1]:80",
+            "https://[::1]",
+            "http://a/",
+        ] {
             assert!(server_url(text).is_ok(), "{text}");
         }
         let tls = |text: &str| server_url(text).expect(text).tls;
@@ -149,6 +162,7 @@ mod tests {
             "http://a:0",
             "http://a:99999",
             "http://a:",
+            "https://a..b",
         ] {
             assert!(server_url(text).is_err(), "{text}");
         }

@@ -2,9 +2,9 @@
 //!
 //! Charges to buckets are decided in memory. A thread writes all buckets that are not full to a file every 10 s and at
 //! shutdown. So a crash loses the charges of the last 10 s. The file contains the time of the snapshot and, for each
-//! bucket, how long it needs to refill, now and when it is empty. If the wall clock was set back before a restart, no client waits
-//! longer than it had to wait at the time of the snapshot. If the wall clock was set ahead, a client gets at most one
-//! extra burst.
+//! bucket, how long it needs to refill, now and when it is empty. If the wall clock was set back before a restart, no
+//! client waits longer than it had to wait at the time of the snapshot. If the wall clock was set ahead, a client gets
+//! at most one extra burst.
 //!
 //! The overflow buckets that untracked clients share are not saved. If a snapshot cannot be read, a warning is logged
 //! and all buckets start full. The loss of a snapshot breaks no guarantee, unlike the loss of an idempotency record.

@@ -41,7 +41,8 @@ pub(super) struct ClientState {
     pub(super) settings: RedisSettings,
     /// Whether Redis stores idempotency records.
     is_keyed: AtomicBool,
-    /// The lease of the settings, or of a reload.
+    /// Lease of new claims. It follows the timeouts of the routes, but becomes shorter only by a restart: the renewal
+    /// of claims could not follow.
     lease: Mutex<Duration>,
     pub(super) clock: Clock,
     pub(super) endpoint: Endpoint,
@@ -97,7 +98,9 @@ impl ClientState {
     /// Changes what depends on the routes of the configuration. A Redis that stored no records is used for them after
     /// the monitor has checked its settings.
     pub(super) fn reload(&self, is_keyed: bool, lease: Duration) {
-        *self.lease.lock() = lease;
+        let mut longest = self.lease.lock();
+        *longest = lease.max(*longest);
+        drop(longest);
         if is_keyed && !self.is_keyed.swap(is_keyed, Ordering::Relaxed) {
             self.records
                 .open(&"Redis is being checked for idempotency records");

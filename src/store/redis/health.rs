@@ -42,6 +42,8 @@ pub(super) struct Monitor {
     /// Run IDs of the servers at the last probe; empty before the first probe.
     runs: Vec<Arc<str>>,
     use_samples: UseSamples,
+    /// Whether the settings of Redis were checked for records, which a reload can make necessary.
+    has_checked_records: bool,
 }
 
 impl Monitor {
@@ -51,6 +53,7 @@ impl Monitor {
             connection: None,
             runs: Vec::new(),
             use_samples: UseSamples::new(Bound::MaxMemory),
+            has_checked_records: false,
         }
     }
 
@@ -103,6 +106,10 @@ impl Monitor {
             };
         }
         self.update_epoch(&probe);
+        if is_keyed && !self.has_checked_records {
+            self.has_checked_records = true;
+            self.warn_about_records(&probe);
+        }
         if is_keyed {
             let now = Duration::from_nanos(state.clock.now().as_nanos());
             let fullest = servers.iter().filter_map(ServerInfo::memory_use);
@@ -175,27 +182,30 @@ impl Monitor {
         }
     }
 
-    /// Logs the Redis servers after the first successful probe, and warns about settings that can lose data.
+    /// Logs the Redis servers after the first successful probe.
     fn log_first_probe(&self, probe: &Probe) {
-        let settings = &self.state.settings;
-        let (nodes, servers) = (&settings.nodes, &probe.servers);
-        let is_keyed = self.state.is_keyed();
+        let (nodes, servers) = (&self.state.settings.nodes, &probe.servers);
         if let Some(server) = servers.first() {
             tracing::info!(%nodes, servers = servers.len(), "connected to Redis, {server}");
         }
-        if !is_keyed && servers.iter().any(ServerInfo::evicts) {
+        if !self.state.is_keyed() && servers.iter().any(ServerInfo::evicts) {
             tracing::warn!(
                 "Redis can evict rate limit buckets when it is out of memory, so clients can exceed their rate limit: \
                  set `maxmemory-policy` of Redis to `noeviction`"
             );
         }
-        if is_keyed && !servers.iter().all(ServerInfo::is_durable) {
+    }
+
+    /// Warns about settings with which Redis can lose records, or report their outcomes late.
+    fn warn_about_records(&self, probe: &Probe) {
+        if !probe.servers.iter().all(ServerInfo::is_durable) {
             tracing::warn!(
                 "Redis can lose acknowledged idempotency records in a crash, so their requests can be executed again: \
                  set `appendonly` of Redis to `yes` and `appendfsync` to `always` to prevent this"
             );
         }
-        if is_keyed && probe.denies_publish {
+        if probe.denies_publish {
+            let settings = &self.state.settings;
             let (user, prefix) = (settings.user_name().unwrap_or("default"), &settings.prefix);
             tracing::warn!(
                 "Redis user `{user}` has no permission to publish on channels `{prefix}:*`: a duplicate request that \

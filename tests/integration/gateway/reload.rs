@@ -24,6 +24,8 @@ impl Reloaded {
     fn start(config: &str) -> Self {
         let files = Process::serving(config).binary_from_env("RELOAD_TIDEGATE");
         let process = files.start();
+        // From now on, a changed file takes effect only by a reload.
+        process.admin();
         Self { files, process }
     }
 
@@ -133,6 +135,14 @@ async fn an_invalid_file_changes_nothing_and_is_reported_everywhere() {
     gateway.process.wait_for_line("location=tidegate.toml:9:1");
     let rejected = "config_reloads_total{result=\"rejected\"}";
     assert_eq!(gateway.process.metric(rejected).await, 1);
+
+    // An error that only TLS would notice has a location, too.
+    let unusable = valid.replace(
+        "[upstream.api]",
+        "[upstream.tls]\nservers = [\"https://a..b\"]\n[upstream.api]",
+    );
+    let detail = gateway.reject(&unusable).await;
+    assert!(detail.contains("TLS cannot verify it"), "{detail}");
 
     // A file that is written at this moment is cut in the middle, and a missing file cannot be read.
     gateway.reject(&valid[..valid.len() - 9]).await;
@@ -286,13 +296,20 @@ async fn watch_reloads_a_file_that_is_replaced_as_by_kubernetes() {
         process.client().get("/new").send().await.status == 200
     })
     .await;
-    // An event without a change of the content causes no reload.
-    fs::write(root.join("unrelated"), "").unwrap();
+    // An event without a change of the content causes no reload, and does not delay one.
+    let busy = root.join("unrelated");
+    let writes = tokio::spawn(async move {
+        loop {
+            fs::write(&busy, "").unwrap();
+            tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+        }
+    });
     put("..v3", &config(&upstream, ""));
     eventually("the last file is in force", async || {
         process.client().get("/new").send().await.status == 404
     })
     .await;
+    writes.abort();
     let applied = "config_reloads_total{result=\"applied\"}";
     assert_eq!(process.metric(applied).await, 2);
 }
@@ -360,10 +377,15 @@ async fn drain_by_the_admin_api_requires_a_token_and_rejects_later_reloads() {
     assert_eq!(admin.post("/admin/v1/drain").send().await.status, 401);
     let slow = tokio::spawn(gateway.client().get("/new").send());
     eventually("upstream has the request", async || upstream.count() == 1).await;
-    assert_eq!(post("/admin/v1/drain").send().await.status, 202);
+    assert_eq!(post("/admin/v1/drain").send().await.status, 200);
     let rejected = post("/admin/v1/reload").send().await;
-    assert_eq!(rejected.status, 409);
+    assert_eq!(rejected.status, 422);
     assert!(rejected.text().contains("the gateway is shutting down"));
+    // As when Kubernetes stops the container after a preStop hook.
+    gateway.process.signal(Signal::TERM);
+    gateway
+        .process
+        .wait_for_line("shutdown signal received, draining");
     permits.add_permits(1);
     assert_eq!(slow.await.unwrap().status, 200);
     assert_eq!(gateway.process.wait_for_exit().code(), Some(0));
@@ -389,10 +411,9 @@ async fn certificates_rotate_without_a_failed_handshake_and_unusable_pairs_are_r
     let pairs = [Certificates::for_localhost(), Certificates::for_localhost()];
     let files = Process::serving(&tls(&upstream));
     install(files.directory(), &pairs[0]);
-    let gateway = Reloaded {
-        process: files.start(),
-        files,
-    };
+    let process = files.start();
+    process.admin();
+    let gateway = Reloaded { files, process };
     // The client trusts both certificates, and connects all the time.
     let both = Certificates::connector_for(&pairs, &[]);
     let client = gateway.client().tls(both);

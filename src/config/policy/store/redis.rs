@@ -53,7 +53,7 @@ pub(super) fn resolve(
     check_credentials(section, url, findings);
     if let Some(ca_file) = &section.ca_file {
         if nodes.all().iter().any(|node| node.tls) {
-            // The client of Redis reads the file again when it connects.
+            // The client of Redis reads the file again when the gateway starts.
             let _checked = files::read_ca(ca_file, purpose, findings);
         } else {
             findings.error(

@@ -5,11 +5,11 @@
 //! tag. A hash tag would put the load of a busy client on one server. Buckets that all clients share could not have
 //! such a tag.
 //!
-//! The scripts do not know the quota. A call passes the refill time of a bucket, the age of the quota, the maximum debt of
-//! the bucket after the charge, and what the charge adds to the debt. A stored bucket has the refill time of its last charge, and the script
-//! scales its debt if a gateway with another quota charges it. So gateways with the old and the new quota share buckets
-//! while a change is rolled out. The gateway decides by the reply, with the same [`decide`](crate::throttle::decide) as
-//! for buckets in memory.
+//! The scripts do not know the quota. A call passes the refill time of a bucket, the age of the quota, the maximum debt
+//! of the bucket after the charge, and what the charge adds to the debt. A stored bucket has the refill time of its
+//! last charge, and the script scales its debt if a gateway with another quota charges it. So gateways with the old and
+//! the new quota share buckets while a change is rolled out. The gateway decides by the reply, with the same
+//! [`decide`](crate::throttle::decide) as for buckets in memory.
 
 use std::time::Duration;
 
@@ -77,8 +77,8 @@ pub(super) fn groups(charges: &RequestCharges<'_>, prefix: &str, is_cluster: boo
 }
 
 impl Group {
-    /// Creates the call that charges this group at `now`. `owed` has one debt for each charge of the request. Before the charge,
-    /// Redis raises the debt of each bucket to at least this debt.
+    /// Creates the call that charges this group at `now`. `owed` has one debt for each charge of the request. Before
+    /// the charge, Redis raises the debt of each bucket to at least this debt.
     pub(super) fn charge(
         &self,
         charges: &RequestCharges<'_>,

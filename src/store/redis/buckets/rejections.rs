@@ -14,10 +14,11 @@
 //!
 //! A request that arrives between the lower and the upper bound is sent to Redis.
 //!
-//! The upper bound is valid only while no other gateway charges the bucket. No gateway with the same quota can charge a
-//! bucket that rejects a cost of 1. But a bucket that rejects a larger cost can have tokens for a smaller one. If a request has several
-//! limits, a limit that did not reject it can be charged on other routes. So the cache decides only requests with one
-//! enforced limit at a cost of 1. Shadow limits have no `Retry-After`, so they need only the lower bound.
+//! Gateways with another quota can charge the bucket while a change is rolled out; the wait is then an estimate. No
+//! gateway with the same quota can charge a bucket that rejects a cost of 1. But a bucket that rejects a larger cost
+//! can have tokens for a smaller one. If a request has several limits, a limit that did not reject it can be charged on
+//! other routes. So the cache decides only requests with one enforced limit at a cost of 1. Shadow limits have no
+//! `Retry-After`, so they need only the lower bound.
 //!
 //! An entry is valid for one run of Redis, because every bucket is full after a restart without data. An insertion into
 //! a full shard removes outdated entries. If more than half of the entries are current, it removes all entries.

@@ -30,7 +30,7 @@ local function scale(s, ns, from, to, ago)
   if to > from then ago = 0 end
   local scaled = math.max(0, (s + ns / GIGA + ago) * (to / from) * (1 + 1e-15) - ago)
   s = math.floor(scaled)
-  ns = math.floor((scaled - s) * GIGA) + 1
+  ns = math.ceil((scaled - s) * GIGA)
   if ns >= GIGA then s, ns = s + 1, ns - GIGA end
   return s, ns
 end
@@ -56,10 +56,11 @@ for i = 1, #KEYS do
     else
       local from, to = refill_s + refill_ns / GIGA, ARGV[at] + ARGV[at + 1] / GIGA
       if from ~= to then
-        -- The scaled debt is written even if the request is rejected, because it must not be scaled again.
+        -- The scaled debt is written even if the request is rejected, because it must not be scaled again. If it is zero,
+        -- the bucket stays full under this quota.
         local charged = math.max(0, now_s - last_s + (now_ns - last_ns) / GIGA)
         s, ns = scale(s, ns, from, to, math.min(charged, ARGV[at + 2] + ARGV[at + 3] / GIGA))
-        after_s[i], after_ns[i] = s, ns
+        if s > 0 or ns > 0 then after_s[i], after_ns[i] = s, ns end
       end
     end
   end
