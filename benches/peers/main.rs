@@ -2,8 +2,9 @@
 //!
 //! `make peers` runs this comparison. `make peers-clients` compares a thousand with a million tracked clients.
 //! `make peers-keyed` measures idempotency keys. `make peers-fleet` measures rate limits in Redis.
-//! `make peers-upstream` measures retries, circuit breakers and health checks. `make instructions` counts instructions
-//! instead of CPU time.
+//! `make peers-upstream` measures retries, circuit breakers and health checks. `make peers-reload` compares which
+//! gateways keep their rate limits when their configuration changes. `make instructions` counts instructions instead of
+//! CPU time.
 //!
 //! wrk, gateways and upstream run on one machine over loopback, so throughput and latency depend on the machine as much
 //! as on the gateway. CPU time per request is comparable, so only CPU time has a required maximum.
@@ -25,6 +26,7 @@ mod process;
 #[path = "../../tests/support/redis.rs"]
 #[allow(dead_code, unused_imports, reason = "the tests use the other items")]
 mod redis;
+mod reload;
 mod setup;
 mod table;
 mod upstream;
@@ -85,6 +87,8 @@ fn main() -> BenchResult<()> {
         fleet::compare(&setup, &load)
     } else if has_argument("upstream") {
         upstream::compare(&setup, &load)
+    } else if has_argument("reload") {
+        reload::compare(&setup)
     } else if has_argument("instructions") {
         instructions::measure(&setup)
     } else {

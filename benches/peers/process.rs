@@ -64,6 +64,10 @@ impl Process {
             .sum()
     }
 
+    pub(crate) fn signal(&self, name: Signal) {
+        signal(self.id(), name);
+    }
+
     fn id(&self) -> i32 {
         i32::try_from(self.0.id()).expect("a process id is positive")
     }
