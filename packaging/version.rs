@@ -1,13 +1,15 @@
 //! Build script: sets the version that `tidegate --version` prints, with the commit and the target.
 
 use std::env;
+use std::path::Path;
 use std::process::Command;
 
 fn main() {
     println!("cargo::rerun-if-changed=packaging/version.rs");
     println!("cargo::rerun-if-env-changed=TIDEGATE_COMMIT");
     // The log of HEAD changes with every commit and checkout.
-    if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]) {
+    let log = git(&["rev-parse", "--git-path", "logs/HEAD"]);
+    if let Some(log) = log.filter(|log| Path::new(log).exists()) {
         println!("cargo::rerun-if-changed={log}");
     }
     // A build without the repository, such as that of a container image, gets the commit as a variable.

@@ -5,6 +5,7 @@
 
 #[cfg(feature = "gateway")]
 mod auth;
+#[cfg(feature = "gateway")]
 mod config;
 #[cfg(feature = "gateway")]
 mod index;

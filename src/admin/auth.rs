@@ -13,75 +13,59 @@ use axum::http::header::{AUTHORIZATION, ORIGIN};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::config::AdminSettings;
-use crate::store::redis::settings::Password;
 
 /// Header in which a browser states the relation between the page that caused a request and the target.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Rules that decide which requests the admin listener accepts.
-pub(super) struct Auth {
-    token: Option<Password>,
-    /// Whether the admin listener is bound to a loopback address.
-    loopback: bool,
+/// Returns the reason to reject a request to this host with these headers because of its origin. Returns `None` if
+/// the origin is allowed. The token is checked separately.
+pub(super) fn origin_rejection(
+    settings: &AdminSettings,
+    host: Option<&HeaderValue>,
+    headers: &HeaderMap,
+) -> Option<&'static str> {
+    // `none` means that the user entered the address or opened a bookmark.
+    let is_allowed_site = |site: &HeaderValue| matches!(site.as_bytes(), b"same-origin" | b"none");
+    if !headers.get_all(SEC_FETCH_SITE).iter().all(is_allowed_site) {
+        return Some(
+            "A web page of another origin caused this request. Open the address directly in the browser.",
+        );
+    }
+    if settings.token.is_some() {
+        return None;
+    }
+    if !settings.listen.ip().is_loopback() {
+        return Some(
+            "The admin listener is not on a loopback address, so it requires a token. Set `[admin] token`.",
+        );
+    }
+    let host = host.and_then(|host| host.to_str().ok()).unwrap_or_default();
+    if headers.contains_key(ORIGIN) || !is_loopback_host(host) {
+        return Some(
+            "Without `[admin] token`, requests must use a loopback host and have no Origin header.",
+        );
+    }
+    None
 }
 
-impl Auth {
-    pub(super) fn new(settings: &AdminSettings) -> Self {
-        Self {
-            token: settings.token.clone(),
-            loopback: settings.listen.ip().is_loopback(),
-        }
-    }
-
-    /// Returns the reason to reject a request to this host with these headers because of its origin. Returns `None` if
-    /// the origin is allowed. The token is checked separately.
-    pub(super) fn origin_rejection(
-        &self,
-        host: Option<&HeaderValue>,
-        headers: &HeaderMap,
-    ) -> Option<&'static str> {
-        // `none` means that the user entered the address or opened a bookmark.
-        let is_allowed_site =
-            |site: &HeaderValue| matches!(site.as_bytes(), b"same-origin" | b"none");
-        if !headers.get_all(SEC_FETCH_SITE).iter().all(is_allowed_site) {
-            return Some(
-                "A web page of another origin caused this request. Open the address directly in the browser.",
-            );
-        }
-        if self.token.is_some() {
-            return None;
-        }
-        if !self.loopback {
-            return Some(
-                "The admin listener is not on a loopback address, so it requires a token. Set `[admin] token`.",
-            );
-        }
-        let host = host.and_then(|host| host.to_str().ok()).unwrap_or_default();
-        if headers.contains_key(ORIGIN) || !is_loopback_host(host) {
-            return Some(
-                "Without `[admin] token`, requests must use a loopback host and have no Origin header.",
-            );
-        }
-        None
-    }
-
-    /// Returns the reason to reject a request with these headers because of its token. Returns `None` if the token is
-    /// valid or no token is set.
-    pub(super) fn token_rejection(&self, headers: &HeaderMap) -> Option<&'static str> {
-        let token = self.token.as_ref()?;
-        let presented = headers
-            .get(AUTHORIZATION)
-            .and_then(|value| value.to_str().ok());
-        // The scheme is not case-sensitive, and one or more spaces follow it (RFC 9110, section 11.4).
-        let presented = presented.and_then(|value| value.split_once(' '));
-        let is_valid = presented.is_some_and(|(scheme, presented)| {
-            scheme.eq_ignore_ascii_case("Bearer")
-                && constant_time_eq(presented.trim_start_matches(' '), token.reveal())
-        });
-        (!is_valid).then_some(
-            "The admin token is missing or wrong. Send it as `Authorization: Bearer TOKEN`.",
-        )
-    }
+/// Returns the reason to reject a request with these headers because of its token. Returns `None` if the token is
+/// valid or no token is set.
+pub(super) fn token_rejection(
+    settings: &AdminSettings,
+    headers: &HeaderMap,
+) -> Option<&'static str> {
+    let token = settings.token.as_ref()?;
+    let presented = headers
+        .get(AUTHORIZATION)
+        .and_then(|value| value.to_str().ok());
+    // The scheme is not case-sensitive, and one or more spaces follow it (RFC 9110, section 11.4).
+    let presented = presented.and_then(|value| value.split_once(' '));
+    let is_valid = presented.is_some_and(|(scheme, presented)| {
+        scheme.eq_ignore_ascii_case("Bearer")
+            && constant_time_eq(presented.trim_start_matches(' '), token.reveal())
+    });
+    (!is_valid)
+        .then_some("The admin token is missing or wrong. Send it as `Authorization: Bearer TOKEN`.")
 }
 
 fn is_loopback_host(host: &str) -> bool {
@@ -111,12 +95,12 @@ fn constant_time_eq(presented: &str, expected: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn auth(token: Option<&str>, loopback: bool) -> Auth {
+    fn settings(token: Option<&str>, loopback: bool) -> AdminSettings {
         let address = if loopback { "127.0.0.1:0" } else { "0.0.0.0:0" };
-        Auth::new(&AdminSettings {
+        AdminSettings {
             listen: address.parse().unwrap(),
             token: token.map(Into::into),
-        })
+        }
     }
 
     fn headers(lines: &[(&'static str, &str)]) -> HeaderMap {
@@ -126,32 +110,36 @@ mod tests {
             .collect()
     }
 
-    fn rejection(auth: &Auth, host: &str, lines: &[(&'static str, &str)]) -> Option<&'static str> {
-        auth.origin_rejection(Some(&host.parse().unwrap()), &headers(lines))
+    fn rejection(
+        settings: &AdminSettings,
+        host: &str,
+        lines: &[(&'static str, &str)],
+    ) -> Option<&'static str> {
+        origin_rejection(settings, Some(&host.parse().unwrap()), &headers(lines))
     }
 
     #[test]
     fn a_request_that_a_page_of_another_origin_caused_is_rejected_with_and_without_a_token() {
-        for auth in [auth(None, true), auth(Some("secret"), true)] {
+        for settings in [settings(None, true), settings(Some("secret"), true)] {
             for site in ["same-origin", "none"] {
-                let reason = rejection(&auth, "localhost", &[("sec-fetch-site", site)]);
+                let reason = rejection(&settings, "localhost", &[("sec-fetch-site", site)]);
                 assert_eq!(reason, None, "{site}");
             }
             for site in ["cross-site", "same-site", "", "other"] {
-                let reason = rejection(&auth, "localhost", &[("sec-fetch-site", site)]);
+                let reason = rejection(&settings, "localhost", &[("sec-fetch-site", site)]);
                 assert!(
                     reason.is_some_and(|reason| reason.contains("another origin")),
                     "{site}: {reason:?}"
                 );
             }
             let twice = [("sec-fetch-site", "none"), ("sec-fetch-site", "cross-site")];
-            assert!(rejection(&auth, "localhost", &twice).is_some());
+            assert!(rejection(&settings, "localhost", &twice).is_some());
         }
     }
 
     #[test]
     fn a_loopback_listener_without_a_token_requires_a_loopback_host() {
-        let auth = auth(None, true);
+        let settings = settings(None, true);
         for host in [
             "127.0.0.1:9090",
             "localhost:9090",
@@ -159,7 +147,7 @@ mod tests {
             "localhost",
             "127.8.8.8",
         ] {
-            assert_eq!(rejection(&auth, host, &[]), None, "{host}");
+            assert_eq!(rejection(&settings, host, &[]), None, "{host}");
         }
         for host in [
             "rebound.example:9090",
@@ -167,7 +155,7 @@ mod tests {
             "",
             "localhost.evil.example",
         ] {
-            let reason = rejection(&auth, host, &[]);
+            let reason = rejection(&settings, host, &[]);
             assert!(
                 reason.is_some_and(|reason| reason.contains("loopback host")),
                 "{host}: {reason:?}"
@@ -177,14 +165,14 @@ mod tests {
 
     #[test]
     fn a_request_with_an_origin_header_is_rejected_without_a_token() {
-        let auth = auth(None, true);
+        let settings = settings(None, true);
         for origin in [
             "https://evil.example",
             "null",
             "",
             "https://\u{e9}vil.example",
         ] {
-            let reason = rejection(&auth, "localhost:9090", &[("origin", origin)]);
+            let reason = rejection(&settings, "localhost:9090", &[("origin", origin)]);
             assert!(
                 reason.is_some_and(|reason| reason.contains("no Origin")),
                 "{origin}: {reason:?}"
@@ -194,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_listener_that_is_not_on_loopback_rejects_all_requests_without_a_token() {
-        let reason = rejection(&auth(None, false), "localhost", &[]);
+        let reason = rejection(&settings(None, false), "localhost", &[]);
         assert!(
             reason.is_some_and(|reason| reason.contains("requires a token")),
             "{reason:?}"
@@ -203,10 +191,10 @@ mod tests {
 
     #[test]
     fn a_configured_token_must_match_exactly() {
-        let auth = auth(Some("secret"), false);
+        let settings = settings(Some("secret"), false);
         let with = |value| headers(&[("authorization", value)]);
         for right in ["Bearer secret", "bearer secret", "BEARER  secret"] {
-            assert_eq!(auth.token_rejection(&with(right)), None, "{right}");
+            assert_eq!(token_rejection(&settings, &with(right)), None, "{right}");
         }
         for wrong in [
             "Bearer secre",
@@ -218,8 +206,11 @@ mod tests {
             "secret",
             "Basic secret",
         ] {
-            assert!(auth.token_rejection(&with(wrong)).is_some(), "{wrong}");
+            assert!(
+                token_rejection(&settings, &with(wrong)).is_some(),
+                "{wrong}"
+            );
         }
-        assert!(auth.token_rejection(&headers(&[])).is_some());
+        assert!(token_rejection(&settings, &headers(&[])).is_some());
     }
 }

@@ -18,11 +18,12 @@ use axum::routing::get;
 use prometheus_client::encoding::text::encode;
 use tokio_util::sync::CancellationToken;
 
-use super::auth::Auth;
+use super::auth::{origin_rejection, token_rejection};
 use super::problem::AdminProblem;
 use super::{config, index, keys, scrape as metrics, serve, upstreams};
 use crate::admin::stage_metrics::OPENMETRICS;
 use crate::clock::Clock;
+use crate::config::AdminSettings;
 use crate::http::connections::Connections;
 use crate::pipeline::GatewayState;
 use crate::request::hash_keys::HashKeySource;
@@ -66,15 +67,11 @@ impl AdminState {
             live.ok_or_else(|| AdminProblem::plain(StatusCode::SERVICE_UNAVAILABLE, detail))?;
         Ok(live.state())
     }
+}
 
-    /// Returns the access rules under the configuration in force.
-    fn auth(&self) -> Result<Auth, AdminProblem> {
-        let gateway = self.gateway()?;
-        let settings = gateway.policy.admin.as_ref();
-        Ok(Auth::new(
-            settings.expect("an admin listener is configured"),
-        ))
-    }
+fn settings(gateway: &GatewayState) -> &AdminSettings {
+    let settings = gateway.policy.admin.as_ref();
+    settings.expect("an admin listener is configured")
 }
 
 impl Admin {
@@ -225,7 +222,9 @@ async fn check_origin(
         let problem = Problem::from(error);
         AdminProblem::bad_request(problem.detail.as_ref())
     })?;
-    match (admin.auth()?).origin_rejection(host.as_ref(), request.headers()) {
+    let headers = request.headers();
+    let rejection = origin_rejection(settings(&*admin.gateway()?), host.as_ref(), headers);
+    match rejection {
         Some(reason) => Err(AdminProblem::plain(StatusCode::FORBIDDEN, reason)),
         None => Ok(next.run(request).await),
     }
@@ -237,7 +236,8 @@ async fn authenticate(
     request: Request,
     next: Next,
 ) -> Result<Response, AdminProblem> {
-    Ok(match admin.auth()?.token_rejection(request.headers()) {
+    let rejection = token_rejection(settings(&*admin.gateway()?), request.headers());
+    Ok(match rejection {
         Some(reason) => {
             let problem = AdminProblem::plain(StatusCode::UNAUTHORIZED, reason);
             ([(WWW_AUTHENTICATE, "Bearer")], problem).into_response()
