@@ -39,6 +39,7 @@ mod tree;
 mod validate;
 mod variables;
 
+use std::io::Read as _;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -71,6 +72,9 @@ pub(crate) use file::{LogFormat, LogLevel, LogSettings};
 pub(crate) use policy::server::ServerSettings;
 use problem::Findings;
 use schema::SCHEMA;
+
+/// Maximum size of a configuration file in bytes. A running gateway that reloads a larger one could lack the memory.
+const MAX_FILE: u64 = 4 << 20;
 
 /// Valid configuration in the form that the gateway uses: names are resolved, and defaults are set.
 #[derive(Debug)]
@@ -302,15 +306,21 @@ pub(crate) fn load_admin(
 }
 
 /// Returns the name of a configuration file in problems, and its text.
-fn read_file(path: &Path) -> Result<(String, String), ConfigErrors> {
+pub(crate) fn read_file(path: &Path) -> Result<(String, String), ConfigErrors> {
     let name = path.display().to_string();
-    let bytes = std::fs::read(path).map_err(|error| {
-        ConfigProblem::of_file(
-            name.as_str(),
-            format!("cannot read the configuration file: {error}"),
-            "check the path and the permissions of the file".into(),
-        )
-    })?;
+    let mut bytes = Vec::new();
+    let opened = std::fs::File::open(path);
+    let read = opened.and_then(|file| file.take(MAX_FILE + 1).read_to_end(&mut bytes));
+    let problem = match read {
+        Ok(length) if length as u64 > MAX_FILE => Some("it is larger than 4 MiB".to_owned()),
+        Ok(_) => None,
+        Err(error) => Some(error.to_string()),
+    };
+    if let Some(problem) = problem {
+        let title = format!("cannot read the configuration file: {problem}");
+        let help = "check the path and the permissions of the file";
+        return Err(ConfigProblem::of_file(name.as_str(), title, help.into()).into());
+    }
     let text = String::from_utf8(bytes).map_err(|error| not_unicode(&name, &error))?;
     Ok((name, text))
 }

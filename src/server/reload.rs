@@ -143,7 +143,10 @@ pub(crate) fn log_problems(problems: &[ConfigProblem]) {
             help,
             ..
         } = problem;
-        let location = format_args!("{file}:{line}:{column}");
+        let location = match line {
+            0 => file.clone(),
+            _ => format!("{file}:{line}:{column}"),
+        };
         match problem.severity {
             Severity::Error => tracing::error!(%location, help, "{title}"),
             Severity::Warning => tracing::warn!(%location, help, "{title}"),

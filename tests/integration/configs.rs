@@ -53,7 +53,10 @@ fn as_json(text: &str) -> Value {
 fn valid_configurations_are_accepted() {
     let files = files_in("tests/configs/valid");
     assert!(files.len() >= 10, "{}", files.len());
-    for path in files.iter().chain(&files_in("config")) {
+    let packaged = ["debian", "docker", "compose"].map(|it| files_in(&format!("packaging/{it}")));
+    assert!(packaged.iter().all(|files| !files.is_empty()));
+    let shipped = [files_in("config"), packaged.concat()].concat();
+    for path in files.iter().chain(&shipped) {
         if let Err(errors) = load_with(config::load_without_files, path) {
             panic!("{}:\n{errors}", path.display());
         }

@@ -49,8 +49,8 @@ pub(super) fn start(path: &Path, reloader: Arc<Reloader>) -> anyhow::Result<()> 
             while received.recv().is_ok() {
                 std::thread::sleep(PAUSE);
                 received.try_iter().for_each(drop);
-                let text = std::fs::read_to_string(&path).ok();
-                let found = text.as_deref().map(config::hash);
+                let file = config::read_file(&path).ok();
+                let found = file.map(|(_, text)| config::hash(&text));
                 if found != seen {
                     seen = found;
                     // The reloader logs an error.

@@ -146,7 +146,11 @@ async fn an_invalid_file_changes_nothing_and_is_reported_everywhere() {
 
     // A file that is written at this moment is cut in the middle, and a missing file cannot be read.
     gateway.reject(&valid[..valid.len() - 9]).await;
-    fs::remove_file(gateway.files.directory().join("tidegate.toml")).unwrap();
+    let path = gateway.files.directory().join("tidegate.toml");
+    fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();
+    let detail = gateway.post().await.text();
+    assert!(detail.contains("it is larger than 4 MiB"), "{detail}");
+    fs::remove_file(path).unwrap();
     assert_eq!(gateway.post().await.status, 422);
     assert_eq!(gateway.client().get("/new").send().await.status, 200);
 }
