@@ -283,7 +283,8 @@ fn load_for(
     parse_for(purpose, &name, &text, env, overrides)
 }
 
-/// Reads only `[admin]` of a configuration file, so errors in other sections do not matter.
+/// Reads only `[admin]` of a configuration file. Errors in other sections do not matter, nor do syntax errors after which
+/// the parser finds the section.
 pub(crate) fn load_admin(
     path: &Path,
     env: &Environment,
@@ -291,13 +292,10 @@ pub(crate) fn load_admin(
     let (name, text) = read_file(path)?;
     let mut findings = Findings::default();
     findings.sources.add(&*name, &*text);
-    let text = syntax::check(&text, &mut findings);
-    let file = text.as_ref().and_then(|text| {
-        let mut table = tree::parse(text);
-        overrides::apply_environment(table.get_mut(), &SCHEMA, env, &mut findings);
-        tree::retain_sections(&mut table, &["admin"]);
-        decode(table, env, &mut findings)
-    });
+    let mut table = tree::parse(&text);
+    overrides::apply_environment(table.get_mut(), &SCHEMA, env, &mut findings);
+    tree::retain_sections(&mut table, &["admin"]);
+    let file = decode(table, env, &mut findings);
     let admin = file.and_then(|file| policy::admin(&file.admin, Purpose::Serve, &mut findings));
     if findings.has_errors() {
         return Err(findings.into_errors());

@@ -22,7 +22,6 @@ use super::auth::{origin_rejection, token_rejection};
 use super::problem::AdminProblem;
 use super::{config, index, keys, scrape as metrics, serve, upstreams};
 use crate::admin::stage_metrics::OPENMETRICS;
-use crate::clock::Clock;
 use crate::config::AdminSettings;
 use crate::http::connections::Connections;
 use crate::pipeline::GatewayState;
@@ -54,7 +53,6 @@ pub(super) struct AdminState {
     pub(super) reloader: Option<Arc<Reloader>>,
     pub(super) records: RecordStore,
     pub(super) hash_keys: HashKeySource,
-    pub(super) clock: Clock,
     connections: Arc<Connections>,
 }
 
@@ -94,7 +92,6 @@ impl Admin {
             reloader,
             records: shared.store.records.clone(),
             hash_keys: shared.store.hash_keys.clone(),
-            clock: shared.clock.clone(),
             connections: Arc::clone(&connections),
         });
         drop(shared);

@@ -95,7 +95,8 @@ struct ConcurrencyView {
 async fn show_all(
     State(admin): State<Arc<AdminState>>,
 ) -> Result<Json<UpstreamsView>, AdminProblem> {
-    let (gateway, now) = (admin.gateway()?, admin.clock.now());
+    let gateway = admin.gateway()?;
+    let now = gateway.clock.now();
     let upstreams = gateway.upstream_states.iter();
     Ok(Json(UpstreamsView {
         upstreams: upstreams
@@ -110,14 +111,15 @@ async fn show_one(
 ) -> Result<Json<UpstreamView>, AdminProblem> {
     let gateway = admin.gateway()?;
     let state = find(&gateway, &upstream)?;
-    Ok(Json(UpstreamView::of(state, admin.clock.now())))
+    Ok(Json(UpstreamView::of(state, gateway.clock.now())))
 }
 
 async fn open(
     State(admin): State<Arc<AdminState>>,
     Path((upstream, server)): Path<(String, String)>,
 ) -> Result<Json<ServerView>, AdminProblem> {
-    let (gateway, now) = (admin.gateway()?, admin.clock.now());
+    let gateway = admin.gateway()?;
+    let now = gateway.clock.now();
     let state = find_server(&gateway, &upstream, &server)?;
     if state.breaker.hold_open(now).is_some() {
         tracing::warn!(upstream, server, "circuit breaker opened by operator");
@@ -129,7 +131,8 @@ async fn close(
     State(admin): State<Arc<AdminState>>,
     Path((upstream, server)): Path<(String, String)>,
 ) -> Result<Json<ServerView>, AdminProblem> {
-    let (gateway, now) = (admin.gateway()?, admin.clock.now());
+    let gateway = admin.gateway()?;
+    let now = gateway.clock.now();
     let state = find_server(&gateway, &upstream, &server)?;
     if state.breaker.close(now).is_some() {
         tracing::info!(upstream, server, "circuit breaker closed by operator");

@@ -135,7 +135,11 @@ fn authority(url: &str) -> anyhow::Result<String> {
 fn configured() -> anyhow::Result<(String, Option<String>)> {
     let path = ConfigFile::default().find(USAGE)?;
     let admin = config::load_admin(&path, &Environment::of_process());
-    let admin = admin.map_err(|errors| anyhow::Error::msg(format!("{errors}\n{USAGE}")))?;
+    let admin = admin.map_err(|errors| {
+        anyhow::Error::msg(format!(
+            "cannot find the admin listener\n\n{errors}\n{USAGE}"
+        ))
+    })?;
     let Some(admin) = admin else {
         bail!(
             "{} configures no admin listener: add `[admin] listen = \"127.0.0.1:9090\"`",

@@ -11,7 +11,7 @@ use super::source::{NOT_CONFIGURED, Span};
 /// TOML value with its source location.
 pub(super) type TomlNode<'i> = Spanned<DeValue<'i>>;
 
-/// Parses a text without syntax errors.
+/// Parses a text. What has syntax errors is missing.
 pub(super) fn parse(text: &str) -> Spanned<DeTable<'_>> {
     DeTable::parse_recoverable(text).0
 }

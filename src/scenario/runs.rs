@@ -120,8 +120,7 @@ impl Runs {
     }
 
     pub(super) fn clear(&mut self, shared: &ScenarioTotals) {
-        let ids: Vec<_> = self.by_id.keys().cloned().collect();
-        for id in ids {
+        while let Some(id) = self.by_id.keys().next().cloned() {
             self.remove(&id, shared);
         }
     }

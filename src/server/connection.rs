@@ -186,8 +186,7 @@ where
 {
     Box::pin(async move {
         let connection = Arc::new(connection);
-        // The cache saves 1 % of the instructions of a rejection. An idle connection keeps the stages of its last
-        // request.
+        // The cache saves 60 instructions per request. An idle connection keeps the stages of its last request.
         let mut current = Cache::new(&*context.pipeline);
         let service = |received: Received<http1::Http1Body>| {
             let pipeline = Arc::clone(current.load());

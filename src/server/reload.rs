@@ -135,18 +135,11 @@ impl Reloader {
 /// Logs errors and warnings of a configuration.
 pub(crate) fn log_problems(problems: &[ConfigProblem]) {
     for problem in problems {
-        let ConfigProblem {
-            file,
-            line,
-            column,
-            title,
-            help,
-            ..
-        } = problem;
-        let location = match line {
-            0 => file.clone(),
-            _ => format!("{file}:{line}:{column}"),
+        let location = match problem.line {
+            0 => problem.file.clone(),
+            line => format!("{}:{line}:{}", problem.file, problem.column),
         };
+        let (title, help) = (&problem.title, &problem.help);
         match problem.severity {
             Severity::Error => tracing::error!(%location, help, "{title}"),
             Severity::Warning => tracing::warn!(%location, help, "{title}"),
