@@ -13,9 +13,9 @@
 
 mod access_log;
 pub(crate) mod log;
-mod open_store;
 mod rule;
 mod scenario;
+mod state;
 
 use std::future;
 use std::sync::Arc;
@@ -28,8 +28,7 @@ use tokio_util::task::TaskTracker;
 use self::access_log::{AccessLog, PendingRequest};
 use self::rule::{RouteRule, Targets, compile};
 use crate::clock::Clock;
-use crate::config::{Backend, Policy, ServerSettings};
-use crate::http::connections::Connections;
+use crate::config::{Policy, ServerSettings};
 use crate::http::http1::Violation;
 use crate::http::service::{Abort, Reply};
 use crate::http::settings::ConnectionSettings;
@@ -43,32 +42,13 @@ use crate::request::log_fields::AccessLogNotes;
 use crate::request::route::{Matcher, RouteError};
 use crate::request::{Entered, Rejected, enter};
 use crate::respond::{Preferences, Problem, RespondSettings, render};
-use crate::scenario::{Scenarios, respond};
-use crate::store::{BucketStore, OpenStore, RecordStore};
-use crate::throttle::{Admission, Limit, Throttle};
-use crate::upstream::tunnel::Tunnels;
-use crate::upstream::{Upstream, UpstreamState};
+use crate::scenario::respond;
+use crate::store::{BucketStore, RecordStore};
+use crate::throttle::{Admission, Throttle};
 
+pub use self::state::GatewayState;
 pub use crate::store::OpenError;
 pub(crate) use access_log::LoggedBody;
-
-/// State that all workers of the gateway share. A reload replaces the policy and the parts that it names.
-#[derive(Clone, Debug)]
-pub struct GatewayState {
-    pub(crate) policy: Arc<Policy>,
-    pub(crate) store: OpenStore,
-    pub(crate) buffers: Buffers,
-    pub(crate) connections: Arc<Connections>,
-    pub(crate) tunnels: Arc<Tunnels>,
-    /// Rate limits of the policy, each with the time since which its quota is in effect.
-    limits: Arc<[Arc<Limit>]>,
-    /// State of the servers of each upstream, in the order of the configuration.
-    pub(crate) upstream_states: Arc<[Arc<UpstreamState>]>,
-    pub(crate) scenarios: Scenarios,
-    /// One of each worker.
-    pub(crate) metrics: Arc<[Arc<Metrics>]>,
-    pub(crate) clock: Clock,
-}
 
 /// Chain of stages of one worker.
 #[derive(Debug)]
@@ -93,115 +73,6 @@ struct Routed {
     ctx: RequestContext,
     arrival: Arrival,
     rule: Arc<RouteRule>,
-}
-
-impl GatewayState {
-    /// Creates the state for a policy, with buckets and idempotency records in memory.
-    pub(crate) fn new(policy: Arc<Policy>, clock: Clock) -> Self {
-        let capacity = policy.store.capacity;
-        let store = OpenStore::in_memory(policy.max_clients, capacity, clock.clone());
-        Self::with_store(policy, store, clock)
-    }
-
-    /// Creates the state for a policy, with buckets and idempotency records in `store`.
-    fn with_store(policy: Arc<Policy>, store: OpenStore, clock: Clock) -> Self {
-        let settings = &policy.server;
-        let this = Self {
-            store,
-            buffers: Buffers::new(settings.buffers),
-            connections: Connections::new(
-                settings.limits.connections,
-                settings.limits.connections_per_client,
-            ),
-            tunnels: Arc::new(Tunnels::new(settings.tunnels)),
-            limits: Arc::default(),
-            scenarios: Scenarios::default(),
-            upstream_states: Arc::default(),
-            metrics: (0..settings.workers).map(|_| Arc::default()).collect(),
-            policy: Arc::clone(&policy),
-            clock,
-        };
-        let state = this.renewed(policy);
-        state.take_effect(&this);
-        state
-    }
-
-    /// Returns the state under another policy. What both policies name keeps its state.
-    pub(crate) fn renewed(&self, policy: Arc<Policy>) -> Self {
-        let limit = |limit: &Arc<Limit>| {
-            let known = self.known_limit(&limit.name);
-            Arc::new(Limit {
-                quota_since: known
-                    .map(|known| known.quota_since.clone())
-                    .unwrap_or_default(),
-                ..Limit::clone(limit)
-            })
-        };
-        let upstream_state = |upstream: &Arc<Upstream>| {
-            let routes = policy.routes.iter();
-            let routes = routes.filter_map(|route| route.upstream.as_ref());
-            let routes = routes.filter(|it| Arc::ptr_eq(&it.upstream, upstream));
-            let first_byte = routes.map(|it| it.timeouts.first_byte).max();
-            let first_byte = first_byte.unwrap_or(upstream.timeouts.first_byte);
-            let mut known = self.upstream_states.iter();
-            match known.find(|state| state.upstream.name == upstream.name) {
-                Some(known) => known.renewed(upstream, first_byte, self.metrics.len()),
-                None => Arc::new(UpstreamState::new(upstream, first_byte, self.metrics.len())),
-            }
-        };
-        let metrics = |worker: &Arc<Metrics>| {
-            let routes = policy.routes.iter();
-            Arc::new(worker.renewed(
-                routes.map(|route| (&route.name, route.idempotency.is_some())),
-                policy.limits.iter().map(|limit| &limit.name),
-                policy.upstreams.iter().map(|upstream| &upstream.name),
-            ))
-        };
-        Self {
-            limits: policy.limits.iter().map(limit).collect(),
-            upstream_states: policy.upstreams.iter().map(upstream_state).collect(),
-            metrics: self.metrics.iter().map(metrics).collect(),
-            scenarios: self.scenarios.renewed(&policy.scenarios, &self.clock),
-            policy,
-            ..self.clone()
-        }
-    }
-
-    /// Changes the state that the new policy shares with the one before. Called directly before the policy is in force.
-    pub(crate) fn take_effect(&self, before: &Self) {
-        let OpenStore {
-            buckets,
-            records,
-            redis,
-            ..
-        } = &self.store;
-        let now = self.clock.now();
-        for limit in &*self.limits {
-            let known = before.known_limit(&limit.name);
-            if known.is_none_or(|it| (it.quota, it.exceed) != (limit.quota, limit.exceed)) {
-                limit.quota_since.set(now);
-            }
-        }
-        buckets.local().retain_limits(&self.limits);
-        let routes = self.policy.routes.iter();
-        let key_rules = routes.filter_map(|route| route.idempotency.as_ref());
-        let largest_response = key_rules.map(|rule| rule.max_response).max();
-        if let (RecordStore::Disk(records), Some(largest)) = (records, largest_response) {
-            records.set_max_response(largest as u64);
-        }
-        if let (Some(redis), Backend::Redis(settings)) = (redis, &self.policy.store.backend) {
-            redis.reload(largest_response.is_some(), settings.lease);
-        }
-    }
-
-    fn known_limit(&self, name: &str) -> Option<&Arc<Limit>> {
-        self.limits.iter().find(|limit| *limit.name == *name)
-    }
-
-    fn limit(&self, name: &str) -> &Arc<Limit> {
-        let found = self.known_limit(name);
-        found.expect("every limit of a route is in the configuration")
-    }
 }
 
 impl Pipeline {
