@@ -153,14 +153,12 @@ impl Sender {
                 break;
             }
             match number % 10 {
-                0..5 => self.free(&mut connection).await,
-                5..8 => self.limited(&mut connection).await,
+                0..6 => self.free(&mut connection).await,
+                6..9 => self.limited(&mut connection).await,
+                // Both requests with a key count towards the rate.
                 _ => {
-                    // Both requests with a key count towards the rate.
-                    if number % 10 == 8 {
-                        let key = format!("{}-{number}", self.number);
-                        self.keyed(&mut connection, &key, &mut ticks).await;
-                    }
+                    let key = format!("{}-{number}", self.number);
+                    self.keyed(&mut connection, &key, &mut ticks).await;
                 }
             }
         }
