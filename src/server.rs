@@ -190,7 +190,6 @@ impl Gateway {
         self.live.state()
     }
 
-    /// Returns the part of the gateway that reloads replace.
     pub(crate) fn live(&self) -> &Arc<Live> {
         &self.live
     }

@@ -57,7 +57,6 @@ pub(super) struct AdminState {
 }
 
 impl AdminState {
-    /// Returns the state of the gateway under the configuration in force.
     pub(super) fn gateway(&self) -> Result<Arc<GatewayState>, AdminProblem> {
         let live = self.live.upgrade();
         let detail = "The gateway has stopped.";

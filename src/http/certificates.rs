@@ -134,7 +134,6 @@ fn check_validity(
     }
 }
 
-/// Whether a certificate has expired or is not valid yet.
 pub(crate) fn is_outside_validity(error: &CertificateError) -> bool {
     matches!(
         error,

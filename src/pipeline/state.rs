@@ -58,7 +58,6 @@ impl GatewayState {
         Self::with_store(policy, store, clock)
     }
 
-    /// Creates the state for a policy, with buckets and idempotency records in `store`.
     fn with_store(policy: Arc<Policy>, store: OpenStore, clock: Clock) -> Self {
         let settings = &policy.server;
         let this = Self {

@@ -55,7 +55,6 @@ impl Live {
         live
     }
 
-    /// Returns the state under the configuration in force.
     pub(crate) fn state(&self) -> Arc<GatewayState> {
         self.state.load_full()
     }

@@ -53,7 +53,7 @@ pub(crate) enum ReloadError {
 }
 
 impl Reloader {
-    /// Creates the reloader of a gateway that runs the configuration `source`, whose content has this hash.
+    /// `source` is the name of the file that the gateway runs, and `hash` that of its content.
     pub(crate) fn new(
         gateway: &Gateway,
         source: String,
