@@ -7,7 +7,7 @@
 //! checked, because a web page does not know the token.
 //!
 //! If no token is set, only a listener on a loopback address accepts requests. A request must have a loopback `Host`,
-//! which prevents DNS rebinding, and no `Origin`.
+//! which prevents DNS rebinding. If it has an `Origin`, this must name the same host, as in requests of the dashboard.
 
 use axum::http::header::{AUTHORIZATION, ORIGIN};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
@@ -40,12 +40,23 @@ pub(super) fn origin_rejection(
         );
     }
     let host = host.and_then(|host| host.to_str().ok()).unwrap_or_default();
-    if headers.contains_key(ORIGIN) || !is_loopback_host(host) {
+    if !is_loopback_host(host) {
+        return Some("Without `[admin] token`, requests must use a loopback host.");
+    }
+    let mut origins = headers.get_all(ORIGIN).iter();
+    if !origins.all(|origin| is_same_origin(origin, host)) {
         return Some(
-            "Without `[admin] token`, requests must use a loopback host and have no Origin header.",
+            "A web page of another origin caused this request: its Origin header does not name this host.",
         );
     }
     None
+}
+
+fn is_same_origin(origin: &HeaderValue, host: &str) -> bool {
+    let origin = origin.to_str().ok().and_then(|it| it.split_once("://"));
+    origin.is_some_and(|(scheme, origin)| {
+        matches!(scheme, "http" | "https") && origin.eq_ignore_ascii_case(host)
+    })
 }
 
 /// Returns the reason to reject a request with these headers because of its token. Returns `None` if the token is
@@ -164,20 +175,31 @@ mod tests {
     }
 
     #[test]
-    fn a_request_with_an_origin_header_is_rejected_without_a_token() {
+    fn a_request_with_the_origin_of_another_host_is_rejected_without_a_token() {
         let settings = settings(None, true);
+        for origin in ["http://localhost:9090", "https://LOCALHOST:9090"] {
+            let reason = rejection(&settings, "localhost:9090", &[("origin", origin)]);
+            assert_eq!(reason, None, "{origin}");
+        }
         for origin in [
             "https://evil.example",
+            "http://localhost",
+            "http://localhost:9091",
+            "http://127.0.0.1:9090",
+            "file://localhost:9090",
+            "localhost:9090",
             "null",
             "",
             "https://\u{e9}vil.example",
         ] {
             let reason = rejection(&settings, "localhost:9090", &[("origin", origin)]);
             assert!(
-                reason.is_some_and(|reason| reason.contains("no Origin")),
+                reason.is_some_and(|reason| reason.contains("another origin")),
                 "{origin}: {reason:?}"
             );
         }
+        let twice = ["http://localhost:9090", "https://evil.example"].map(|it| ("origin", it));
+        assert!(rejection(&settings, "localhost:9090", &twice).is_some());
     }
 
     #[test]

@@ -30,23 +30,23 @@ const ENDPOINTS: &[(&str, &str, bool)] = &[
         false,
     ),
     (
-        "/idempotency",
+        "/admin/v1/idempotency",
         "Number of idempotency records by state",
         true,
     ),
     (
-        "/idempotency/keys/KEY",
+        "/admin/v1/idempotency/keys/KEY",
         "Records of a key; DELETE frees a key whose outcome is unknown",
         false,
     ),
     (
-        "/upstreams",
+        "/admin/v1/upstreams",
         "State of all upstreams and their servers",
         true,
     ),
-    ("/upstreams/NAME", "State of one upstream", false),
+    ("/admin/v1/upstreams/NAME", "State of one upstream", false),
     (
-        "/upstreams/NAME/servers/HOST:PORT/open or /close",
+        "/admin/v1/upstreams/NAME/servers/HOST:PORT/open or /close",
         "POST opens or closes the circuit of a server",
         false,
     ),

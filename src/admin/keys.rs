@@ -1,4 +1,4 @@
-//! `/idempotency`: shows the records of idempotency keys, and deletes records whose outcome is unknown.
+//! `/admin/v1/idempotency`: shows the records of idempotency keys, and deletes records whose outcome is unknown.
 //!
 //! An idempotency key is looked up in every scope, because an operator who gets a key from a client does not know its
 //! scope. Stored responses can contain secrets such as cookies, so they are shown only with `?body=true`.
@@ -37,9 +37,9 @@ const MAX_BODY_BYTES: usize = 16 << 20;
 pub(super) fn routes() -> Router<Arc<AdminState>> {
     let key = || get(show_key).delete(free_key);
     Router::new()
-        .route("/idempotency", get(show_counts))
-        .route("/idempotency/keys/", key())
-        .route("/idempotency/keys/{*key}", key())
+        .route("/admin/v1/idempotency", get(show_counts))
+        .route("/admin/v1/idempotency/keys/", key())
+        .route("/admin/v1/idempotency/keys/{*key}", key())
 }
 
 async fn show_counts(

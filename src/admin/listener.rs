@@ -1,4 +1,4 @@
-//! The admin listener: `/livez`, `/readyz`, `/metrics`, `/idempotency`, `/upstreams`, and an index page at `/`.
+//! The admin listener: `/livez`, `/readyz`, `/metrics`, `/admin/v1/idempotency`, `/admin/v1/upstreams`, and an index page at `/`.
 //!
 //! The probes `/livez` and `/readyz` have no access control, because orchestrators and load balancers have no token and
 //! use any `Host`. All other endpoints pass through [`Auth`]. The index page does not require the token.

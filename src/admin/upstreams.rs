@@ -1,4 +1,4 @@
-//! `/upstreams`: shows the state of upstreams, and opens and closes circuit breakers.
+//! `/admin/v1/upstreams`: shows the state of upstreams, and opens and closes circuit breakers.
 //!
 //! A circuit breaker that an operator opens stays open until an operator closes it. Closing a circuit breaker resets
 //! its failure counts. Later failures can open the breaker again.
@@ -21,10 +21,16 @@ use crate::upstream::{UpstreamState, breaker};
 
 pub(super) fn routes() -> Router<Arc<AdminState>> {
     Router::new()
-        .route("/upstreams", get(show_all))
-        .route("/upstreams/{upstream}", get(show_one))
-        .route("/upstreams/{upstream}/servers/{server}/open", post(open))
-        .route("/upstreams/{upstream}/servers/{server}/close", post(close))
+        .route("/admin/v1/upstreams", get(show_all))
+        .route("/admin/v1/upstreams/{upstream}", get(show_one))
+        .route(
+            "/admin/v1/upstreams/{upstream}/servers/{server}/open",
+            post(open),
+        )
+        .route(
+            "/admin/v1/upstreams/{upstream}/servers/{server}/close",
+            post(close),
+        )
 }
 
 #[derive(Debug, Serialize)]

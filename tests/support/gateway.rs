@@ -165,11 +165,11 @@ impl Gateway {
 
     /// Returns the servers of the upstream `api` as the admin API shows them, in the order of the configuration.
     pub(crate) async fn servers(&self) -> Vec<Value> {
-        let response = self.admin().get("/upstreams/api").send().await;
+        let response = self.admin().get("/admin/v1/upstreams/api").send().await;
         assert_eq!(response.status, 200, "{}", response.text());
         match response.json()["servers"].take() {
             Value::Array(servers) => servers,
-            other => panic!("/upstreams/api has no list `servers`: {other}"),
+            other => panic!("/admin/v1/upstreams/api has no list `servers`: {other}"),
         }
     }
 

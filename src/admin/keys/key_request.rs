@@ -9,7 +9,7 @@ use super::super::problem::AdminProblem;
 use crate::idempotency::{IdempotencyKey, ScopeHash};
 
 /// Path prefix in front of the idempotency key.
-const KEYS: &str = "/idempotency/keys/";
+const KEYS: &str = "/admin/v1/idempotency/keys/";
 
 /// A parsed admin request about one idempotency key.
 #[derive(Debug)]
@@ -64,7 +64,7 @@ impl KeyRequest {
 
 fn invalid_scope() -> AdminProblem {
     AdminProblem::bad_request(
-        "The parameter `scope` must be 32 hexadecimal digits. `GET /idempotency/keys/KEY` shows the scopes of a key.",
+        "The parameter `scope` must be 32 hexadecimal digits. `GET /admin/v1/idempotency/keys/KEY` shows the scopes of a key.",
     )
 }
 

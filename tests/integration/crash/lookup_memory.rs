@@ -37,7 +37,11 @@ async fn a_lookup_of_a_key_with_300_mb_of_responses_reads_no_response_into_memor
     let admin = process.admin();
     let before = resident(&process);
 
-    let found = admin.get("/idempotency/keys/shared").send().await.json();
+    let found = admin
+        .get("/admin/v1/idempotency/keys/shared")
+        .send()
+        .await
+        .json();
     assert_eq!(found["records"].as_array().map(Vec::len), Some(100));
     assert_eq!(found["left_out"], SCOPES - 100);
     assert_eq!(found["records"][0]["status"], 200);
@@ -53,7 +57,7 @@ async fn a_lookup_of_a_key_with_300_mb_of_responses_reads_no_response_into_memor
     // A lookup can be restricted to one scope. DELETE returns 409, because only records with an unknown outcome can be
     // deleted.
     let scope = found["records"][0]["scope"].as_str().unwrap();
-    let target = format!("/idempotency/keys/shared?scope={scope}");
+    let target = format!("/admin/v1/idempotency/keys/shared?scope={scope}");
     let one = admin
         .get(&format!("{target}&body=true"))
         .send()
@@ -62,7 +66,7 @@ async fn a_lookup_of_a_key_with_300_mb_of_responses_reads_no_response_into_memor
     assert_eq!(one["records"][0]["body"].as_str().map(str::len), Some(BODY));
     assert_eq!(admin.request("DELETE", &target).send().await.status, 409);
     let several = admin
-        .request("DELETE", "/idempotency/keys/shared")
+        .request("DELETE", "/admin/v1/idempotency/keys/shared")
         .send()
         .await;
     assert_eq!(several.status, 400);
@@ -70,7 +74,10 @@ async fn a_lookup_of_a_key_with_300_mb_of_responses_reads_no_response_into_memor
 
     // If `body=true` is set, the response of the admin API contains the stored response bodies. Their total size is
     // limited, so the admin API leaves out some of the records.
-    let bodies = admin.get("/idempotency/keys/shared?body=true").send().await;
+    let bodies = admin
+        .get("/admin/v1/idempotency/keys/shared?body=true")
+        .send()
+        .await;
     assert!(bodies.body.len() < 32 << 20, "{} bytes", bodies.body.len());
     let bodies = bodies.json();
     let shown = bodies["records"].as_array().map_or(0, Vec::len);

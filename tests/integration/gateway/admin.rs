@@ -245,7 +245,7 @@ async fn a_page_of_another_origin_gets_403_with_and_without_a_token() {
             ("same-site", 403),
             ("cross-site", 403),
         ] {
-            for path in ["/metrics", "/upstreams", "/"] {
+            for path in ["/metrics", "/admin/v1/upstreams", "/"] {
                 let request = gateway.admin().get(path).header("Sec-Fetch-Site", site);
                 let request = request.header("Authorization", "Bearer s3cret-s3cret");
                 assert_eq!(request.send().await.status, expected, "{site} {path}");
@@ -311,8 +311,8 @@ async fn the_index_page_lists_the_endpoints_and_needs_no_token() {
             "/livez",
             "/readyz",
             "/metrics",
-            "/idempotency",
-            "/upstreams",
+            "/admin/v1/idempotency",
+            "/admin/v1/upstreams",
         ] {
             assert!(curl.text().contains(path), "{path}");
             assert!(page.text().contains(path), "{path}");

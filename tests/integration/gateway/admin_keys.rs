@@ -84,13 +84,13 @@ impl AdminApi {
     async fn get(&self, target: &str) -> ClientResponse {
         self.gateway
             .admin()
-            .get(&format!("/idempotency{target}"))
+            .get(&format!("/admin/v1/idempotency{target}"))
             .send()
             .await
     }
 
     async fn free(&self, target: &str) -> ClientResponse {
-        let target = format!("/idempotency/keys/{target}");
+        let target = format!("/admin/v1/idempotency/keys/{target}");
         self.gateway.admin().request("DELETE", &target).send().await
     }
 
@@ -324,11 +324,11 @@ async fn web_pages_can_neither_read_nor_free_keys() {
         ("Host", "rebound.example"),
     ] {
         for (method, target) in [
-            ("GET", "/idempotency"),
-            ("GET", "/idempotency/keys/lost"),
-            ("DELETE", "/idempotency/keys/lost"),
-            ("DELETE", "/idempotency/keys/never-used"),
-            ("PUT", "/idempotency/keys/lost"),
+            ("GET", "/admin/v1/idempotency"),
+            ("GET", "/admin/v1/idempotency/keys/lost"),
+            ("DELETE", "/admin/v1/idempotency/keys/lost"),
+            ("DELETE", "/admin/v1/idempotency/keys/never-used"),
+            ("PUT", "/admin/v1/idempotency/keys/lost"),
         ] {
             let request = admin_api.gateway.admin().request(method, target);
             let response = request.header(name, value).send().await;
@@ -347,7 +347,7 @@ async fn with_a_token_keys_require_it() {
         let request = admin_api
             .gateway
             .admin()
-            .request(method, "/idempotency/keys/lost");
+            .request(method, "/admin/v1/idempotency/keys/lost");
         request.header("Authorization", token).send()
     };
     for wrong in ["Bearer s3cret-s3cre", "Basic s3cret-s3cret"] {
@@ -363,7 +363,7 @@ async fn with_a_token_keys_require_it() {
 #[tokio::test]
 async fn other_methods_return_405_with_allow() {
     let admin_api = AdminApi::open();
-    let target = "/idempotency/keys/lost";
+    let target = "/admin/v1/idempotency/keys/lost";
     let rejected = admin_api.gateway.admin().post(target).send().await;
     assert_eq!(rejected.status, 405);
     assert_eq!(rejected.header("content-type"), "application/problem+json");

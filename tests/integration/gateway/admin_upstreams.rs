@@ -6,7 +6,7 @@ use crate::support::{ClientResponse, Gateway, TEST_TIMEOUT, Upstream, eventually
 
 /// Opens or closes the circuit breaker of `server`, a server of the upstream `api`. `how` is `open` or `close`.
 async fn set_circuit(gateway: &Gateway, server: &Upstream, how: &str) -> ClientResponse {
-    let target = format!("/upstreams/api/servers/{}/{how}", server.address());
+    let target = format!("/admin/v1/upstreams/api/servers/{}/{how}", server.address());
     gateway.admin().post(&target).send().await
 }
 
@@ -46,7 +46,7 @@ async fn the_overview_lists_every_upstream_with_its_servers() {
     .upstream(&third)
     .admin()
     .start();
-    let overview = gateway.admin().get("/upstreams").send().await;
+    let overview = gateway.admin().get("/admin/v1/upstreams").send().await;
     assert_eq!(overview.status, 200);
     assert_eq!(overview.header("content-type"), "application/json");
     assert_eq!(overview.header("cache-control"), "no-store");
@@ -272,20 +272,20 @@ async fn unknown_names_return_404_with_the_existing_ones() {
         .start();
     let server = upstream.address().to_string();
     for (method, target, named) in [
-        ("GET", "/upstreams/apis".to_owned(), "api"),
+        ("GET", "/admin/v1/upstreams/apis".to_owned(), "api"),
         (
             "POST",
-            format!("/upstreams/apis/servers/{server}/open"),
+            format!("/admin/v1/upstreams/apis/servers/{server}/open"),
             "api",
         ),
         (
             "POST",
-            "/upstreams/api/servers/127.0.0.1:1/open".to_owned(),
+            "/admin/v1/upstreams/api/servers/127.0.0.1:1/open".to_owned(),
             &*server,
         ),
         (
             "POST",
-            "/upstreams/api/servers/127.0.0.1:1/close".to_owned(),
+            "/admin/v1/upstreams/api/servers/127.0.0.1:1/close".to_owned(),
             &*server,
         ),
     ] {
@@ -301,10 +301,10 @@ async fn unknown_names_return_404_with_the_existing_ones() {
     for (method, target, allowed) in [
         (
             "GET",
-            format!("/upstreams/api/servers/{server}/open"),
+            format!("/admin/v1/upstreams/api/servers/{server}/open"),
             "POST",
         ),
-        ("POST", "/upstreams/api".to_owned(), "GET,HEAD"),
+        ("POST", "/admin/v1/upstreams/api".to_owned(), "GET,HEAD"),
     ] {
         let response = gateway.admin().request(method, &target).send().await;
         assert_eq!(response.status, 405, "{method} {target}");
@@ -320,18 +320,21 @@ async fn web_pages_can_neither_read_nor_change_circuits() {
         .upstream(&upstream)
         .admin()
         .start();
-    let server = format!("/upstreams/api/servers/{}", upstream.address());
+    let server = format!("/admin/v1/upstreams/api/servers/{}", upstream.address());
     for (name, value) in [
         ("Origin", "https://evil.example"),
         ("Origin", "null"),
         ("Host", "rebound.example"),
     ] {
         for (method, target) in [
-            ("GET", "/upstreams".to_owned()),
-            ("GET", "/upstreams/api".to_owned()),
+            ("GET", "/admin/v1/upstreams".to_owned()),
+            ("GET", "/admin/v1/upstreams/api".to_owned()),
             ("POST", format!("{server}/open")),
             ("POST", format!("{server}/close")),
-            ("POST", "/upstreams/none/servers/none/open".to_owned()),
+            (
+                "POST",
+                "/admin/v1/upstreams/none/servers/none/open".to_owned(),
+            ),
         ] {
             let request = gateway.admin().request(method, &target);
             let response = request.header(name, value).send().await;
@@ -354,19 +357,25 @@ async fn with_a_token_circuits_require_it() {
         .with_section("[admin]\nlisten = \"127.0.0.1:0\"\ntoken = \"s3cret-s3cret\"")
         .upstream(&upstream)
         .start();
-    let open = format!("/upstreams/api/servers/{}/open", upstream.address());
+    let open = format!(
+        "/admin/v1/upstreams/api/servers/{}/open",
+        upstream.address()
+    );
     let send = |method, target: &str, token| {
         let request = gateway.admin().request(method, target);
         request.header("Authorization", token).send()
     };
     for wrong in ["Bearer s3cret-s3cre", "Basic s3cret-s3cret", "Bearer "] {
-        assert_eq!(send("GET", "/upstreams", wrong).await.status, 401);
+        assert_eq!(send("GET", "/admin/v1/upstreams", wrong).await.status, 401);
         assert_eq!(send("POST", &open, wrong).await.status, 401);
     }
     assert_eq!(gateway.admin().post(&open).send().await.status, 401);
     assert_eq!(gateway.client().get("/").send().await.status, 200);
     let right = "Bearer s3cret-s3cret";
-    assert_eq!(send("GET", "/upstreams/api", right).await.status, 200);
+    assert_eq!(
+        send("GET", "/admin/v1/upstreams/api", right).await.status,
+        200
+    );
     assert_eq!(send("POST", &open, right).await.status, 200);
     assert_eq!(gateway.client().get("/").send().await.status, 503);
 }

@@ -33,7 +33,12 @@ async fn a_request_above_the_concurrency_limit_returns_503_with_retry_after() {
         .metric("upstream_concurrency_limit{upstream=\"api\"}")
         .await;
     assert!((limit - 2.0).abs() < f64::EPSILON);
-    let overview = gateway.admin().get("/upstreams/api").send().await.text();
+    let overview = gateway
+        .admin()
+        .get("/admin/v1/upstreams/api")
+        .send()
+        .await
+        .text();
     let overview: serde_json::Value = serde_json::from_str(&overview).expect("the text is JSON");
     let expected = serde_json::json!({ "limit": 2, "in_flight": 2, "shed": 1 });
     assert_eq!(overview["concurrency"], expected);

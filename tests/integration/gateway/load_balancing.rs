@@ -86,7 +86,7 @@ async fn a_restored_server_gets_its_share_gradually() {
         .upstream(&restored)
         .admin()
         .start();
-    let circuit = format!("/upstreams/api/servers/{}", restored.address());
+    let circuit = format!("/admin/v1/upstreams/api/servers/{}", restored.address());
     let set_circuit = async |how: &str| {
         let target = format!("{circuit}/{how}");
         assert_eq!(gateway.admin().post(&target).send().await.status, 200);

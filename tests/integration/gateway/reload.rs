@@ -247,7 +247,7 @@ async fn circuits_and_connections_of_an_upstream_are_kept() {
     assert!(upstream.connections() <= 2, "{}", upstream.connections());
 
     let server = upstream.url().replace("http://", "");
-    let open = format!("/upstreams/api/servers/{server}/open");
+    let open = format!("/admin/v1/upstreams/api/servers/{server}/open");
     assert_eq!(admin.post(&open).send().await.status, 200);
     assert_eq!(client.get("/new").send().await.status, 503);
     gateway.reload(&config(&upstream, OPEN_ROUTE)).await;

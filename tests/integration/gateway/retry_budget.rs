@@ -32,7 +32,12 @@ async fn retries_of_a_failing_upstream_are_at_most_a_tenth_of_the_requests() {
         client.get("/")
     })
     .await;
-    let view = gateway.admin().get("/upstreams/api").send().await.json();
+    let view = gateway
+        .admin()
+        .get("/admin/v1/upstreams/api")
+        .send()
+        .await
+        .json();
 
     let (offered, seen) = (outcomes.len(), upstream.count());
     let allowed = offered + offered / 10 + 3 * 12;

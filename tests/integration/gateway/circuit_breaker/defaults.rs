@@ -256,7 +256,7 @@ async fn an_outlier_gets_requests_again_when_no_other_server_is_left() {
         gateway.servers().await[1]["circuit"]["opened_by"],
         "outlier"
     );
-    let open = format!("/upstreams/api/servers/{}/open", healthy.address());
+    let open = format!("/admin/v1/upstreams/api/servers/{}/open", healthy.address());
     assert_eq!(gateway.admin().post(&open).send().await.status, 200);
     for _ in 0..20 {
         let response = connection.send(client.get("/")).await;

@@ -100,7 +100,10 @@ async fn a_key_rejected_by_an_open_circuit_is_released() {
         assert!(!rejected.is_replay());
         assert_eq!(gateway.counts(), RecordCounts::default());
     }
-    let close = format!("/upstreams/api/servers/{}/close", upstream.address());
+    let close = format!(
+        "/admin/v1/upstreams/api/servers/{}/close",
+        upstream.address()
+    );
     assert_eq!(gateway.admin().post(&close).send().await.status, 200);
     let first = send().await;
     assert_eq!(first.status, 201, "{}", first.text());
