@@ -71,14 +71,20 @@ pub(crate) struct RouteMetrics {
     has_keys: AtomicBool,
 }
 
-/// Counters of a rate limit.
+/// Counters of a rate limit on one route.
 #[derive(Debug)]
 pub(crate) struct LimitMetrics {
+    pub(crate) route: Arc<str>,
     pub(crate) name: Arc<str>,
+    pub(crate) admitted: Count,
+    /// Number of admitted requests that left a bucket with less than a fifth of its tokens.
+    pub(crate) near: Count,
     /// Number of requests that the rate limit rejected.
-    pub rejected: Count,
+    pub(crate) rejected: Count,
     /// Number of requests that the rate limit would have rejected if it were not in shadow mode.
-    pub shadow_rejected: Count,
+    pub(crate) shadow_rejected: Count,
+    /// Number of rejected requests whose client had been told to wait longer.
+    pub(crate) early: Count,
 }
 
 impl Default for Metrics {
@@ -95,11 +101,12 @@ impl Default for Metrics {
 
 impl Metrics {
     /// Creates the counters for these routes, rate limits and upstreams, which are in the order of the configuration.
-    /// The flag of a route is whether it has a rule for idempotency keys. A name that `self` has keeps its counters.
+    /// The flag of a route is whether it has a rule for idempotency keys. A rate limit is named with its route. What
+    /// `self` has keeps its counters.
     pub(crate) fn renewed<'a>(
         &self,
         routes: impl IntoIterator<Item = (&'a Arc<str>, bool)>,
-        limits: impl IntoIterator<Item = &'a Arc<str>>,
+        limits: impl IntoIterator<Item = (&'a Arc<str>, &'a Arc<str>)>,
         upstreams: impl IntoIterator<Item = &'a Arc<str>>,
     ) -> Self {
         let route = |(name, has_keys): (&Arc<str>, bool)| {
@@ -110,9 +117,9 @@ impl Metrics {
             known.has_keys.fetch_or(has_keys, Ordering::Relaxed);
             Arc::clone(known)
         };
-        let limit = |name: &Arc<str>| {
-            let known = self.limits.iter().find(|limit| limit.name == *name);
-            known.map_or_else(|| LimitMetrics::new(name), Arc::clone)
+        let limit = |(route, name): (&Arc<str>, &Arc<str>)| {
+            let known = self.find_limit(route, name);
+            known.map_or_else(|| LimitMetrics::new(route, name), Arc::clone)
         };
         let upstream = |name: &Arc<str>| {
             let known = self.upstreams.iter().find(|it| it.name == *name);
@@ -132,9 +139,14 @@ impl Metrics {
         found.expect("every route of the configuration has counters")
     }
 
-    pub(crate) fn limit(&self, name: &str) -> &Arc<LimitMetrics> {
-        let found = self.limits.iter().find(|limit| *limit.name == *name);
-        found.expect("every limit of the configuration has counters")
+    pub(crate) fn limit(&self, route: &str, name: &str) -> &Arc<LimitMetrics> {
+        let found = self.find_limit(route, name);
+        found.expect("every limit of a route has counters")
+    }
+
+    fn find_limit(&self, route: &str, name: &str) -> Option<&Arc<LimitMetrics>> {
+        let mut limits = self.limits.iter();
+        limits.find(|limit| *limit.route == *route && *limit.name == *name)
     }
 
     pub(crate) fn upstream(&self, name: &str) -> &Arc<UpstreamMetrics> {
@@ -173,12 +185,15 @@ impl RouteMetrics {
 }
 
 impl LimitMetrics {
-    /// Creates the counters of the rate limit `name`.
-    pub(crate) fn new(name: &Arc<str>) -> Arc<Self> {
+    pub(crate) fn new(route: &Arc<str>, name: &Arc<str>) -> Arc<Self> {
         Arc::new(Self {
+            route: Arc::clone(route),
             name: Arc::clone(name),
+            admitted: Count::default(),
+            near: Count::default(),
             rejected: Count::default(),
             shadow_rejected: Count::default(),
+            early: Count::default(),
         })
     }
 }

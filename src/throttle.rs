@@ -9,6 +9,7 @@
 //! reject or delay a request.
 
 pub(crate) mod bucket;
+pub(crate) mod census;
 pub(crate) mod decision;
 mod limit;
 pub(crate) mod quota;
@@ -26,4 +27,4 @@ pub use rate::RateError;
 
 pub(crate) use bucket::{BucketKind, KeySource};
 pub(crate) use limit::is_limit_name;
-pub(crate) use stage::{Admission, RouteLimits, Throttle};
+pub(crate) use stage::{Admission, LimitState, RouteLimits, Throttle};

@@ -138,6 +138,7 @@ fn limit(id: u16, interval: Duration) -> Limit {
         mode: Mode::Enforce,
         retry_after: RetryAfterForm::Seconds,
         on_store_error: OnStoreError::Local,
+        log_key: false,
     }
 }
 

@@ -104,6 +104,7 @@ impl Throttle {
                     mode: Mode::Enforce,
                     retry_after: RetryAfterForm::Seconds,
                     on_store_error: OnStoreError::Local,
+                    log_key: false,
                 })
             })
             .collect();

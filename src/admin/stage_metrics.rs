@@ -142,23 +142,39 @@ impl StageMetrics {
 
     fn encode_limits(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         type LimitCounter = fn(&LimitMetrics) -> &Count;
-        let counters: [(&str, &str, LimitCounter); 2] = [
+        let counters: [(&str, &str, LimitCounter); 5] = [
+            (
+                "admitted",
+                "Requests that all limits of their route admitted, by route and limit",
+                |limit| &limit.admitted,
+            ),
+            (
+                "near_limit",
+                "Admitted requests that left a bucket with less than a fifth of its tokens, by route and limit",
+                |limit| &limit.near,
+            ),
             (
                 "rejected",
-                "Requests rejected, by the limit with the longest wait",
+                "Requests rejected, by route and the limit with the longest wait",
                 |limit| &limit.rejected,
             ),
             (
                 "shadow_rejected",
-                "Requests that a limit in shadow mode would have rejected, by limit",
+                "Requests that a limit in shadow mode would have rejected, by route and limit",
                 |limit| &limit.shadow_rejected,
+            ),
+            (
+                "early_returns",
+                "Rejected requests of a key that a rejection had told to wait longer, by route and limit",
+                |limit| &limit.early,
             ),
         ];
         for (name, help, pick) in counters {
             let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
             for (index, limit) in self.first().limits.iter().enumerate() {
                 let count = self.sum(|worker| pick(&worker.limits[index]).get());
-                counter(family.encode_family(&[("limit", &*limit.name)])?, count)?;
+                let labels = [("route", &*limit.route), ("limit", &*limit.name)];
+                counter(family.encode_family(&labels)?, count)?;
             }
         }
         Ok(())

@@ -10,7 +10,7 @@ use crate::idempotency::{KeyRule, Scope};
 use crate::metrics::{LimitMetrics, Metrics, RouteMetrics};
 use crate::request::headers::{HeaderNames, IdentifyingHeaders};
 use crate::respond::Dialect;
-use crate::throttle::{Limit, Mode, RouteLimits, is_limit_name};
+use crate::throttle::{Limit, LimitState, Mode, RouteLimits, is_limit_name};
 
 /// Why a layer cannot be created.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -81,11 +81,11 @@ impl Rules {
             }
             of_rule.push(identify(&mut all, limit)?);
         }
-        for limit in &all[self.limits.len()..] {
-            self.metrics.limits.push(LimitMetrics::new(&limit.name));
-        }
         self.limits = all;
         let rule = RouteMetrics::new(name.into(), keys.is_some());
+        let counters = of_rule.iter();
+        let counters = counters.map(|limit| LimitMetrics::new(&rule.name, &limit.name));
+        self.metrics.limits.extend(counters);
         self.metrics.routes.push(rule);
         if let Some(keys) = keys {
             self.max_response = self.max_response.max(keys.max_response as u64);
@@ -108,6 +108,10 @@ impl Rules {
     ) -> RouteLimits {
         let cost = NonZeroU32::MIN;
         let rule = self.newest();
+        let limits = limits.iter().map(|limit| LimitState {
+            limit: Arc::clone(limit),
+            census: None,
+        });
         RouteLimits::new(limits, cost, dialect, &rule, &self.metrics, clock.clone())
     }
 

@@ -11,12 +11,13 @@ pub(crate) struct Count(AtomicU64);
 pub(crate) struct Gauge(AtomicI64);
 
 impl Count {
-    pub(crate) fn inc(&self) {
-        self.add(1);
+    /// Returns the value before.
+    pub(crate) fn inc(&self) -> u64 {
+        self.add(1)
     }
 
-    pub(crate) fn add(&self, more: u64) {
-        self.0.fetch_add(more, Ordering::Relaxed);
+    pub(crate) fn add(&self, more: u64) -> u64 {
+        self.0.fetch_add(more, Ordering::Relaxed)
     }
 
     pub(crate) fn get(&self) -> u64 {

@@ -25,7 +25,7 @@ use crate::metrics::Metrics;
 use crate::pipeline::log::ACCESS_TARGET;
 use crate::request::body::{BodyError, ResponseBody};
 use crate::request::client::ClientId;
-use crate::request::log_fields::{AccessLogFields, AccessLogNotes, CountedBy, Escaped, KeyUse};
+use crate::request::log_fields::{AccessLogFields, AccessLogNotes, Escaped, KeyUse, ShownKey};
 use crate::request::request_id::{RequestId, X_REQUEST_ID};
 use crate::scenario::TracedAttempt;
 use crate::scenario::trace::ResponseEnd;
@@ -328,9 +328,10 @@ impl AccessLog {
             duration_us = micros(duration),
             attempts = (notes.attempts > 0).then_some(notes.attempts),
             server = notes.server.as_deref(),
-            limits = EvaluatedLimits::of(facts.client, &notes).map(tracing::field::display),
+            limits = EvaluatedLimits::of(&notes).map(tracing::field::display),
             limit = rejected_by.map(|(limit, _)| &**limit),
             wait_ms = rejected_by.map(|(_, wait)| wait_ms(*wait)),
+            shadow = (!notes.shadow.is_empty()).then(|| notes.shadow.join(",")),
             idempotency = notes.idempotency.map(KeyUse::as_str),
             reason = notes.reason,
             truncated = is_truncated.then_some(true),
@@ -354,27 +355,22 @@ fn is_logged() -> bool {
 
 /// Rate limits that were evaluated for a request. They are displayed as `NAME=KEY`, separated by commas, where `KEY` is
 /// the limit key.
-struct EvaluatedLimits<'a> {
-    client: Option<ClientId>,
-    notes: &'a AccessLogFields,
-}
+struct EvaluatedLimits<'a>(&'a [(Arc<str>, ShownKey)]);
 
 impl<'a> EvaluatedLimits<'a> {
-    fn of(client: Option<ClientId>, notes: &'a AccessLogFields) -> Option<Self> {
-        (!notes.limits.is_empty()).then_some(Self { client, notes })
+    fn of(notes: &'a AccessLogFields) -> Option<Self> {
+        (!notes.limits.is_empty()).then_some(Self(&notes.limits))
     }
 }
 
 impl fmt::Display for EvaluatedLimits<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, (limit, counted_by)) in self.notes.limits.iter().enumerate() {
+        for (index, (limit, key)) in self.0.iter().enumerate() {
             let comma = if index > 0 { "," } else { "" };
             write!(f, "{comma}{limit}=")?;
-            match (counted_by, self.client) {
-                (CountedBy::Client, Some(client)) => write!(f, "{client}")?,
-                (CountedBy::Client, None) => f.write_str("client")?,
-                (CountedBy::Global, _) => f.write_str("global")?,
-                (CountedBy::Hash(hash), _) => write!(f, "{hash:016x}")?,
+            match key {
+                ShownKey::Value(value) => Escaped(value).fmt(f)?,
+                key => key.fmt(f)?,
             }
         }
         Ok(())

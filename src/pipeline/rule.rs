@@ -79,13 +79,12 @@ pub(super) fn compile(
         let counters = metrics.route(&route.name);
         let dialect = policy.respond.rate_limit;
         let limits = route.limits.iter().map(|limit| shared.limit(&limit.name));
-        let limits: Vec<_> = limits.cloned().collect();
         Arc::new(RouteRule {
             name: Arc::clone(&route.name),
             access_log: route.access_log,
             identifying_headers: route.identifying_headers.clone(),
             limits: RouteLimits::new(
-                &limits,
+                limits.cloned(),
                 route.cost,
                 dialect,
                 counters,

@@ -11,7 +11,8 @@ use crate::metrics::Metrics;
 use crate::request::buffers::Buffers;
 use crate::scenario::Scenarios;
 use crate::store::{OpenError, OpenStore, RecordStore};
-use crate::throttle::Limit;
+use crate::throttle::census::{Census, Rejections};
+use crate::throttle::{Limit, LimitState};
 use crate::upstream::tunnel::Tunnels;
 use crate::upstream::{Upstream, UpstreamState};
 
@@ -24,7 +25,8 @@ pub struct GatewayState {
     pub(crate) connections: Arc<Connections>,
     pub(crate) tunnels: Arc<Tunnels>,
     /// Rate limits of the policy, each with the time since which its quota is in effect.
-    limits: Arc<[Arc<Limit>]>,
+    pub(crate) limits: Arc<[LimitState]>,
+    pub(crate) rejections: Rejections,
     /// State of the servers of each upstream, in the order of the configuration.
     pub(crate) upstream_states: Arc<[Arc<UpstreamState>]>,
     pub(crate) scenarios: Scenarios,
@@ -69,6 +71,7 @@ impl GatewayState {
             ),
             tunnels: Arc::new(Tunnels::new(settings.tunnels)),
             limits: Arc::default(),
+            rejections: Rejections::default(),
             scenarios: Scenarios::default(),
             upstream_states: Arc::default(),
             metrics: (0..settings.workers).map(|_| Arc::default()).collect(),
@@ -84,12 +87,16 @@ impl GatewayState {
     pub(crate) fn renewed(&self, policy: Arc<Policy>) -> Self {
         let limit = |limit: &Arc<Limit>| {
             let known = self.known_limit(&limit.name);
-            Arc::new(Limit {
-                quota_since: known
-                    .map(|known| known.quota_since.clone())
-                    .unwrap_or_default(),
-                ..Limit::clone(limit)
-            })
+            let quota_since = known.map(|known| known.limit.quota_since.clone());
+            let census = known.filter(|known| known.limit.key == limit.key);
+            let census = census.and_then(|known| known.census.clone());
+            LimitState {
+                limit: Arc::new(Limit {
+                    quota_since: quota_since.unwrap_or_default(),
+                    ..Limit::clone(limit)
+                }),
+                census: census.or_else(|| Some(Arc::new(Census::new(self.rejections.clone())))),
+            }
         };
         let upstream_state = |upstream: &Arc<Upstream>| {
             let routes = policy.routes.iter();
@@ -105,9 +112,13 @@ impl GatewayState {
         };
         let metrics = |worker: &Arc<Metrics>| {
             let routes = policy.routes.iter();
+            let limits = policy.routes.iter().flat_map(|route| {
+                let limits = route.limits.iter();
+                limits.map(move |limit| (&route.name, &limit.name))
+            });
             Arc::new(worker.renewed(
                 routes.map(|route| (&route.name, route.idempotency.is_some())),
-                policy.limits.iter().map(|limit| &limit.name),
+                limits,
                 policy.upstreams.iter().map(|upstream| &upstream.name),
             ))
         };
@@ -130,13 +141,17 @@ impl GatewayState {
             ..
         } = &self.store;
         let now = self.clock.now();
-        for limit in &*self.limits {
-            let known = before.known_limit(&limit.name);
+        for LimitState { limit, census } in &*self.limits {
+            let known = before.known_limit(&limit.name).map(|known| &known.limit);
             if known.is_none_or(|it| (it.quota, it.exceed) != (limit.quota, limit.exceed)) {
                 limit.quota_since.set(now);
             }
+            if let Some(census) = census {
+                census.resize(self.limits.len());
+            }
         }
-        buckets.local().retain_limits(&self.limits);
+        let names: Vec<_> = self.limits.iter().map(|it| &*it.limit.name).collect();
+        buckets.local().retain_limits(&names);
         let routes = self.policy.routes.iter();
         let key_rules = routes.filter_map(|route| route.idempotency.as_ref());
         let largest_response = key_rules.map(|rule| rule.max_response).max();
@@ -148,11 +163,11 @@ impl GatewayState {
         }
     }
 
-    fn known_limit(&self, name: &str) -> Option<&Arc<Limit>> {
-        self.limits.iter().find(|limit| *limit.name == *name)
+    pub(crate) fn known_limit(&self, name: &str) -> Option<&LimitState> {
+        self.limits.iter().find(|it| *it.limit.name == *name)
     }
 
-    pub(super) fn limit(&self, name: &str) -> &Arc<Limit> {
+    pub(super) fn limit(&self, name: &str) -> &LimitState {
         let found = self.known_limit(name);
         found.expect("every limit of a route is in the configuration")
     }

@@ -11,6 +11,7 @@
 //! the same input.
 
 use std::fmt;
+use std::hash::{BuildHasher, Hasher};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -285,6 +286,36 @@ impl HashKeySource {
 impl From<Secret> for HashKeySource {
     fn from(secret: Secret) -> Self {
         Self::Fixed(secret.into())
+    }
+}
+
+/// Builds hashers for hash map keys that are already keyed hashes. Clients cannot choose these, because they do not know
+/// the secret key. Such a hasher returns the one `u64` that is written to it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct BuildIdentityHasher;
+
+#[derive(Default)]
+pub(crate) struct IdentityHasher(u64);
+
+impl BuildHasher for BuildIdentityHasher {
+    type Hasher = IdentityHasher;
+
+    fn build_hasher(&self) -> IdentityHasher {
+        IdentityHasher::default()
+    }
+}
+
+impl Hasher for IdentityHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("the keys of these maps hash as one u64");
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
     }
 }
 

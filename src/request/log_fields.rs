@@ -13,6 +13,8 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
 
+use super::client::ClientId;
+
 /// Data that the stages collect about one logged request.
 #[derive(Debug, Default)]
 pub(crate) struct AccessLogNotes {
@@ -27,11 +29,13 @@ pub(crate) struct AccessLogFields {
     pub attempts: u32,
     /// Upstream server of the last attempt; `None` if there was no attempt.
     pub server: Option<Arc<str>>,
-    /// Names of the evaluated rate limits. Each name is followed by the key of the bucket that the request uses.
-    pub limits: SmallVec<[(Arc<str>, CountedBy); 4]>,
+    /// Names of the evaluated rate limits, each with the limit key of the request.
+    pub limits: SmallVec<[(Arc<str>, ShownKey); 4]>,
     /// Name of the rate limit that rejected the request, and the time after which a retry can succeed. `None` if no
     /// rate limit rejected the request.
     pub rejected_by: Option<(Arc<str>, Duration)>,
+    /// Names of the rate limits in shadow mode that would have rejected the request.
+    pub shadow: SmallVec<[Arc<str>; 1]>,
     /// How the gateway handled the idempotency key of the request. `None` if the request has no idempotency key, or if
     /// no variant of [`KeyUse`] applies.
     pub idempotency: Option<KeyUse>,
@@ -40,16 +44,26 @@ pub(crate) struct AccessLogFields {
     pub reason: Option<&'static str>,
 }
 
-/// Key of the bucket from which a rate limit takes the tokens for a request, as the access log shows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CountedBy {
-    /// Each client has its own bucket. The log line contains the address of the client.
-    Client,
-    /// All requests share one bucket. The log line contains `global`.
+/// Limit key of a request, as logs and the admin API show it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum ShownKey {
+    Client(ClientId),
     Global,
-    /// The bucket depends on other properties of the request, such as a header. The log line contains a keyed hash of
-    /// these properties.
+    /// Keyed hash of the limit key, which can contain a secret.
     Hash(u64),
+    /// Limit key of a rate limit with `log_key`.
+    Value(Arc<str>),
+}
+
+impl fmt::Display for ShownKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Client(client) => client.fmt(f),
+            Self::Global => f.write_str("global"),
+            Self::Hash(hash) => write!(f, "{hash:016x}"),
+            Self::Value(value) => f.write_str(value),
+        }
+    }
 }
 
 /// How the gateway handled the idempotency key of a request. There is no variant for an execution with a known outcome

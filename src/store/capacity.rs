@@ -13,8 +13,8 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::time::Duration;
 
-use super::memory::BuildIdentityHasher;
 use crate::idempotency::ClientHash;
+use crate::request::hash_keys::BuildIdentityHasher;
 
 /// Maximum size of an idempotency store in memory or on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

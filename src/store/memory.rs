@@ -17,11 +17,9 @@ mod bucket_shard;
 mod hashers;
 pub(crate) mod records;
 
-use std::future::{Future, ready};
-use std::sync::Arc;
-
 use parking_lot::{Mutex, MutexGuard};
 use smallvec::SmallVec;
+use std::future::{Future, ready};
 
 use self::bucket_shard::BucketShard;
 use crate::clock::{Clock, Moment};
@@ -29,8 +27,6 @@ use crate::throttle::decision::{USUAL_LIMITS, full_at_under};
 use crate::throttle::{
     BucketKey, BucketState, Buckets, Charge, ChargeOutcome, ChargeResult, Decision, Limit, decide,
 };
-
-pub(in crate::store) use self::hashers::BuildIdentityHasher;
 
 /// Number of shared buckets of each rate limit. They are used for clients that have no bucket of their own.
 pub(crate) const OVERFLOW_BUCKETS: usize = 65_536;
@@ -95,7 +91,7 @@ impl MemoryBuckets {
     }
 
     /// Forgets the shared buckets of all rate limits except these.
-    pub(crate) fn retain_limits(&self, limits: &[Arc<Limit>]) {
+    pub(crate) fn retain_limits(&self, limits: &[&str]) {
         for shard in &self.shards {
             shard.lock().retain_limits(limits);
         }

@@ -13,6 +13,7 @@ use super::{KeyPart, Limit};
 use crate::request::client::ClientId;
 use crate::request::hash_keys::{Seed, Tag};
 use crate::request::headers::canonical;
+use crate::request::log_fields::ShownKey;
 
 /// Key of the bucket of a rate limit: a 128-bit hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,7 +36,7 @@ pub enum BucketKind {
 /// Parts of a request from which limit keys are computed.
 #[derive(Clone, Copy, Debug)]
 pub struct KeySource<'a> {
-    headers: &'a HeaderMap,
+    pub(super) headers: &'a HeaderMap,
     /// The head of the request, for functions of an embedding application; `None` in the gateway.
     parts: Option<&'a Parts>,
 }
@@ -110,6 +111,36 @@ impl BucketKey {
     }
 }
 
+impl Limit {
+    /// The limit key of a request as the log and the admin API show it. The parts of a key are separated by slashes.
+    pub(crate) fn shown_key(
+        &self,
+        bucket: BucketKey,
+        client: ClientId,
+        request: KeySource<'_>,
+    ) -> ShownKey {
+        match &*self.key {
+            [KeyPart::Client] => ShownKey::Client(client),
+            [KeyPart::Global] => ShownKey::Global,
+            _ if !self.log_key => ShownKey::Hash(bucket.high),
+            parts => {
+                let value = |part: &KeyPart| match part {
+                    KeyPart::Global => "global".into(),
+                    KeyPart::Header(name) => match request.headers.get(name) {
+                        Some(value) if !value.is_empty() => {
+                            String::from_utf8_lossy(value.as_bytes()).into_owned()
+                        }
+                        _ => client.to_string(),
+                    },
+                    KeyPart::Client | KeyPart::Function(_) => client.to_string(),
+                };
+                let parts: Vec<_> = parts.iter().map(value).collect();
+                ShownKey::Value(parts.join("/").into())
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroU32;
@@ -136,6 +167,7 @@ mod tests {
             mode: Mode::Enforce,
             retry_after: RetryAfterForm::Seconds,
             on_store_error: OnStoreError::Local,
+            log_key: false,
         }
     }
 

@@ -214,6 +214,7 @@ mod tests {
             mode: Mode::Enforce,
             retry_after: RetryAfterForm::Seconds,
             on_store_error: OnStoreError::Local,
+            log_key: false,
         }
     }
 

@@ -32,6 +32,8 @@ pub struct Limit {
     pub retry_after: RetryAfterForm,
     /// What the gateway does with a request while the store of the buckets is unavailable.
     pub on_store_error: OnStoreError,
+    /// Whether the log and the admin API show the limit key as it is. Otherwise they show a keyed hash of it.
+    pub log_key: bool,
 }
 
 impl Limit {
@@ -46,6 +48,7 @@ impl Limit {
             mode: Mode::Enforce,
             retry_after: RetryAfterForm::Seconds,
             on_store_error: OnStoreError::Local,
+            log_key: false,
         }
     }
 

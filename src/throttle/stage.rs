@@ -13,16 +13,16 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use smallvec::SmallVec;
 
+use super::census::{Census, RejectedRequest};
 use super::decision::USUAL_LIMITS;
 use super::{
-    BucketKey, BucketKind, Buckets, Charge, ChargeOutcome, ChargeResult, Decision, KeyPart,
-    KeySource, Limit, Mode, rate_limit,
+    BucketKey, BucketKind, Buckets, Charge, ChargeOutcome, ChargeResult, Decision, KeySource,
+    Limit, Mode, rate_limit,
 };
 use crate::clock::Clock;
 use crate::metrics::{LimitMetrics, Metrics, RouteMetrics};
 use crate::request::context::RequestContext;
 use crate::request::hash_keys::HashKeySource;
-use crate::request::log_fields::CountedBy;
 use crate::respond::retry_after::whole_seconds;
 use crate::respond::{Dialect, HEADER_CAPACITY, Problem, Retry};
 
@@ -52,7 +52,19 @@ pub(crate) struct RouteLimits {
 pub(super) struct RouteLimit {
     pub(super) limit: Arc<Limit>,
     pub(super) metrics: Arc<LimitMetrics>,
+    /// `None` in an embedding application.
+    pub(super) census: Option<Arc<Census>>,
 }
+
+/// A limit, and its census unless the limit is in an embedding application.
+#[derive(Clone, Debug)]
+pub(crate) struct LimitState {
+    pub(crate) limit: Arc<Limit>,
+    pub(crate) census: Option<Arc<Census>>,
+}
+
+/// Number of admitted requests per key in the sample of a census.
+const SAMPLE_INTERVAL: u64 = 16;
 
 /// Result of the throttle stage for an admitted request, from which the `RateLimit` headers of its response are
 /// written.
@@ -78,7 +90,7 @@ impl RouteLimits {
     /// Prepares the rate limits of a route. A request takes `cost` tokens from each limit. `route` contains the metrics
     /// of the route, and `metrics` those of the worker.
     pub(crate) fn new(
-        limits: &[Arc<Limit>],
+        limits: impl IntoIterator<Item = LimitState>,
         cost: NonZeroU32,
         dialect: Dialect,
         route: &Arc<RouteMetrics>,
@@ -88,10 +100,11 @@ impl RouteLimits {
         // Each worker has its own copy of the limits. Otherwise all workers would write the same reference counts for
         // each request, which slows them down.
         let (enforced, shadow): (Vec<_>, Vec<_>) = limits
-            .iter()
-            .map(|limit| RouteLimit {
-                limit: Arc::new(Limit::clone(limit)),
-                metrics: Arc::clone(metrics.limit(&limit.name)),
+            .into_iter()
+            .map(|LimitState { limit, census }| RouteLimit {
+                metrics: Arc::clone(metrics.limit(&route.name, &limit.name)),
+                limit: Arc::new(Limit::clone(&limit)),
+                census,
             })
             .partition(|limit| limit.mode == Mode::Enforce);
         Self {
@@ -132,10 +145,19 @@ impl RouteLimits {
     fn decide(
         &self,
         charged: ChargeResult,
+        charges: &[Charge<'_>],
         ctx: &RequestContext,
+        request: KeySource<'_>,
     ) -> Result<(Admission, Duration), Problem> {
-        for index in charged.exceeded {
-            self.shadow[index].metrics.shadow_rejected.inc();
+        let (enforced, shadow) = charges.split_at(self.enforced.len());
+        for (index, (limit, charge)) in self.shadow.iter().zip(shadow).enumerate() {
+            if charged.exceeded.contains(&index) {
+                limit.metrics.shadow_rejected.inc();
+                ctx.note(|fields| fields.shadow.push(Arc::clone(&limit.name)));
+                self.observe_rejection(limit, charge, Duration::ZERO, ctx, request);
+            } else {
+                limit.metrics.admitted.inc();
+            }
         }
         if self.enforced.is_empty() {
             return Ok((Admission::default(), Duration::ZERO));
@@ -147,6 +169,10 @@ impl RouteLimits {
                 if !delay.is_zero() {
                     self.metrics.delayed.inc();
                 }
+                let readings = decision.readings.iter();
+                for ((limit, charge), reading) in self.enforced.iter().zip(enforced).zip(readings) {
+                    self.observe_admission(limit, charge, reading.remaining, ctx, request);
+                }
                 let decision = has_headers.then(|| Box::new(decision));
                 Ok((Admission { decision }, delay))
             }
@@ -154,6 +180,7 @@ impl RouteLimits {
                 let limit = &self.enforced[by];
                 limit.metrics.rejected.inc();
                 ctx.note(|fields| fields.rejected_by = Some((Arc::clone(&limit.name), wait)));
+                self.observe_rejection(limit, &enforced[by], wait, ctx, request);
                 let mut problem = rate_limited(limit, wait);
                 if self.enforced.len() > 1 {
                     let others = decision
@@ -173,6 +200,64 @@ impl RouteLimits {
                 "The rate limits cannot be checked, because the store is unavailable. The request was not executed. \
                  Retry it later.",
             )),
+        }
+    }
+
+    /// Counts an admission, after which the bucket has `remaining` tokens.
+    fn observe_admission(
+        &self,
+        limit: &RouteLimit,
+        charge: &Charge<'_>,
+        remaining: u32,
+        ctx: &RequestContext,
+        request: KeySource<'_>,
+    ) {
+        let admitted = limit.metrics.admitted.inc();
+        let is_near = u64::from(remaining) * 5 < u64::from(limit.quota.capacity().get());
+        if is_near {
+            limit.metrics.near.inc();
+        }
+        let is_sampled = admitted.is_multiple_of(SAMPLE_INTERVAL);
+        if !(is_near || is_sampled) || ctx.is_preflight {
+            return;
+        }
+        let Some(census) = &limit.census else {
+            return;
+        };
+        if is_near {
+            let key = || limit.shown_key(charge.bucket, ctx.caller.id(), request);
+            census.near(charge.bucket, self.clock.now(), key);
+        }
+        if is_sampled {
+            census.sample(charge.bucket);
+        }
+    }
+
+    fn observe_rejection(
+        &self,
+        limit: &RouteLimit,
+        charge: &Charge<'_>,
+        wait: Duration,
+        ctx: &RequestContext,
+        request: KeySource<'_>,
+    ) {
+        let Some(census) = limit.census.as_ref().filter(|_| !ctx.is_preflight) else {
+            return;
+        };
+        let now = self.clock.now();
+        let key = || limit.shown_key(charge.bucket, ctx.caller.id(), request);
+        let early = census.rejected(charge.bucket, (now, wait), request.headers, key);
+        if early {
+            limit.metrics.early.inc();
+        }
+        if limit.mode == Mode::Enforce {
+            census.publish(|| RejectedRequest {
+                limit: Arc::clone(&limit.name),
+                route: Arc::clone(&self.metrics.name),
+                key: key(),
+                wait,
+                early,
+            });
         }
     }
 }
@@ -197,20 +282,26 @@ impl<S: Buckets> Throttle<S> {
         }
         let charges = self.charges(ctx, limits, request);
         let (enforced, shadow) = charges.split_at(limits.enforced.len());
-        let result = match self.buckets.try_charge(enforced, shadow) {
-            Some(result) => result,
-            None => Box::pin(self.charge_remote(charges, limits.enforced.len())).await,
+        let (admission, delay) = match self.buckets.try_charge(enforced, shadow) {
+            Some(result) => limits.decide(result, &charges, ctx, request)?,
+            None => Box::pin(self.charge_remote(charges, limits, ctx, request)).await?,
         };
-        let (admission, delay) = limits.decide(result, ctx)?;
         if !delay.is_zero() {
             Box::pin(tokio::time::sleep(delay)).await;
         }
         Ok(admission)
     }
 
-    async fn charge_remote(&self, charges: Charges<'_>, enforced: usize) -> ChargeResult {
-        let (enforced, shadow) = charges.split_at(enforced);
-        self.buckets.charge(enforced, shadow).await
+    async fn charge_remote(
+        &self,
+        charges: Charges<'_>,
+        limits: &RouteLimits,
+        ctx: &RequestContext,
+        request: KeySource<'_>,
+    ) -> Result<(Admission, Duration), Problem> {
+        let (enforced, shadow) = charges.split_at(limits.enforced.len());
+        let result = self.buckets.charge(enforced, shadow).await;
+        limits.decide(result, &charges, ctx, request)
     }
 
     /// Returns the charges of a request: first the charges to enforced limits, then those to limits in shadow mode.
@@ -240,8 +331,10 @@ impl<S: Buckets> Throttle<S> {
             .collect();
         ctx.note(|fields| {
             let counted = charges.iter();
-            let counted =
-                counted.map(|charge| (Arc::clone(&charge.limit.name), counted_by(charge)));
+            let counted = counted.map(|Charge { limit, bucket, .. }| {
+                let key = limit.shown_key(*bucket, client, request);
+                (Arc::clone(&limit.name), key)
+            });
             fields.limits.extend(counted);
         });
         charges
@@ -271,13 +364,4 @@ fn rate_limited(limit: &Limit, wait: Duration) -> Problem {
     problem.retry = Retry::After(wait, limit.retry_after);
     problem.violated.push(Arc::clone(&limit.name));
     problem
-}
-
-/// Returns the limit key by which a request was counted, for the access log.
-fn counted_by(charge: &Charge<'_>) -> CountedBy {
-    match &*charge.limit.key {
-        [KeyPart::Client] => CountedBy::Client,
-        [KeyPart::Global] => CountedBy::Global,
-        _ => CountedBy::Hash(charge.bucket.high),
-    }
 }

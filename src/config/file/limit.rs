@@ -38,6 +38,10 @@ pub(crate) struct LimitSection {
     /// With `backend = "redis"`: what happens to a request while Redis is unavailable.
     #[schemars(extend("default" = "local"))]
     pub(crate) on_store_error: Setting<OnStoreError>,
+    /// Whether the log and the admin API show the limit key as it is, such as the value of a header. Otherwise they show
+    /// a keyed hash of it. Client addresses are always shown.
+    #[schemars(extend("default" = false))]
+    pub(crate) log_key: bool,
 }
 
 /// What happens to a request that exceeds the rate limit.

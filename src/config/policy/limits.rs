@@ -49,6 +49,7 @@ fn limit(name: &str, section: &LimitSection, findings: &mut Findings) -> Option<
         mode: section.mode,
         retry_after: section.retry_after,
         on_store_error: section.on_store_error.value,
+        log_key: section.log_key,
     })
 }
 

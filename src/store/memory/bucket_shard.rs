@@ -14,8 +14,8 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 
-use super::hashers::BuildIdentityHasher;
 use crate::clock::Moment;
+use crate::request::hash_keys::BuildIdentityHasher;
 use crate::throttle::decision::full_at_under;
 use crate::throttle::{BucketKey, BucketState, Limit};
 
@@ -90,9 +90,8 @@ impl BucketShard {
     }
 
     /// Forgets the shared buckets of all rate limits except these.
-    pub(super) fn retain_limits(&mut self, limits: &[Arc<Limit>]) {
-        self.shared
-            .retain(|name, _| limits.iter().any(|limit| limit.name == *name));
+    pub(super) fn retain_limits(&mut self, limits: &[&str]) {
+        self.shared.retain(|name, _| limits.contains(&&**name));
     }
 
     /// Sets the time at which `bucket` becomes full. If the bucket cannot be tracked, sets the time of its shared
@@ -286,7 +285,7 @@ mod tests {
         let other = limit("other");
         let of_other = |shard: &BucketShard| shard.state(&other, bucket(1, 5)).full_at.as_nanos();
         assert_eq!(of_other(&shard), 0, "the shared bucket of another limit");
-        shard.retain_limits(&[Arc::new(other.clone())]);
+        shard.retain_limits(&[&*other.name]);
         assert_eq!(shard.nanos(bucket(2, 1)), 0, "after its limit is removed");
     }
 

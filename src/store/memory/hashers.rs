@@ -1,41 +1,11 @@
-//! Fast hashers for hash map keys that are already hashes or are consecutive numbers.
+//! Hash values of hash map keys that are keyed hashes or consecutive numbers.
 //!
-//! A keyed hash is used as its own hash value. Clients cannot choose this hash, because they do not know its secret
-//! key. Consecutive numbers are spread by one multiplication.
+//! A keyed hash is its own hash value. Consecutive numbers are spread by one multiplication.
 
 use std::hash::{BuildHasher, Hash, Hasher};
 
 use crate::idempotency::{ClientHash, RecordId, ScopeHash};
 use crate::throttle::BucketKey;
-
-/// Builds hashers for hash map keys that are already hashes. Such a hasher returns the one `u64` that is written to it.
-#[derive(Clone, Copy, Debug, Default)]
-pub(in crate::store) struct BuildIdentityHasher;
-
-#[derive(Default)]
-pub(in crate::store) struct IdentityHasher(u64);
-
-impl BuildHasher for BuildIdentityHasher {
-    type Hasher = IdentityHasher;
-
-    fn build_hasher(&self) -> IdentityHasher {
-        IdentityHasher::default()
-    }
-}
-
-impl Hasher for IdentityHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, _: &[u8]) {
-        unreachable!("the keys of these maps hash as one u64");
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 = hash;
-    }
-}
 
 /// Builds hashers that spread consecutive numbers by Fibonacci hashing. Clients cannot choose these numbers, so the
 /// hash needs no secret key.

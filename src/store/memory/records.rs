@@ -25,7 +25,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use self::counts::KeyCounts;
 use self::shard::{ClaimNumbers, EndedRecord, RecordShard};
-use super::hashers::{BuildFibonacciHasher, BuildIdentityHasher};
+use super::hashers::BuildFibonacciHasher;
 use crate::clock::{Clock, Moment};
 use crate::idempotency::claim::ClaimDecision;
 use crate::idempotency::{
@@ -33,6 +33,7 @@ use crate::idempotency::{
     InFlightExecution, KeyHash, OnAbandon, Permit, RecordCounts, RecordId, RecordInfo, Records,
     ScopeHash, StoreError, StoredResponse,
 };
+use crate::request::hash_keys::BuildIdentityHasher;
 use crate::store::capacity::{Full, StoreCapacity};
 use crate::store::capacity_use::{Bound, CapacityUse, ForgottenKeys, UseSamples};
 use crate::store::log_evictions;

@@ -77,6 +77,7 @@ fn limit(id: u16, quota: Quota, exceed: Exceed) -> Limit {
         mode: Mode::Enforce,
         retry_after: RetryAfterForm::Seconds,
         on_store_error: OnStoreError::Local,
+        log_key: false,
     }
 }
 

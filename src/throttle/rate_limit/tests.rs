@@ -15,8 +15,9 @@ const ADMITTED: ChargeOutcome = ChargeOutcome::Admitted {
 
 pub(super) fn route_limit(limit: Limit) -> RouteLimit {
     RouteLimit {
-        metrics: LimitMetrics::new(&limit.name),
+        metrics: LimitMetrics::new(&"all".into(), &limit.name),
         limit: Arc::new(limit),
+        census: None,
     }
 }
 
@@ -30,6 +31,7 @@ fn limit(name: &str, count: u32, period: Duration, burst: u32) -> RouteLimit {
         mode: Mode::Enforce,
         retry_after: RetryAfterForm::Seconds,
         on_store_error: OnStoreError::Local,
+        log_key: false,
     })
 }
 

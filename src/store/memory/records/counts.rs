@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
-use super::super::hashers::BuildIdentityHasher;
 use super::SHARDS;
 use crate::idempotency::ClientHash;
+use crate::request::hash_keys::BuildIdentityHasher;
 use crate::store::capacity::{ClientCounts, Full, StoreCapacity};
 
 /// Number of idempotency keys, in total and per client.

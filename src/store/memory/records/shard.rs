@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
-use super::super::hashers::BuildIdentityHasher;
 use crate::clock::Moment;
 use crate::idempotency::claim::{ClaimDecision, RecordView, StateView, decide_claim};
 use crate::idempotency::{
     ClaimRequest, ClaimToken, ClientHash, Fingerprint, InFlightExecution, KeyHash, RecordCounts,
     RecordId, RecordInfo, RecordState, ScopeHash, StoredResponse,
 };
+use crate::request::hash_keys::BuildIdentityHasher;
 use crate::store::ended_queues::EndedQueues;
 
 /// A shard of the table of idempotency records.

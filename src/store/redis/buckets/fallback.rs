@@ -18,7 +18,8 @@ use smallvec::SmallVec;
 
 use super::RequestCharges;
 use crate::clock::{Clock, Moment};
-use crate::store::memory::{BuildIdentityHasher, MemoryBuckets};
+use crate::request::hash_keys::BuildIdentityHasher;
+use crate::store::memory::MemoryBuckets;
 use crate::throttle::decision::{USUAL_LIMITS, full_at_under};
 use crate::throttle::{
     BucketKey, BucketState, Charge, ChargeOutcome, ChargeResult, Decision, OnStoreError, decide,

@@ -31,7 +31,7 @@ use parking_lot::Mutex;
 
 use super::RequestCharges;
 use crate::clock::Moment;
-use crate::store::memory::BuildIdentityHasher;
+use crate::request::hash_keys::BuildIdentityHasher;
 use crate::throttle::{BucketKey, Charge, ChargeOutcome, ChargeResult, Decision, decide};
 
 /// Number of shards of the cache. Each shard has its own lock.
