@@ -1,4 +1,4 @@
-//! Admin API: liveness and readiness probes, metrics, idempotency records, circuit breakers and runs of the lab.
+//! Admin API: probes, metrics, limits and the keys that they reject, idempotency records, circuits, runs of the lab.
 //!
 //! The admin listener runs on its own thread, so metric scrapes and client requests do not delay each other. An
 //! application that embeds the stages has no listener and uses only `stage_metrics`.
@@ -8,13 +8,21 @@ mod auth;
 #[cfg(feature = "gateway")]
 mod config;
 #[cfg(feature = "gateway")]
+mod events;
+#[cfg(feature = "gateway")]
 mod index;
 #[cfg(feature = "gateway")]
 mod keys;
 #[cfg(feature = "lab")]
 mod lab;
 #[cfg(feature = "gateway")]
+mod limits;
+#[cfg(feature = "gateway")]
 pub(crate) mod listener;
+#[cfg(feature = "gateway")]
+mod openapi;
+#[cfg(feature = "gateway")]
+mod overview;
 #[cfg(feature = "gateway")]
 mod problem;
 #[cfg(feature = "gateway")]
@@ -23,9 +31,13 @@ mod scrape;
 mod serve;
 pub(crate) mod stage_metrics;
 #[cfg(feature = "gateway")]
+mod traffic;
+#[cfg(feature = "gateway")]
 mod upstreams;
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
+
+use crate::clock::{Clock, Moment};
 
 /// Converts a duration to seconds for JSON output. Fractions of a millisecond are cut off.
 #[expect(
@@ -34,4 +46,34 @@ use std::time::Duration;
 )]
 fn seconds(duration: Duration) -> f64 {
     duration.as_millis() as f64 / 1e3
+}
+
+#[cfg(feature = "gateway")]
+fn rfc3339(time: SystemTime) -> String {
+    humantime::format_rfc3339_millis(time).to_string()
+}
+
+/// The wall-clock time of a moment, as RFC 3339.
+#[cfg(feature = "gateway")]
+fn timestamp(clock: &Clock, moment: Moment) -> String {
+    let (now, wall) = (clock.now(), clock.wall());
+    rfc3339(wall - now.since(moment) + moment.since(now))
+}
+
+#[cfg(feature = "gateway")]
+/// Decodes percent escapes once, so `%2525` becomes `%25`. Returns `None` if an escape is malformed.
+fn decode(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16);
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        decoded.push(match byte {
+            b'%' => {
+                let (high, low) = (digit(bytes.next()?)?, digit(bytes.next()?)?);
+                u8::try_from(high * 16 + low).expect("two hexadecimal digits fit in a byte")
+            }
+            byte => byte,
+        });
+    }
+    Some(decoded)
 }

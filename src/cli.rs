@@ -5,7 +5,7 @@ mod check;
 mod completions;
 mod config_file;
 mod demo;
-pub(crate) mod explain;
+mod explain;
 mod init;
 #[cfg(feature = "lab")]
 mod lab;

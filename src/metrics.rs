@@ -51,6 +51,8 @@ pub(crate) struct Totals {
     pub ambiguous_paths: Count,
     /// Number of requests that were rejected because of `paths = "strict"`.
     pub strict_path_rejections: Count,
+    /// Number of requests whose peer is not a trusted proxy.
+    pub(crate) untrusted: Count,
     /// Number of responses whose last byte was not written to the client's socket.
     pub truncated: Count,
     /// Number of request bodies that arrived more slowly than `min_rate`.

@@ -12,6 +12,7 @@
 //! of this rule. So a request is completed with the configuration that it started with.
 
 mod access_log;
+pub(crate) mod explain;
 pub(crate) mod log;
 mod rule;
 mod scenario;
@@ -37,6 +38,7 @@ use crate::metrics::Metrics;
 use crate::request::body::{RequestBody, ResponseBody};
 use crate::request::buffers::{Buffered, Buffers};
 use crate::request::client::Trust;
+use crate::request::client::unlisted_proxy::UnlistedProxy;
 use crate::request::context::{Arrival, ClientConnection, FailedRequest, RequestContext, Resend};
 use crate::request::log_fields::AccessLogNotes;
 use crate::request::route::{Matcher, RouteError};
@@ -62,6 +64,7 @@ pub(crate) struct Pipeline {
     respond: RespondSettings,
     connection_settings: Arc<ConnectionSettings>,
     access_log: Arc<AccessLog>,
+    unlisted_proxy: Arc<UnlistedProxy>,
     metrics: Arc<Metrics>,
     clock: Clock,
 }
@@ -140,6 +143,7 @@ impl Pipeline {
                 limits: policy.server.limits,
             }),
             access_log: Arc::new(AccessLog::new(policy, Arc::clone(&metrics), clock.clone())),
+            unlisted_proxy: Arc::clone(&shared.unlisted_proxy),
             policy: Arc::clone(policy),
             metrics,
             clock: clock.clone(),
@@ -184,6 +188,10 @@ impl Pipeline {
                 Ok(entered) => entered,
                 Err(rejected) => return self.reject_entry(pending, *rejected, &request),
             };
+            if !entered.caller.peer_trusted() && self.metrics.totals.untrusted.inc() % 4 == 0 {
+                self.unlisted_proxy
+                    .observe(&entered.caller, request.headers());
+            }
             pending.set_client(entered.caller.id());
             pending.set_route(entered.route, &request);
             if let (Some(cors), true) = (&self.respond.cors, entered.is_preflight) {

@@ -22,11 +22,12 @@ use std::sync::Arc;
 use self::memory::MemoryBuckets;
 #[cfg(feature = "redis")]
 use self::redis::{buckets::RedisBuckets, records::RedisRecords};
+use crate::clock::Moment;
 use crate::idempotency::{
     Claim, ClaimRequest, ExecutionOutcome, KeyHash, Permit, RecordCounts, RecordId, RecordInfo,
     Records, ScopeHash, StoreError, StoredResponse,
 };
-use crate::throttle::{Buckets, Charge, ChargeResult};
+use crate::throttle::{BucketKey, Buckets, Charge, ChargeResult, Limit};
 #[cfg(feature = "disk")]
 use disk::DiskRecords;
 use memory::records::MemoryRecords;
@@ -55,6 +56,48 @@ impl BucketStore {
             Self::Memory(buckets) => buckets,
             #[cfg(feature = "redis")]
             Self::Redis(buckets) => buckets.local(),
+        }
+    }
+}
+
+/// State of a bucket that is read without a charge.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BucketView {
+    pub(crate) full_at: Moment,
+    /// Whether the key has no bucket of its own and uses an overflow bucket.
+    pub(crate) is_shared: bool,
+}
+
+#[cfg(feature = "gateway")]
+impl BucketStore {
+    pub(crate) async fn read(
+        &self,
+        limit: &Limit,
+        bucket: BucketKey,
+    ) -> Result<BucketView, StoreError> {
+        match self {
+            Self::Memory(_) => Ok(self.read_local(limit, bucket)),
+            Self::Redis(buckets) => buckets.read(limit, bucket).await,
+        }
+    }
+
+    pub(crate) fn read_local(&self, limit: &Limit, bucket: BucketKey) -> BucketView {
+        let (full_at, is_tracked) = self.local().full_at(limit, bucket);
+        BucketView {
+            full_at,
+            is_shared: !is_tracked && full_at > self.local().now(),
+        }
+    }
+
+    /// Refills a bucket. Returns `false` if the key uses an overflow bucket.
+    pub(crate) async fn refill(
+        &self,
+        limit: &Limit,
+        bucket: BucketKey,
+    ) -> Result<bool, StoreError> {
+        match self {
+            Self::Memory(buckets) => Ok(buckets.refill(limit, bucket)),
+            Self::Redis(buckets) => buckets.refill(limit, bucket).await,
         }
     }
 }

@@ -1,54 +1,62 @@
 //! Endpoints of the configuration in force: its state, a reload, and the drain before a restart.
 
 use std::sync::Arc;
-use std::time::SystemTime;
 
+use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::routing::{get, post};
-use axum::{Json, Router};
 use serde::Serialize;
-use serde_json::{Value, json};
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use super::listener::AdminState;
 use super::problem::AdminProblem;
+use super::rfc3339;
 use crate::server::reload::{ConfigStatus, Reloader};
 
-pub(super) fn routes() -> Router<Arc<AdminState>> {
-    Router::new()
-        .route("/admin/v1/config", get(show))
-        .route("/admin/v1/reload", post(reload))
-        .route("/admin/v1/drain", post(drain))
+pub(super) fn routes() -> OpenApiRouter<Arc<AdminState>> {
+    OpenApiRouter::new()
+        .routes(routes!(show))
+        .routes(routes!(reload))
+        .routes(routes!(drain))
 }
 
-/// Times are in the form of RFC 3339, in UTC.
-#[derive(Debug, Serialize)]
-struct ConfigView {
+#[derive(Debug, Serialize, ToSchema)]
+pub(super) struct ConfigView {
+    /// Name of the file.
     source: String,
+    /// SHA-256 of the file.
     hash: String,
     loaded_at: String,
+    /// Keys whose new values need a restart.
     pending_restart: Vec<&'static str>,
     last_reload: Option<ReloadView>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct ReloadView {
     at: String,
     result: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     error: Option<String>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct DrainView {
+    draining: bool,
 }
 
 impl From<ConfigStatus> for ConfigView {
     fn from(status: ConfigStatus) -> Self {
-        let time = |at: SystemTime| humantime::format_rfc3339_millis(at).to_string();
         Self {
             source: status.source,
             hash: status.hash,
-            loaded_at: time(status.loaded_at),
+            loaded_at: rfc3339(status.loaded_at),
             pending_restart: status.pending_restart,
             last_reload: status.last_reload.map(|(at, error)| ReloadView {
-                at: time(at),
+                at: rfc3339(at),
                 result: if error.is_none() {
                     "applied"
                 } else {
@@ -60,10 +68,14 @@ impl From<ConfigStatus> for ConfigView {
     }
 }
 
+/// Shows the configuration in force, and the result of the last reload
+#[utoipa::path(get, path = "/admin/v1/config", responses((status = 200, body = ConfigView)))]
 async fn show(State(admin): State<Arc<AdminState>>) -> Result<Json<ConfigView>, AdminProblem> {
     Ok(Json(reloader(&admin)?.status().into()))
 }
 
+/// Reloads the configuration
+#[utoipa::path(post, path = "/admin/v1/reload", responses((status = 200, body = ConfigView)))]
 async fn reload(State(admin): State<Arc<AdminState>>) -> Result<Json<ConfigView>, AdminProblem> {
     let reloader = Arc::clone(reloader(&admin)?);
     // Files are read on another thread, so that probes get responses meanwhile.
@@ -74,7 +86,9 @@ async fn reload(State(admin): State<Arc<AdminState>>) -> Result<Json<ConfigView>
     }
 }
 
-async fn drain(State(admin): State<Arc<AdminState>>) -> Result<Json<Value>, AdminProblem> {
+/// Ends the gateway after a drain; requires that a token is configured
+#[utoipa::path(post, path = "/admin/v1/drain", responses((status = 200, body = DrainView)))]
+async fn drain(State(admin): State<Arc<AdminState>>) -> Result<Json<DrainView>, AdminProblem> {
     let gateway = admin.gateway()?;
     let settings = gateway.policy.admin.as_ref();
     if settings.is_none_or(|settings| settings.token.is_none()) {
@@ -83,7 +97,7 @@ async fn drain(State(admin): State<Arc<AdminState>>) -> Result<Json<Value>, Admi
     }
     tracing::info!("drain requested on the admin API");
     admin.stop.drain();
-    Ok(Json(json!({ "draining": true })))
+    Ok(Json(DrainView { draining: true }))
 }
 
 fn reloader(admin: &AdminState) -> Result<&Arc<Reloader>, AdminProblem> {

@@ -12,10 +12,12 @@ mod view;
 
 use std::sync::Arc;
 
+use axum::Json;
 use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::routing::get;
-use axum::{Json, Router};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use self::key_request::KeyRequest;
 use self::view::{KeyRecordView, KeyView, RecordStoreView};
@@ -34,14 +36,19 @@ const MAX_FOUND: usize = 10_000;
 /// its body is larger.
 const MAX_BODY_BYTES: usize = 16 << 20;
 
-pub(super) fn routes() -> Router<Arc<AdminState>> {
-    let key = || get(show_key).delete(free_key);
-    Router::new()
-        .route("/admin/v1/idempotency", get(show_counts))
-        .route("/admin/v1/idempotency/keys/", key())
-        .route("/admin/v1/idempotency/keys/{*key}", key())
+pub(super) fn routes() -> OpenApiRouter<Arc<AdminState>> {
+    OpenApiRouter::new()
+        .routes(routes!(show_counts))
+        .routes(routes!(show_key, free_key))
+        // Without a key, the request gets the problem of an invalid key.
+        .route(
+            "/admin/v1/idempotency/keys/",
+            get(show_key).delete(free_key),
+        )
 }
 
+/// Counts the idempotency records by state
+#[utoipa::path(get, path = "/admin/v1/idempotency", responses((status = 200, body = RecordStoreView)))]
 async fn show_counts(
     State(admin): State<Arc<AdminState>>,
 ) -> Result<Json<RecordStoreView>, AdminProblem> {
@@ -50,6 +57,17 @@ async fn show_counts(
     Ok(Json(counts.into()))
 }
 
+/// Shows the records of an idempotency key
+#[utoipa::path(
+    get,
+    path = "/admin/v1/idempotency/keys/{*key}",
+    params(
+        ("key" = String, Path),
+        ("scope" = Option<String>, Query, description = "One scope only; 32 hexadecimal digits"),
+        ("body" = Option<bool>, Query, description = "Whether to show the stored responses")
+    ),
+    responses((status = 200, body = KeyView))
+)]
 async fn show_key(
     State(admin): State<Arc<AdminState>>,
     uri: Uri,
@@ -82,6 +100,16 @@ async fn show_key(
     }))
 }
 
+/// Frees an idempotency key whose outcome is unknown
+#[utoipa::path(
+    delete,
+    path = "/admin/v1/idempotency/keys/{*key}",
+    params(
+        ("key" = String, Path),
+        ("scope" = Option<String>, Query, description = "Scope of the key; 32 hexadecimal digits")
+    ),
+    responses((status = 204))
+)]
 async fn free_key(
     State(admin): State<Arc<AdminState>>,
     uri: Uri,

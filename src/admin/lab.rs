@@ -6,17 +6,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::Json;
 use axum::extract::{Path, RawQuery, State};
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::routing::get;
-use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use super::listener::AdminState;
 use super::problem::AdminProblem;
+use super::rfc3339;
 use crate::lab::report::document::Document;
 use crate::lab::report::{Report, ScenarioResult};
 use crate::pipeline::GatewayState;
@@ -36,29 +39,30 @@ const SETTLE_CHECKS: u32 = 20;
 /// Time between these checks.
 const SETTLE_INTERVAL: Duration = Duration::from_millis(10);
 
-pub(super) fn routes() -> Router<Arc<AdminState>> {
-    Router::new()
-        .route("/admin/v1/lab/runs", get(list).post(create))
-        .route("/admin/v1/lab/runs/{id}", get(show).delete(remove))
+pub(super) fn routes() -> OpenApiRouter<Arc<AdminState>> {
+    OpenApiRouter::new()
+        .routes(routes!(list, create))
+        .routes(routes!(show, remove))
 }
 
 /// Body of a request that creates a run.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 struct NewRun {
     scenario: String,
     id: Option<String>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct RunsView {
     runs: Vec<RunView>,
     /// Number of runs that the list does not contain.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     left_out: Option<usize>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct RunView {
     scenario: String,
     id: String,
@@ -67,12 +71,21 @@ struct RunView {
     requests: u64,
     /// Path prefix of requests that belong to the run.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     path_prefix: Option<String>,
     /// Header of requests that belong to the run.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     header: Option<String>,
 }
 
+/// Lists runs of scenarios
+#[utoipa::path(
+    get,
+    path = "/admin/v1/lab/runs",
+    params(("scenario" = Option<String>, Query)),
+    responses((status = 200, body = RunsView))
+)]
 async fn list(
     State(admin): State<Arc<AdminState>>,
     RawQuery(query): RawQuery,
@@ -93,6 +106,13 @@ async fn list(
     }))
 }
 
+/// Starts a run
+#[utoipa::path(
+    post,
+    path = "/admin/v1/lab/runs",
+    request_body = NewRun,
+    responses((status = 201, body = RunView))
+)]
 async fn create(
     State(admin): State<Arc<AdminState>>,
     body: axum::body::Bytes,
@@ -146,6 +166,13 @@ fn run_id(
     Ok(gateway.policy.trust.client_id(address).to_string())
 }
 
+/// Shows the verdict on the client of a run
+#[utoipa::path(
+    get,
+    path = "/admin/v1/lab/runs/{id}",
+    params(("id" = String, Path), ("scenario" = Option<String>, Query)),
+    responses((status = 200, body = Object))
+)]
 async fn show(
     State(admin): State<Arc<AdminState>>,
     Path(id): Path<String>,
@@ -192,6 +219,13 @@ fn report(state: &ScenarioState, id: String) -> Option<String> {
     Some(Document::of(&report).to_json())
 }
 
+/// Removes a run
+#[utoipa::path(
+    delete,
+    path = "/admin/v1/lab/runs/{id}",
+    params(("id" = String, Path), ("scenario" = Option<String>, Query)),
+    responses((status = 204))
+)]
 async fn remove(
     State(admin): State<Arc<AdminState>>,
     Path(id): Path<String>,
@@ -248,7 +282,7 @@ impl RunView {
         Self {
             scenario: run.scenario.to_string(),
             id: run.id.to_string(),
-            created: humantime::format_rfc3339_millis(run.created).to_string(),
+            created: rfc3339(run.created),
             requests: run.requests,
             path_prefix: by_test.then(|| format!("/t/{}/", run.id)),
             header: by_test.then(|| format!("X-Tidegate-Test: {}", run.id)),

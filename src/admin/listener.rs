@@ -1,4 +1,4 @@
-//! The admin listener: `/livez`, `/readyz`, `/metrics`, `/admin/v1/idempotency`, `/admin/v1/upstreams`, and an index page at `/`.
+//! The admin listener: `/livez`, `/readyz`, `/metrics`, the endpoints below `/admin/v1/`, and a page at `/`.
 //!
 //! The probes `/livez` and `/readyz` have no access control, because orchestrators and load balancers have no token and
 //! use any `Host`. All other endpoints pass through [`Auth`]. The index page does not require the token.
@@ -11,16 +11,21 @@ use std::time::Duration;
 use axum::Router;
 use axum::extract::{Request, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS};
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use parking_lot::Mutex;
 use prometheus_client::encoding::text::encode;
+use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
+use utoipa_axum::router::OpenApiRouter;
 
 use super::auth::{origin_rejection, token_rejection};
+use super::events::{self, Change, LastState};
 use super::problem::AdminProblem;
-use super::{config, index, keys, scrape as metrics, serve, upstreams};
+use super::traffic::Traffic;
+use super::{config, index, keys, limits, openapi, overview, scrape as metrics, serve, upstreams};
 use crate::admin::stage_metrics::OPENMETRICS;
 use crate::config::AdminSettings;
 use crate::http::connections::Connections;
@@ -53,6 +58,10 @@ pub(super) struct AdminState {
     pub(super) reloader: Option<Arc<Reloader>>,
     pub(super) records: RecordStore,
     pub(super) hash_keys: HashKeySource,
+    pub(super) traffic: Mutex<Traffic>,
+    pub(super) changes: broadcast::Sender<Change>,
+    /// Cancelled when the listener stops.
+    pub(super) done: CancellationToken,
     connections: Arc<Connections>,
 }
 
@@ -85,16 +94,19 @@ impl Admin {
         let connections = Connections::new(max, per_client);
         let shared = gateway.shared();
         let trust = shared.policy.trust.clone();
+        let done = CancellationToken::new();
         let admin = Arc::new(AdminState {
             live: Arc::downgrade(gateway.live()),
             stop: gateway.stopper(),
             reloader,
             records: shared.store.records.clone(),
             hash_keys: shared.store.hash_keys.clone(),
+            traffic: Mutex::default(),
+            changes: events::channel(),
+            done: done.clone(),
             connections: Arc::clone(&connections),
         });
         drop(shared);
-        let done = CancellationToken::new();
         let stopped = done.clone();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -105,8 +117,10 @@ impl Admin {
                 runtime.block_on(async move {
                     match tokio::net::TcpListener::from_std(socket) {
                         Ok(listener) => {
+                            let observer = tokio::spawn(observe(Arc::clone(&admin)));
                             let router = router(admin);
                             serve::serve(listener, router, connections, &trust, stopped).await;
+                            observer.abort();
                         }
                         Err(error) => tracing::error!(
                             %address,
@@ -131,24 +145,55 @@ impl Drop for Admin {
     }
 }
 
+/// Samples the counters, and finds the changes for subscribers of events.
+async fn observe(admin: Arc<AdminState>) {
+    let mut last = LastState::default();
+    while let Ok(gateway) = admin.gateway() {
+        admin.traffic.lock().sample(&gateway);
+        last.compare(&admin, &gateway);
+        drop(gateway);
+        tokio::time::sleep(events::INTERVAL).await;
+    }
+}
+
 fn router(admin: Arc<AdminState>) -> Router {
-    let private = Router::new()
-        .route("/metrics", get(scrape))
+    let described = OpenApiRouter::with_openapi(openapi::base())
+        .merge(overview::routes())
+        .merge(limits::routes())
+        .merge(events::routes())
         .merge(keys::routes())
         .merge(upstreams::routes())
         .merge(config::routes());
     #[cfg(feature = "lab")]
-    let private = private.merge(super::lab::routes());
+    let described = described.merge(super::lab::routes());
+    let (private, mut api) = described.split_for_parts();
+    openapi::complete(&mut api);
+    let document = api
+        .to_json()
+        .expect("the document has only strings as keys");
+    let endpoints: Arc<str> = openapi::summary(&api).into();
+    let json = (CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let private = private
+        .route("/metrics", get(scrape))
+        .route(
+            "/admin/v1/openapi.json",
+            get(async move || ([json], document)),
+        )
         .method_not_allowed_fallback(method_not_allowed)
-        .fallback(not_found)
+        .fallback({
+            let endpoints = Arc::clone(&endpoints);
+            async move || not_found(&endpoints)
+        })
         .layer(middleware::from_fn_with_state(
             Arc::clone(&admin),
             authenticate,
         ));
     // The check of the origin is the outer layer, so it also applies to the private endpoints.
     let checked = Router::new()
-        .route("/", get(index::show))
+        .route(
+            "/",
+            get(async move |headers: HeaderMap| index::show(&headers, &endpoints)),
+        )
         .method_not_allowed_fallback(method_not_allowed)
         .merge(private)
         .layer(middleware::from_fn_with_state(
@@ -169,11 +214,8 @@ async fn method_not_allowed() -> AdminProblem {
     AdminProblem::plain(StatusCode::METHOD_NOT_ALLOWED, detail)
 }
 
-async fn not_found() -> AdminProblem {
-    let detail = format!(
-        "No admin endpoint has this path. Endpoints: {}.",
-        index::paths()
-    );
+fn not_found(endpoints: &str) -> AdminProblem {
+    let detail = format!("No admin endpoint has this path. Endpoints:\n{endpoints}");
     AdminProblem::plain(StatusCode::NOT_FOUND, detail)
 }
 

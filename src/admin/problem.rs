@@ -10,6 +10,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::http::http1::Violation;
 use crate::idempotency::{KeyError, RecordState, ScopeHash, StoreError};
@@ -34,6 +35,32 @@ struct ProblemDocument<'p> {
     #[serde(flatten)]
     problem: &'p AdminProblem,
     error: ErrorMember<'p>,
+}
+
+/// Problem document (RFC 9457).
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "describes the JSON of a problem document")]
+pub(super) struct ProblemView {
+    r#type: String,
+    title: String,
+    status: u16,
+    detail: String,
+    error: ErrorView,
+    /// State of an idempotency record.
+    #[schema(required = false)]
+    state: Option<String>,
+    /// Scopes of an idempotency key.
+    #[schema(required = false)]
+    scopes: Option<Vec<String>>,
+}
+
+#[derive(ToSchema)]
+#[expect(dead_code, reason = "describes the JSON of a problem document")]
+struct ErrorView {
+    r#type: String,
+    #[schema(required = false)]
+    code: Option<String>,
+    message: String,
 }
 
 /// The member `error`. All problem documents of the gateway have this member, for API client libraries that read it.

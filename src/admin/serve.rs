@@ -3,15 +3,15 @@
 //! The server is the same as for clients, because it has a timeout for each thing that a connection waits for. It also
 //! rejects ambiguous requests, such as those with two `Host` lines. `axum::serve` has no timeouts.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::{Body, to_bytes};
-use axum::response::IntoResponse as _;
-use bytes::{Bytes, BytesMut};
-use http::Response;
-use http_body_util::Full;
+use axum::body::Body;
+use axum::response::{IntoResponse as _, Response};
+use bytes::BytesMut;
+use http::header::CONTENT_TYPE;
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{Instant, sleep_until};
@@ -21,7 +21,7 @@ use tower::ServiceExt as _;
 
 use super::problem::AdminProblem;
 use crate::http::connections::{ConnectionPermit, Connections};
-use crate::http::http1::{self, FlushBatch, Http1Body};
+use crate::http::http1::{self, FlushBatch, Http1Body, TrackDelivery};
 use crate::http::service::{Received, Reply};
 use crate::http::settings::{ClientTimeouts, ServerLimits};
 use crate::request::client::Trust;
@@ -34,6 +34,9 @@ pub(super) const MAX_CONNECTIONS_PER_CLIENT: usize = MAX_CONNECTIONS / 4;
 
 /// Maximum time from the end of a request head to the last byte of the response or the next request.
 const EXCHANGE_TIMEOUT: Duration = TIMEOUTS.idle;
+
+/// Type of a response without an end.
+const EVENT_STREAM: &str = "text/event-stream";
 
 /// Timeouts of admin connections. The idle timeout is longer than the usual scrape interval, so that Prometheus can
 /// reuse its connection.
@@ -111,14 +114,24 @@ async fn serve_connection(
 ) {
     // An error is ignored: without `TCP_NODELAY` the responses are slower but correct.
     let _ = stream.set_nodelay(true);
-    let last_request = Mutex::new(Instant::now());
+    // `None` while events are sent, which have no end.
+    let last_request = Mutex::new(Some(Instant::now()));
     let service = |received| {
-        *last_request.lock() = Instant::now();
-        Box::pin(respond(received, router.clone()))
+        *last_request.lock() = Some(Instant::now());
+        let (last_request, router) = (&last_request, router.clone());
+        Box::pin(async move {
+            let response = respond(received, router).await;
+            let content_type = response.headers().get(CONTENT_TYPE);
+            if content_type.is_some_and(|it| it == EVENT_STREAM) {
+                *last_request.lock() = None;
+            }
+            Reply::Response(response)
+        })
     };
     let timed_out = async {
         loop {
-            let due = *last_request.lock() + EXCHANGE_TIMEOUT;
+            let last = *last_request.lock();
+            let due = last.unwrap_or_else(Instant::now) + EXCHANGE_TIMEOUT;
             if Instant::now() >= due {
                 return;
             }
@@ -142,19 +155,22 @@ async fn serve_connection(
     }
 }
 
-async fn respond(received: Received<Http1Body>, router: Router) -> Reply<Full<Bytes>> {
-    let response = match received {
+async fn respond(received: Received<Http1Body>, router: Router) -> Response {
+    match received {
         Received::Invalid { violation, .. } => AdminProblem::violation(violation).into_response(),
         Received::Request(request) => {
             let Ok(response) = router.oneshot(request.map(Body::new)).await;
             response
         }
-    };
-    let (parts, body) = response.into_parts();
-    let body = to_bytes(body, usize::MAX).await;
-    let body =
-        body.expect("the bodies of the admin API are in memory, so reading them cannot fail");
-    Reply::Response(Response::from_parts(parts, Full::new(body)))
+    }
+}
+
+impl TrackDelivery for Body {
+    fn delivered(self: Pin<&mut Self>) {}
+
+    fn is_reset(&self) -> bool {
+        false
+    }
 }
 
 #[cfg(test)]

@@ -5,11 +5,13 @@
 
 use std::sync::Arc;
 
+use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use axum::routing::{get, post};
-use axum::{Json, Router};
 use serde::Serialize;
+use utoipa::ToSchema;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
 
 use super::listener::AdminState;
 use super::problem::AdminProblem;
@@ -19,36 +21,35 @@ use crate::pipeline::GatewayState;
 use crate::upstream::shared_state::ServerState;
 use crate::upstream::{UpstreamState, breaker};
 
-pub(super) fn routes() -> Router<Arc<AdminState>> {
-    Router::new()
-        .route("/admin/v1/upstreams", get(show_all))
-        .route("/admin/v1/upstreams/{upstream}", get(show_one))
-        .route(
-            "/admin/v1/upstreams/{upstream}/servers/{server}/open",
-            post(open),
-        )
-        .route(
-            "/admin/v1/upstreams/{upstream}/servers/{server}/close",
-            post(close),
-        )
+pub(super) fn routes() -> OpenApiRouter<Arc<AdminState>> {
+    OpenApiRouter::new()
+        .routes(routes!(show_all))
+        .routes(routes!(show_one))
+        .routes(routes!(open))
+        .routes(routes!(close))
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct UpstreamsView {
     upstreams: Vec<UpstreamView>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct UpstreamView {
     name: String,
+    /// Median latency of the last minute in seconds. Null without responses.
+    p50: Option<f64>,
+    p99: Option<f64>,
     servers: Vec<ServerView>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     retries: Option<RetriesView>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     concurrency: Option<ConcurrencyView>,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct ServerView {
     server: String,
     weight: u32,
@@ -58,7 +59,7 @@ struct ServerView {
     circuit: CircuitView,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct CircuitView {
     state: &'static str,
     /// Whether an operator opened the circuit breaker. The breaker then stays open until an operator closes it.
@@ -68,58 +69,73 @@ struct CircuitView {
     /// How long until the open circuit breaker becomes half-open, in seconds. `None` if the breaker is not open or an
     /// operator opened it.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     remaining_seconds: Option<f64>,
     /// How often the circuit breaker has opened since the gateway started.
     openings: u64,
     /// Cause of the last opening of the circuit breaker. `None` if the breaker has never opened.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     opened_by: Option<&'static str>,
     failures_in_a_row: u32,
     window: WindowView,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct WindowView {
     succeeded: u64,
     failed: u64,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct RetriesView {
     requests: u64,
     retries: u64,
     refused: u64,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct ConcurrencyView {
     limit: u32,
     in_flight: u32,
     shed: u64,
 }
 
+/// Shows all upstreams and their servers
+#[utoipa::path(get, path = "/admin/v1/upstreams", responses((status = 200, body = UpstreamsView)))]
 async fn show_all(
     State(admin): State<Arc<AdminState>>,
 ) -> Result<Json<UpstreamsView>, AdminProblem> {
     let gateway = admin.gateway()?;
-    let now = gateway.clock.now();
     let upstreams = gateway.upstream_states.iter();
-    Ok(Json(UpstreamsView {
-        upstreams: upstreams
-            .map(|state| UpstreamView::of(state, now))
-            .collect(),
-    }))
+    let upstreams = upstreams.map(|state| UpstreamView::of(&admin, &gateway, state));
+    let upstreams = upstreams.collect();
+    Ok(Json(UpstreamsView { upstreams }))
 }
 
+/// Shows an upstream
+#[utoipa::path(
+    get,
+    path = "/admin/v1/upstreams/{upstream}",
+    params(("upstream" = String, Path)),
+    responses((status = 200, body = UpstreamView))
+)]
 async fn show_one(
     State(admin): State<Arc<AdminState>>,
     Path(upstream): Path<String>,
 ) -> Result<Json<UpstreamView>, AdminProblem> {
     let gateway = admin.gateway()?;
     let state = find(&gateway, &upstream)?;
-    Ok(Json(UpstreamView::of(state, gateway.clock.now())))
+    Ok(Json(UpstreamView::of(&admin, &gateway, state)))
 }
 
+/// Opens the circuit of a server
+#[utoipa::path(
+    post,
+    path = "/admin/v1/upstreams/{upstream}/servers/{server}/open",
+    params(("upstream" = String, Path), ("server" = String, Path)),
+    responses((status = 200, body = ServerView))
+)]
 async fn open(
     State(admin): State<Arc<AdminState>>,
     Path((upstream, server)): Path<(String, String)>,
@@ -133,6 +149,13 @@ async fn open(
     Ok(Json(ServerView::of(state, now)))
 }
 
+/// Closes the circuit of a server
+#[utoipa::path(
+    post,
+    path = "/admin/v1/upstreams/{upstream}/servers/{server}/close",
+    params(("upstream" = String, Path), ("server" = String, Path)),
+    responses((status = 200, body = ServerView))
+)]
 async fn close(
     State(admin): State<Arc<AdminState>>,
     Path((upstream, server)): Path<(String, String)>,
@@ -176,10 +199,14 @@ fn not_found(what: &str, names: &[&str]) -> AdminProblem {
 }
 
 impl UpstreamView {
-    fn of(state: &UpstreamState, now: Moment) -> Self {
+    fn of(admin: &AdminState, gateway: &GatewayState, state: &UpstreamState) -> Self {
+        let (now, name) = (gateway.clock.now(), &state.upstream.name);
+        let latency = admin.traffic.lock().latency(gateway, name, [0.5, 0.99]);
         let servers = state.servers.iter();
         Self {
-            name: state.upstream.name.to_string(),
+            name: name.to_string(),
+            p50: latency.map(|[p50, _]| p50),
+            p99: latency.map(|[_, p99]| p99),
             servers: servers.map(|server| ServerView::of(server, now)).collect(),
             retries: state.budget.as_ref().map(|budget| {
                 let snapshot = budget.snapshot(now);

@@ -111,6 +111,38 @@ impl<B: HistogramBounds> Default for LatencyHistogram<B> {
 }
 
 impl HistogramSnapshot {
+    /// The latencies after those of an earlier snapshot.
+    pub(crate) fn since(&self, before: &Self) -> Self {
+        let buckets = self.buckets.iter().zip(&before.buckets);
+        Self {
+            buckets: buckets
+                .map(|(&(bound, now), &(_, before))| (bound, now.saturating_sub(before)))
+                .collect(),
+            sum: self.sum - before.sum,
+        }
+    }
+
+    /// Returns the latency that this share of the latencies does not exceed, in seconds. Latencies are assumed to be
+    /// spread evenly within a bucket, as in Prometheus.
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "the bounds of the buckets are less precise"
+    )]
+    pub(crate) fn quantile(&self, share: f64) -> f64 {
+        let rank = share * self.count() as f64;
+        let (mut below, mut lower) = (0.0, 0.0);
+        for &(upper, count) in &self.buckets {
+            let count = count as f64;
+            if below + count >= rank && upper.is_finite() {
+                return lower + (upper - lower) * (rank - below) / count.max(1.0);
+            }
+            if upper.is_finite() {
+                (below, lower) = (below + count, upper);
+            }
+        }
+        lower
+    }
+
     /// Returns the number of recorded latencies.
     pub(crate) fn count(&self) -> u64 {
         self.buckets.iter().map(|(_, count)| count).sum()

@@ -9,6 +9,7 @@ use crate::config::{Backend, Policy};
 use crate::http::connections::Connections;
 use crate::metrics::Metrics;
 use crate::request::buffers::Buffers;
+use crate::request::client::unlisted_proxy::UnlistedProxy;
 use crate::scenario::Scenarios;
 use crate::store::{OpenError, OpenStore, RecordStore};
 use crate::throttle::census::{Census, Rejections};
@@ -27,6 +28,7 @@ pub struct GatewayState {
     /// Rate limits of the policy, each with the time since which its quota is in effect.
     pub(crate) limits: Arc<[LimitState]>,
     pub(crate) rejections: Rejections,
+    pub(crate) unlisted_proxy: Arc<UnlistedProxy>,
     /// State of the servers of each upstream, in the order of the configuration.
     pub(crate) upstream_states: Arc<[Arc<UpstreamState>]>,
     pub(crate) scenarios: Scenarios,
@@ -72,6 +74,7 @@ impl GatewayState {
             tunnels: Arc::new(Tunnels::new(settings.tunnels)),
             limits: Arc::default(),
             rejections: Rejections::default(),
+            unlisted_proxy: Arc::default(),
             scenarios: Scenarios::default(),
             upstream_states: Arc::default(),
             metrics: (0..settings.workers).map(|_| Arc::default()).collect(),

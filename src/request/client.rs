@@ -17,6 +17,7 @@
 
 mod forwarded_address;
 mod networks;
+pub(crate) mod unlisted_proxy;
 
 use std::fmt::{self, Write as _};
 use std::net::{IpAddr, Ipv6Addr};

@@ -110,6 +110,11 @@ impl RouteMatch {
             .as_ref()
             .is_none_or(|methods| method.is_some_and(|method| methods.contains(method)))
     }
+
+    fn names_options(&self) -> bool {
+        let methods = self.methods.as_ref();
+        methods.is_some_and(|methods| methods.contains(&Method::OPTIONS))
+    }
 }
 
 /// Error of compiling the routes of a configuration.
@@ -143,19 +148,12 @@ pub struct Matcher<T> {
 
 /// Compiled patterns, which map a method and a path to the index of a route.
 struct CompiledRoutes {
-    routes: Vec<RouteEntry>,
+    routes: Vec<RouteMatch>,
     /// Methods whose routes differ from those of `default`, each with an index into `by_index`.
     by_method: Vec<(Method, usize)>,
     /// Index into `by_index` for methods that are not in `by_method`.
     default: usize,
     by_index: Vec<MethodRoutes>,
-}
-
-struct RouteEntry {
-    name: Arc<str>,
-    ambiguous_paths: AmbiguousPaths,
-    paths: PathMode,
-    names_options: bool,
 }
 
 impl<T> Matcher<T> {
@@ -189,6 +187,12 @@ impl<T> Matcher<T> {
             compiled: Arc::clone(&self.compiled),
             values: self.values.iter().map(value).collect(),
         }
+    }
+
+    /// Returns what each route matches, in the order of the routes.
+    #[cfg(feature = "gateway")]
+    pub(crate) fn matches(&self) -> &[RouteMatch] {
+        &self.compiled.routes
     }
 
     /// Returns the values of all routes, in the order of the routes.
@@ -242,15 +246,8 @@ impl CompiledRoutes {
                 by_method.push((method.clone(), index));
             }
         }
-        let entry = |route: &RouteMatch| RouteEntry {
-            name: Arc::clone(&route.name),
-            ambiguous_paths: route.ambiguous_paths,
-            paths: route.paths,
-            names_options: (route.methods.as_ref())
-                .is_some_and(|methods| methods.contains(&Method::OPTIONS)),
-        };
         Ok(Self {
-            routes: routes.iter().map(entry).collect(),
+            routes: routes.to_vec(),
             by_method,
             default,
             by_index: builder.built,
@@ -262,7 +259,7 @@ impl CompiledRoutes {
             MatchBy::Method(method) => self.find_by_method(method, path),
             MatchBy::Preflight(requested) => self
                 .find_by_method(&Method::OPTIONS, path)
-                .filter(|&index| self.routes[index].names_options)
+                .filter(|&index| self.routes[index].names_options())
                 .or_else(|| self.find_by_method(requested, path)),
         }
     }
@@ -280,7 +277,7 @@ impl CompiledRoutes {
         let literal = self.find(by, path.literal());
         let name = |route: Option<usize>| route.map(|index| Arc::clone(&self.routes[index].name));
         let entry = literal.map(|index| &self.routes[index]);
-        if let Some(RouteEntry { name, paths, .. }) = entry
+        if let Some(RouteMatch { name, paths, .. }) = entry
             && *paths == PathMode::Strict
             && path.lenient() != Ok(Vec::new())
         {

@@ -68,6 +68,10 @@ impl MemoryBuckets {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
 
+    pub(in crate::store) fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
     /// Returns the maximum number of buckets that the table tracks.
     pub fn capacity(&self) -> usize {
         self.capacity
@@ -114,6 +118,18 @@ impl MemoryBuckets {
         let shard = self.lock(bucket);
         let full_at = full_at_under(limit, shard.state(limit, bucket), self.clock.now());
         (full_at, shard.tracks(bucket))
+    }
+
+    /// Refills a bucket. Returns `false` if the bucket is not tracked and its shared bucket is not full, because others
+    /// use this one.
+    pub(in crate::store) fn refill(&self, limit: &Limit, bucket: BucketKey) -> bool {
+        let mut shard = self.lock(bucket);
+        let now = self.clock.now();
+        if shard.tracks(bucket) {
+            shard.put(limit, bucket, now, now);
+            return true;
+        }
+        shard.state(limit, bucket).full_at <= now
     }
 
     /// Returns the index of the shard of `bucket`. The index uses bits in the middle of the bucket's hash. The hash map

@@ -14,8 +14,8 @@ use http::{HeaderMap, Method, Request, Response, Uri};
 use http_body_util::Full;
 use tower::{Layer as _, ServiceExt as _};
 
-use crate::cli::explain::explain;
 use crate::embed::Embedded;
+use crate::pipeline::explain::explain;
 use crate::pipeline::tests::Chain;
 use crate::request::body::RequestBody;
 
@@ -222,7 +222,7 @@ async fn explain_names_the_client_route_and_outcome_of_the_gateway() {
         let mut counts = Counts::new();
         let mut seen = [0; 3];
         for (peer, head) in heads() {
-            let text = explain(&chain.shared.policy, head.clone(), peer);
+            let text = explain(&chain.shared.policy, head.clone(), peer).to_string();
             let expected = Explained::of(&text).outcome(is_preflight(&head), &mut counts);
             seen[match expected {
                 Outcome::Admitted { .. } => 0,
@@ -261,7 +261,7 @@ async fn embed_counts_the_client_that_explain_names() {
         if head.uri().path() != "/other" {
             continue;
         }
-        let text = explain(policy, head.clone(), peer);
+        let text = explain(policy, head.clone(), peer).to_string();
         let explained = Explained::of(&text);
         if explained.client.is_none() {
             continue;

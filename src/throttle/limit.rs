@@ -1,5 +1,6 @@
 //! Named rate limit: its quota, the request properties in its key, and the action on requests that exceed the quota.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -118,6 +119,18 @@ pub enum KeyPart {
     /// Requests are counted by the name that a function of an embedding application returns, or by the client address
     /// if it returns none. The gateway has no such limits.
     Function(KeyFunction),
+}
+
+/// As in the configuration, such as `header:x-api-key`.
+impl fmt::Display for KeyPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Client => f.write_str("client"),
+            Self::Global => f.write_str("global"),
+            Self::Header(name) => write!(f, "header:{name}"),
+            Self::Function(_) => f.write_str("function"),
+        }
+    }
 }
 
 /// Action on a request that exceeds the quota of a rate limit.

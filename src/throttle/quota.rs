@@ -136,6 +136,11 @@ impl Quota {
         Self::new(self.rate.count, self.rate.period, burst)
     }
 
+    #[cfg(feature = "gateway")]
+    pub(crate) const fn rate(self) -> Rate {
+        self.rate
+    }
+
     /// Returns how long it takes to refill one token.
     pub const fn interval(self) -> Duration {
         self.governor.replenish_interval()

@@ -1,5 +1,6 @@
 //! Rates as text, such as `10/s` or `5/10s`: in the configuration, and as the text of a [`Quota`](super::Quota).
 
+use std::fmt;
 use std::num::NonZeroU32;
 use std::str::FromStr;
 use std::time::Duration;
@@ -13,6 +14,21 @@ const DAY: u64 = 24 * 60 * 60;
 pub(crate) struct Rate {
     pub(crate) count: NonZeroU32,
     pub(crate) period: Duration,
+}
+
+/// As in the configuration, such as `10/s`.
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/", self.count)?;
+        match (self.period.as_secs(), self.period.subsec_nanos()) {
+            (1, 0) => f.write_str("s"),
+            (60, 0) => f.write_str("m"),
+            (3_600, 0) => f.write_str("h"),
+            (DAY, 0) => f.write_str("d"),
+            (seconds, 0) => write!(f, "{seconds}s"),
+            _ => write!(f, "{}ms", self.period.as_millis()),
+        }
+    }
 }
 
 /// Error of a text that is not a rate such as `10/s`.

@@ -5,6 +5,7 @@
 
 use axum::http::Uri;
 
+use super::super::decode;
 use super::super::problem::AdminProblem;
 use crate::idempotency::{IdempotencyKey, ScopeHash};
 
@@ -72,23 +73,6 @@ fn flag(value: &str) -> Result<bool, AdminProblem> {
     value.parse().map_err(|_| {
         AdminProblem::bad_request("The query parameter `body` must be `true` or `false`.")
     })
-}
-
-/// Decodes percent escapes once, so `%2525` becomes `%25`. Returns `None` if an escape is malformed.
-fn decode(text: &str) -> Option<Vec<u8>> {
-    let digit = |byte: u8| char::from(byte).to_digit(16);
-    let mut decoded = Vec::with_capacity(text.len());
-    let mut bytes = text.bytes();
-    while let Some(byte) = bytes.next() {
-        decoded.push(match byte {
-            b'%' => {
-                let (high, low) = (digit(bytes.next()?)?, digit(bytes.next()?)?);
-                u8::try_from(high * 16 + low).expect("two hexadecimal digits fit in a byte")
-            }
-            byte => byte,
-        });
-    }
-    Some(decoded)
 }
 
 #[cfg(test)]

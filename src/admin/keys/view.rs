@@ -4,6 +4,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use crate::admin::seconds;
 use crate::idempotency::{RecordCounts, RecordInfo, StoredResponse};
@@ -13,14 +14,14 @@ use crate::idempotency::{RecordCounts, RecordInfo, StoredResponse};
 const FINGERPRINT_DIGITS: usize = 8;
 
 /// Number of idempotency records by state, and total size of the records.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(super) struct RecordStoreView {
     records: RecordCountsView,
     bytes: u64,
     evictions: u64,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct RecordCountsView {
     in_progress: u64,
     completed: u64,
@@ -29,17 +30,18 @@ struct RecordCountsView {
 }
 
 /// The records of an idempotency key, one per scope.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(super) struct KeyView {
     pub(super) key: String,
     pub(super) records: Vec<KeyRecordView>,
     /// Number of records that the response omits because of its size limits. `None` means that it shows all records.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
     pub(super) left_out: Option<usize>,
 }
 
 /// The record of an idempotency key in one scope.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 pub(super) struct KeyRecordView {
     scope: String,
     state: &'static str,
@@ -54,14 +56,14 @@ pub(super) struct KeyRecordView {
 }
 
 /// Headers and body of a stored response. Both are null if the idempotency record contains no response.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 struct ResponseView {
     headers: Option<Vec<(String, String)>>,
     #[serde(flatten)]
     body: BodyView,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 enum BodyView {
     #[serde(rename = "body")]
     Text(Option<String>),

@@ -10,7 +10,6 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use http_body::{Frame, SizeHint};
-use http_body_util::Full;
 use parking_lot::Mutex;
 
 use crate::http::IncompleteBody;
@@ -37,10 +36,6 @@ pub(crate) trait TrackDelivery: http_body::Body<Data = Bytes> {
     fn is_reset(&self) -> bool {
         false
     }
-}
-
-impl TrackDelivery for Full<Bytes> {
-    fn delivered(self: Pin<&mut Self>) {}
 }
 
 /// Receiving half of the channel. The service reads the request body from it.
@@ -260,6 +255,10 @@ mod tests {
     use super::*;
 
     impl TrackDelivery for Http1Body {
+        fn delivered(self: Pin<&mut Self>) {}
+    }
+
+    impl TrackDelivery for http_body_util::Full<Bytes> {
         fn delivered(self: Pin<&mut Self>) {}
     }
 

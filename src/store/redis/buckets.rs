@@ -28,13 +28,16 @@ use self::fallback::{LocalFallback, States};
 use self::rejections::{Observation, Rejections};
 use super::Redis;
 use super::client::RedisClient;
-use super::script::Call;
+use super::script::{Call, READ_BUCKET, REFILL_BUCKET};
 use super::settings::Nodes;
 use crate::clock::Moment;
-use crate::store::Part;
+use crate::idempotency::StoreError;
 use crate::store::memory::MemoryBuckets;
+use crate::store::{BucketView, Part};
 use crate::throttle::decision::{USUAL_LIMITS, full_at_under};
-use crate::throttle::{BucketState, Buckets, Charge, ChargeOutcome, ChargeResult};
+use crate::throttle::{
+    BucketKey, BucketState, Buckets, Charge, ChargeOutcome, ChargeResult, Limit,
+};
 
 /// How long a rejection by a cluster is cached. This is short, because the charge that caused the rejection can be
 /// refunded.
@@ -93,6 +96,43 @@ impl RedisBuckets {
     /// Returns the buckets in memory, which decide while Redis does not respond.
     pub(crate) fn local(&self) -> &MemoryBuckets {
         &self.fallback.local
+    }
+
+    pub(crate) async fn read(
+        &self,
+        limit: &Limit,
+        bucket: BucketKey,
+    ) -> Result<BucketView, StoreError> {
+        let state = self.client.state();
+        let name = calls::name(&state.settings.prefix, bucket);
+        let reply: (u64, u32, u64, u32) = self.client.run(&READ_BUCKET.call(&[name])).await?;
+        let (seconds, nanos, refill_seconds, refill_nanos) = reply;
+        let (now, refill) = (
+            state.clock.now(),
+            Duration::new(refill_seconds, refill_nanos),
+        );
+        let stored = BucketState {
+            full_at: now.after(Duration::new(seconds, nanos)),
+            refill: u64::try_from(refill.as_nanos()).unwrap_or(u64::MAX),
+        };
+        Ok(BucketView {
+            full_at: full_at_under(limit, stored, now),
+            is_shared: false,
+        })
+    }
+
+    /// Refills a bucket, also for this gateway while Redis does not respond. Other gateways can reject its key from
+    /// their caches for [`SERVER_REJECTION_TTL`].
+    pub(crate) async fn refill(
+        &self,
+        limit: &Limit,
+        bucket: BucketKey,
+    ) -> Result<bool, StoreError> {
+        let name = calls::name(&self.client.state().settings.prefix, bucket);
+        self.client.run::<u64>(&REFILL_BUCKET.call(&[name])).await?;
+        self.rejections.remove(bucket);
+        self.fallback.refill(limit, bucket);
+        Ok(true)
     }
 
     /// Charges all groups in Redis. Each call also reports the charges that this gateway made without Redis.

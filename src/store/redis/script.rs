@@ -83,6 +83,10 @@ impl Call {
 pub(super) static PROBE: Script = Script::new(include_str!("lua/probe.lua"));
 /// Charges the rate limit buckets of a request.
 pub(super) static CHARGE: Script = Script::new(include_str!("lua/charge.lua"));
+/// Reads a rate limit bucket.
+pub(super) static READ_BUCKET: Script = Script::new(include_str!("lua/read_bucket.lua"));
+/// Refills a rate limit bucket.
+pub(super) static REFILL_BUCKET: Script = Script::new(include_str!("lua/refill_bucket.lua"));
 /// Refunds the charges of a rejected request.
 pub(super) static REFUND: Script = Script::new(include_str!("lua/refund.lua"));
 /// Adds an idempotency key to the key count of a client.

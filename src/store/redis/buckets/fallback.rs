@@ -22,7 +22,8 @@ use crate::request::hash_keys::BuildIdentityHasher;
 use crate::store::memory::MemoryBuckets;
 use crate::throttle::decision::{USUAL_LIMITS, full_at_under};
 use crate::throttle::{
-    BucketKey, BucketState, Charge, ChargeOutcome, ChargeResult, Decision, OnStoreError, decide,
+    BucketKey, BucketState, Charge, ChargeOutcome, ChargeResult, Decision, Limit, OnStoreError,
+    decide,
 };
 
 /// Number of shards of the table of unreported charges. Each shard has its own lock.
@@ -161,6 +162,11 @@ impl LocalFallback {
         if shard.get(&charge.bucket) == Some(&reported) {
             shard.remove(&charge.bucket);
         }
+    }
+
+    pub(super) fn refill(&self, limit: &Limit, bucket: BucketKey) {
+        self.local.refill(limit, bucket);
+        self.shard(bucket).lock().remove(&bucket);
     }
 
     /// Records that the bucket of `charge` was charged at `now` without Redis, and becomes full at `full_at`.

@@ -156,6 +156,10 @@ impl Rejections {
         }
     }
 
+    pub(super) fn remove(&self, bucket: BucketKey) {
+        self.shard(bucket).lock().remove(&bucket);
+    }
+
     fn shard(&self, bucket: BucketKey) -> &Mutex<RejectionShard> {
         // The low half of the hash selects the shard, because the high half is the hash inside the shard.
         let shard = bucket.low % SHARDS as u64;

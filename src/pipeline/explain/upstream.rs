@@ -132,7 +132,7 @@ mod tests {
         *request.method_mut() = method.parse().expect("a method");
         let key = HeaderValue::from_static("k");
         request.headers_mut().insert("idempotency-key", key);
-        let shown = super::super::explain(&policy, request, Ipv4Addr::LOCALHOST.into());
+        let shown = super::super::explain(&policy, request, Ipv4Addr::LOCALHOST.into()).to_string();
         assert!(shown.contains("upstream   api (https://a:1, http://b with weight 3)\n"));
         ["retry", "breaker"].map(|name| {
             let mut lines = shown.lines();

@@ -1,0 +1,178 @@
+//! Events as server-sent events: rejections as they happen, and changes of circuits, configuration and store.
+//!
+//! Changes are found by comparing the state once per second, so the code that makes them does not know about events. A
+//! circuit that opens and closes within a second is still reported, because its openings are counted. A subscriber that
+//! reads too slowly loses events, and gets their number.
+
+use std::convert::Infallible;
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::sse::{Event, KeepAlive, Sse};
+use futures_util::Stream;
+use futures_util::stream::unfold;
+use serde_json::{Value, json};
+use tokio::sync::broadcast;
+use tokio::sync::broadcast::error::RecvError;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+use super::listener::AdminState;
+use super::problem::AdminProblem;
+use super::rfc3339;
+use crate::clock::Clock;
+use crate::pipeline::GatewayState;
+use crate::throttle::census::RejectedRequest;
+use crate::upstream::breaker::BreakerState;
+
+const MAX_SUBSCRIBERS: usize = 16;
+
+/// Number of changes that a subscriber can lag behind before it loses some.
+const MAX_QUEUED: usize = 256;
+
+/// How often the state is compared.
+pub(super) const INTERVAL: Duration = Duration::from_secs(1);
+
+pub(super) type Change = (&'static str, Arc<Value>);
+
+pub(super) fn routes() -> OpenApiRouter<Arc<AdminState>> {
+    OpenApiRouter::new().routes(routes!(events))
+}
+
+pub(super) fn channel() -> broadcast::Sender<Change> {
+    broadcast::Sender::new(MAX_QUEUED)
+}
+
+/// Sends rejections, and changes of circuits, configuration and store, as they happen
+///
+/// The types of events are `rejected`, `circuit`, `reload`, `store`, and `lost` with the number of events that the
+/// subscriber lost.
+#[utoipa::path(
+    get,
+    path = "/admin/v1/events",
+    responses((status = 200, content_type = "text/event-stream", body = String))
+)]
+async fn events(
+    State(admin): State<Arc<AdminState>>,
+) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, AdminProblem> {
+    let gateway = admin.gateway()?;
+    let subscribed = gateway.rejections.subscribe(MAX_SUBSCRIBERS);
+    let mut rejections = subscribed.ok_or_else(|| {
+        let detail = format!("The events already have {MAX_SUBSCRIBERS} subscribers.");
+        AdminProblem::plain(StatusCode::SERVICE_UNAVAILABLE, detail)
+    })?;
+    let (clock, mut changes) = (gateway.clock.clone(), admin.changes.subscribe());
+    let done = admin.done.clone();
+    let next = async move || {
+        let event = tokio::select! {
+            () = done.cancelled() => return None,
+            rejected = rejections.receiver.recv() => {
+                rejected.map(|it| ("rejected", Arc::new(describe(&it, &clock))))
+            }
+            change = changes.recv() => change,
+        };
+        let (kind, data) = match event {
+            Ok(event) => event,
+            Err(RecvError::Lagged(count)) => ("lost", Arc::new(json!({ "count": count }))),
+            Err(RecvError::Closed) => return None,
+        };
+        Some(Event::default().event(kind).data(data.to_string()))
+    };
+    let stream = unfold(next, |mut next| async move {
+        let event = next().await?;
+        Some((Ok(event), next))
+    });
+    Ok(Sse::new(Box::pin(stream)).keep_alive(KeepAlive::default()))
+}
+
+fn describe(rejected: &RejectedRequest, clock: &Clock) -> Value {
+    json!({
+        "at": rfc3339(clock.wall()),
+        "limit": &*rejected.limit,
+        "route": &*rejected.route,
+        "key": rejected.key.to_string(),
+        "wait": rejected.wait.as_secs_f64(),
+        "early": rejected.early,
+    })
+}
+
+/// What is compared to find changes.
+#[derive(Debug, Default)]
+pub(super) struct LastState {
+    reloaded: Option<SystemTime>,
+    /// Name of each server with its upstream, state of its circuit, and openings.
+    circuits: Vec<(String, &'static str, u64)>,
+    degraded: Vec<(&'static str, Option<Arc<str>>)>,
+    is_known: bool,
+}
+
+impl LastState {
+    /// Sends the changes since the last call.
+    pub(super) fn compare(&mut self, admin: &AdminState, gateway: &GatewayState) {
+        let at = rfc3339(gateway.clock.wall());
+        let send = |kind, data| {
+            // An error means that there is no subscriber.
+            let _ = admin.changes.send((kind, Arc::new(data)));
+        };
+        let status = admin.reloader.as_ref().map(|reloader| reloader.status());
+        let last = status.and_then(|status| status.last_reload);
+        if let Some((when, error)) = last
+            && self.reloaded.replace(when) != Some(when)
+        {
+            let result = if error.is_none() {
+                "applied"
+            } else {
+                "rejected"
+            };
+            send(
+                "reload",
+                json!({ "at": rfc3339(when), "result": result, "error": error }),
+            );
+        }
+        let now = gateway.clock.now();
+        let mut circuits = Vec::new();
+        for upstream in gateway.upstream_states.iter() {
+            for server in &upstream.servers {
+                let snapshot = server.breaker.snapshot(now);
+                let mut name = upstream.upstream.name.to_string();
+                write!(name, "\n{}", server.name()).expect("a String accepts all text");
+                let circuit = (name, snapshot.state.name(), snapshot.openings);
+                let before = self.circuits.iter().find(|before| before.0 == circuit.0);
+                let (was, openings) = before.map_or(("closed", 0), |it| (it.1, it.2));
+                let send = |state| {
+                    let (upstream, server) = (&*upstream.upstream.name, server.name());
+                    send(
+                        "circuit",
+                        json!({ "at": at, "upstream": upstream, "server": server, "state": state }),
+                    );
+                };
+                let open = BreakerState::NAMES[1];
+                if self.is_known && circuit.2 > openings && was != open && circuit.1 != open {
+                    send(open);
+                    send(circuit.1);
+                } else if self.is_known && circuit.1 != was {
+                    send(circuit.1);
+                }
+                circuits.push(circuit);
+            }
+        }
+        self.circuits = circuits;
+        let health = admin.records.health().into_iter();
+        let degraded: Vec<_> = health.map(|it| (it.part.name(), it.degraded)).collect();
+        for (part, reason) in &degraded {
+            let before = self.degraded.iter().find(|(name, _)| name == part);
+            let was_degraded = before.is_some_and(|(_, reason)| reason.is_some());
+            if reason.is_some() != was_degraded {
+                send(
+                    "store",
+                    json!({ "at": at, "part": part, "degraded": reason.as_deref() }),
+                );
+            }
+        }
+        self.degraded = degraded;
+        self.is_known = true;
+    }
+}
