@@ -65,6 +65,8 @@ pub(crate) struct RouteMetrics {
     pub(crate) name: Arc<str>,
     /// Number of requests by the status of their response. The index is the status minus 100.
     pub(crate) by_status: Box<[Count]>,
+    /// Time from the arrival of a request to the end of its response. Requests that a limit rejected are not included.
+    pub(crate) duration: LatencyHistogram<UpstreamBounds>,
     /// Number of requests that a rate limit with `on_exceed = "delay"` delayed.
     pub delayed: Count,
     /// Counters of requests with an idempotency key.
@@ -168,6 +170,7 @@ impl RouteMetrics {
         Arc::new(Self {
             name,
             by_status,
+            duration: LatencyHistogram::default(),
             delayed: Count::default(),
             keyed: KeyedMetrics::default(),
             has_keys: AtomicBool::new(has_keys),

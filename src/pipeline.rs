@@ -217,7 +217,11 @@ impl Pipeline {
                 .charge(ctx, &rule.limits, request.headers().into());
             let admission = match charged.await {
                 Ok(admission) => admission,
-                Err(problem) => return pending.finish(reject(problem)),
+                Err(problem) => {
+                    let reply = reject(problem);
+                    pending.set_rejected();
+                    return pending.finish(reply);
+                }
             };
             let executed = self.execute(&routed, request).await;
             let mut reply = executed.map_or_else(reject, Reply::Response);

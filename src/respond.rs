@@ -10,6 +10,7 @@ mod problem;
 mod render;
 pub(crate) mod retry_after;
 mod settings;
+pub(crate) mod trace;
 
 use http::header::{ACCEPT, ORIGIN};
 use http::{HeaderMap, HeaderName, HeaderValue};
@@ -22,6 +23,7 @@ pub use problem::{Problem, RetryAfterForm};
 pub(crate) use render::error_type;
 pub(crate) use render::render;
 pub use settings::{Dialect, RespondSettings};
+use trace::TraceId;
 
 /// Copy of the request headers that select the format of a response that the gateway generates. A copy is needed
 /// because a stage can reject a request after its headers were forwarded.
@@ -30,10 +32,13 @@ pub(crate) struct Preferences {
     /// Values of all `Accept` lines of the request.
     accept: SmallVec<[HeaderValue; 1]>,
     origin: Option<HeaderValue>,
+    traceparent: Option<HeaderValue>,
 }
 
+pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+
 impl Preferences {
-    /// Copies `Accept` and the first `Origin` from the headers of a request.
+    /// Copies `Accept`, and the first `Origin` and `traceparent`, from the headers of a request.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         let mut preferences = Self::default();
         // The loop visits all headers once, which is faster than two lookups.
@@ -41,10 +46,17 @@ impl Preferences {
             match *name {
                 ACCEPT => preferences.accept.push(value.clone()),
                 ORIGIN if preferences.origin.is_none() => preferences.origin = Some(value.clone()),
+                _ if preferences.traceparent.is_none() && name == TRACEPARENT => {
+                    preferences.traceparent = Some(value.clone());
+                }
                 _ => {}
             }
         }
         preferences
+    }
+
+    fn trace(&self) -> Option<TraceId> {
+        self.traceparent.as_ref().and_then(TraceId::of)
     }
 
     /// Returns the first value of `Origin` in the request.

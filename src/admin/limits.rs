@@ -8,7 +8,7 @@ use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use serde::{Deserialize, Serialize};
-use utoipa::{IntoParams, ToSchema};
+use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -46,10 +46,7 @@ struct LimitView {
     /// What the limit counts by: `client`, `global` or `header:NAME`.
     key: Vec<String>,
     unit: &'static str,
-    rate: String,
-    burst: u32,
-    /// Number of tokens in a full bucket.
-    capacity: u32,
+    quota: QuotaView,
     mode: &'static str,
     on_exceed: &'static str,
     #[serde(flatten)]
@@ -58,6 +55,14 @@ struct LimitView {
     recent: RecentCounts,
     /// Used share of the buckets of sampled keys. Null without requests, and on Redis.
     used: Option<UsedView>,
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+struct QuotaView {
+    rate: String,
+    burst: u32,
+    /// Number of tokens in a full bucket.
+    capacity: u32,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -76,15 +81,11 @@ struct UsedView {
     sampled: usize,
 }
 
-#[derive(Debug, Deserialize, IntoParams)]
+#[derive(Debug, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 struct TopQuery {
-    /// `rejected`: most rejected keys. `early`: keys that return early most often. `near`: keys with less than a fifth of
-    /// their tokens that were not rejected.
     by: By,
     window: WindowName,
-    /// Maximum number of keys.
-    #[param(minimum = 1, maximum = 1000, default = 1000)]
     max: usize,
 }
 
@@ -193,9 +194,11 @@ async fn list(State(admin): State<Arc<AdminState>>) -> Result<Json<LimitsView>, 
             name: limit.name.to_string(),
             key: limit.key.iter().map(ToString::to_string).collect(),
             unit: "requests",
-            rate: limit.quota.rate().to_string(),
-            burst: limit.quota.capacity().get() - 1,
-            capacity: limit.quota.capacity().get(),
+            quota: QuotaView {
+                rate: limit.quota.rate().to_string(),
+                burst: limit.quota.capacity().get() - 1,
+                capacity: limit.quota.capacity().get(),
+            },
             mode: match limit.mode {
                 Mode::Enforce => "enforce",
                 Mode::Shadow => "shadow",
@@ -220,12 +223,13 @@ async fn list(State(admin): State<Arc<AdminState>>) -> Result<Json<LimitsView>, 
 #[utoipa::path(
     get,
     path = "/admin/v1/limits/{limit}/top",
-    params(("limit" = String, Path), TopQuery),
+    params(
+        ("limit" = String, Path),
+        ("by" = Option<By>, Query, description = "`near`: keys with few tokens that were not rejected"),
+        ("window" = Option<WindowName>, Query),
+        ("max" = Option<usize>, Query, minimum = 1, maximum = 1000, description = "Default: 1000")
+    ),
     responses((status = 200, body = TopView))
-)]
-#[allow(
-    unused_qualifications,
-    reason = "the macro repeats the path of the query"
 )]
 async fn top(
     State(admin): State<Arc<AdminState>>,

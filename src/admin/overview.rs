@@ -21,9 +21,9 @@ use super::traffic::{Totals, TrafficView};
 use super::{rfc3339, seconds};
 use crate::clock::Moment;
 use crate::config::Backend;
-use crate::idempotency::Requirement;
+use crate::idempotency::{Records as _, Requirement};
 use crate::pipeline::explain::{self, explain};
-use crate::store::Health;
+use crate::store::{Health, RecordStore};
 use crate::throttle::{BucketKey, BucketKind, Exceed};
 
 pub(super) fn routes() -> OpenApiRouter<Arc<AdminState>> {
@@ -41,6 +41,7 @@ struct Overview {
     now: String,
     draining: bool,
     store: StoreView,
+    records: RecordsView,
     /// Null if the configuration is built in.
     config: Option<ConfigView>,
     warnings: Vec<WarningView>,
@@ -57,6 +58,17 @@ struct StoreView {
     backend: &'static str,
     /// Parts of the store that fail.
     degraded: Vec<DegradedView>,
+}
+
+/// Number of idempotency records by state. On Redis, only those in progress on this gateway are known.
+#[derive(Debug, Serialize, ToSchema)]
+struct RecordsView {
+    in_progress: u64,
+    completed: Option<u64>,
+    unknown: Option<u64>,
+    tombstone: Option<u64>,
+    /// Age of the oldest record whose outcome is unknown, in seconds.
+    oldest_unknown: Option<f64>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -158,6 +170,7 @@ async fn overview(State(admin): State<Arc<AdminState>>) -> Result<Json<Overview>
                 .filter_map(degraded)
                 .collect(),
         },
+        records: RecordsView::of(&admin.records),
         config: (admin.reloader.as_ref()).map(|reloader| reloader.status().into()),
         warnings: (warning.into_iter())
             .map(|(peer, at)| WarningView {
@@ -273,6 +286,20 @@ async fn explain_request(
             .map(|(name, value)| ExplanationLine { name, value })
             .collect(),
     }))
+}
+
+impl RecordsView {
+    fn of(records: &RecordStore) -> Self {
+        let counts = records.counts();
+        let known = |count| (!records.is_shared()).then_some(count);
+        Self {
+            in_progress: counts.in_progress,
+            completed: known(counts.completed),
+            unknown: known(counts.unknown),
+            tombstone: known(counts.tombstones),
+            oldest_unknown: counts.oldest_unknown.map(seconds),
+        }
+    }
 }
 
 fn get() -> String {

@@ -13,10 +13,10 @@ use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
 use super::serve::MAX_CONNECTIONS;
-use crate::admin::stage_metrics::{StageMetrics, counter, gauge, size};
+use crate::admin::stage_metrics::{StageMetrics, counter, gauge, histogram, size};
 use crate::clock::Clock;
 use crate::http::connections::Connections;
-use crate::metrics::EarlyReset;
+use crate::metrics::{EarlyReset, LatencyHistogram};
 use crate::pipeline::{GatewayState, log};
 use crate::scenario::Scenarios;
 use crate::server::reload::Reloader;
@@ -140,6 +140,7 @@ impl Collector for Scrape {
         self.encode_http2(&mut encoder)?;
         self.encode_scenarios(&mut encoder)?;
         self.encode_reloads(&mut encoder)?;
+        self.encode_durations(&mut encoder)?;
         let workers = || self.stages.workers.iter();
         let lingering = workers()
             .map(|worker| worker.totals.http2.lingering.get())
@@ -202,6 +203,21 @@ impl Scrape {
             ("rejected", &reloader.rejected),
         ] {
             counter(reloads.encode_family(&[("result", result)])?, count.get())?;
+        }
+        Ok(())
+    }
+
+    fn encode_durations(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+        let mut durations = encoder.encode_descriptor(
+            "request_duration_seconds",
+            "Time from the arrival of a request to the end of its response, by route, without rejections by limits",
+            None,
+            MetricType::Histogram,
+        )?;
+        for (index, route) in self.stages.first().routes.iter().enumerate() {
+            let workers = self.stages.workers.iter();
+            let sum = LatencyHistogram::sum(workers.map(|it| &it.routes[index].duration));
+            histogram(durations.encode_family(&[("route", &*route.name)])?, &sum)?;
         }
         Ok(())
     }

@@ -107,6 +107,8 @@ pub struct RecordCounts {
     pub completed: u64,
     /// Number of records whose outcome is unknown.
     pub unknown: u64,
+    /// Age of the oldest record whose outcome is unknown. `None` if there is none, and on Redis.
+    pub oldest_unknown: Option<Duration>,
     /// Number of records of executed requests without a stored response.
     pub tombstones: u64,
     /// Total size of all stored responses, in bytes.

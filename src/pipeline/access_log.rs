@@ -27,6 +27,8 @@ use crate::request::body::{BodyError, ResponseBody};
 use crate::request::client::ClientId;
 use crate::request::log_fields::{AccessLogFields, AccessLogNotes, Escaped, KeyUse, ShownKey};
 use crate::request::request_id::{RequestId, X_REQUEST_ID};
+use crate::respond::TRACEPARENT;
+use crate::respond::trace::TraceId;
 use crate::scenario::TracedAttempt;
 use crate::scenario::trace::ResponseEnd;
 
@@ -45,8 +47,6 @@ pub(super) struct AccessLog {
     clock: Clock,
     /// Whether requests that match no route are written to the access log.
     logs_unrouted: bool,
-    /// Whether any request is written to the access log.
-    logs_any: bool,
 }
 
 /// Request that has no response yet. If it is dropped in this state, it is logged with status 499, because the client
@@ -59,12 +59,13 @@ pub(super) struct PendingRequest<'a> {
 
 /// Data about a request for metrics and the access log.
 struct RequestFacts {
-    /// Time at which the request arrived; `None` if the access log is off for all requests.
-    started: Option<Moment>,
+    started: Moment,
     peer: IpAddr,
     request_id: RequestId,
     client: Option<ClientId>,
     route: Option<Arc<RouteRule>>,
+    /// Whether a limit rejected the request.
+    is_rejected: bool,
     /// Data for the access log; `None` if the request is not logged. Boxed to keep this struct small, because it is
     /// moved often.
     logged: Option<Box<Logged>>,
@@ -82,6 +83,7 @@ struct LoggedHead {
     target: Uri,
     version: Version,
     host: Option<HeaderValue>,
+    trace: Option<TraceId>,
 }
 
 /// Body of a response to a client. If the body is dropped before its last byte is sent, the response is logged as
@@ -92,6 +94,8 @@ pub(crate) struct LoggedBody {
     bytes: u64,
     end: BodyEnd,
     log: Arc<AccessLog>,
+    /// Route and time of arrival, for the duration of the request; `None` if it is not counted.
+    timed: Option<(Arc<RouteRule>, Moment)>,
     /// Access log line to write when the body ends; `None` if the request is not logged. Boxed to keep the response
     /// small, because it is moved often.
     line: Option<Box<AccessLogLine>>,
@@ -123,6 +127,7 @@ impl LoggedHead {
             target: request.uri().clone(),
             version: request.version(),
             host: host_of(request.uri(), request.headers()),
+            trace: request.headers().get(TRACEPARENT).and_then(TraceId::of),
         }
     }
 }
@@ -176,6 +181,12 @@ impl PendingRequest<'_> {
         }
     }
 
+    /// Notes that a limit rejected the request. Its duration is not counted, because many rejections would hide the
+    /// duration of other requests.
+    pub(super) fn set_rejected(&mut self) {
+        self.facts_mut().is_rejected = true;
+    }
+
     /// Sets the access log field `reason` for a response that the gateway generates.
     pub(super) fn log_reason(&self, reason: &'static str) {
         if let Some(notes) = self.notes() {
@@ -210,6 +221,10 @@ impl PendingRequest<'_> {
             traced.started(Some(status), response.headers());
         }
         self.log.count(facts, status);
+        let timed = match &facts.route {
+            Some(route) if !facts.is_rejected => Some((Arc::clone(route), facts.started)),
+            _ => None,
+        };
         let line = if facts.logged.is_some() || traced.is_some() {
             let facts = self.facts.take();
             facts.map(|facts| {
@@ -230,6 +245,7 @@ impl PendingRequest<'_> {
             bytes: 0,
             end: BodyEnd::Unfinished,
             log,
+            timed,
             line,
         }))
     }
@@ -267,12 +283,10 @@ impl RequestFacts {
 
 impl AccessLog {
     pub(super) fn new(policy: &Policy, metrics: Arc<Metrics>, clock: Clock) -> Self {
-        let logs_unrouted = policy.log.access;
         Self {
             metrics,
             clock,
-            logs_unrouted,
-            logs_any: logs_unrouted || policy.routes.iter().any(|route| route.access_log),
+            logs_unrouted: policy.log.access,
         }
     }
 
@@ -285,11 +299,12 @@ impl AccessLog {
         PendingRequest {
             log: self,
             facts: Some(RequestFacts {
-                started: self.logs_any.then(|| self.clock.now()),
+                started: self.clock.now(),
                 peer,
                 request_id: headers.map_or_else(RequestId::random, RequestId::of),
                 client: None,
                 route: None,
+                is_rejected: false,
                 logged: None,
             }),
         }
@@ -303,10 +318,10 @@ impl AccessLog {
 
     /// Writes an access log line. `bytes_out` is the number of body bytes that were sent to the client.
     fn write(&self, facts: &RequestFacts, status: StatusCode, bytes_out: u64, is_truncated: bool) {
-        let (Some(logged), Some(started)) = (&facts.logged, facts.started) else {
+        let Some(logged) = &facts.logged else {
             return;
         };
-        let duration = self.clock.now().since(started);
+        let duration = self.clock.now().since(facts.started);
         let arrived = self.clock.wall().checked_sub(duration);
         let head = logged.head.as_ref();
         let host = head.and_then(|head| head.host.as_ref()?.to_str().ok());
@@ -336,6 +351,7 @@ impl AccessLog {
             reason = notes.reason,
             truncated = is_truncated.then_some(true),
             request_id = %facts.request_id,
+            trace_id = head.and_then(|head| Some(head.trace.as_ref()?.as_str())),
             "request"
         );
     }
@@ -433,6 +449,10 @@ impl Drop for LoggedBody {
         let is_truncated = self.end != BodyEnd::Delivered;
         if is_truncated {
             self.log.metrics.totals.truncated.inc();
+        }
+        if let Some((route, started)) = self.timed.take() {
+            let duration = self.log.clock.now().since(started);
+            route.metrics.duration.record(duration);
         }
         if let Some(mut line) = self.line.take() {
             if let Some(traced) = &mut line.traced {

@@ -7,6 +7,7 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, LINK, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 
 use super::retry_after::{self, whole_seconds};
+use super::trace::TraceId;
 use super::{Preferences, RespondSettings};
 use crate::clock::Clock;
 use crate::respond::{HEADER_CAPACITY, Problem, Retry, RetryAfterForm};
@@ -42,7 +43,10 @@ pub(crate) fn render<B: From<Bytes>>(
         (fallback.content_type, fallback.body)
     } else {
         let format = ProblemFormat::preferred(&preferences.accept);
-        (format.content_type(), format.render(&problem))
+        (
+            format.content_type(),
+            format.render(&problem, preferences.trace()),
+        )
     };
     let mut response = Response::new(B::from(body));
     *response.status_mut() = problem.status;
@@ -121,9 +125,9 @@ impl ProblemFormat {
         }
     }
 
-    fn render(self, problem: &Problem) -> Bytes {
+    fn render(self, problem: &Problem, trace: Option<TraceId>) -> Bytes {
         match self {
-            Self::Json => json(problem),
+            Self::Json => json(problem, trace),
             Self::Text => format!("{}\n\n{}\n", problem.title, problem.detail).into_bytes(),
             Self::Html => html(problem).into_bytes(),
         }
@@ -133,7 +137,7 @@ impl ProblemFormat {
 
 /// Renders a problem document (RFC 9457) with an additional member `error` for SDKs. If this member were missing,
 /// Stripe's SDK for Node would treat the response as a success, and other SDKs would show no message.
-fn json(problem: &Problem) -> Vec<u8> {
+fn json(problem: &Problem, trace: Option<TraceId>) -> Vec<u8> {
     let (kind, title) = (problem.kind.as_bytes(), problem.title.as_bytes());
     let mut out = Vec::with_capacity(640);
     out.extend_from_slice(br#"{"type":"urn:tidegate:problem:"#);
@@ -168,6 +172,11 @@ fn json(problem: &Problem) -> Vec<u8> {
             append_quoted(&mut out, name);
         }
         out.push(b']');
+    }
+    if let Some(trace) = trace {
+        out.extend_from_slice(br#","trace_id":""#);
+        out.extend_from_slice(trace.as_str().as_bytes());
+        out.push(b'"');
     }
     out.extend_from_slice(br#","error":{"type":""#);
     out.extend_from_slice(error_type(problem.status).as_bytes());
@@ -347,14 +356,14 @@ mod tests {
     #[test]
     fn the_fields_of_a_problem_are_members_of_its_document() {
         let mut problem = unavailable().retry_after(Duration::from_secs(3));
-        let plain: serde_json::Value = serde_json::from_slice(&json(&problem)).unwrap();
+        let plain: serde_json::Value = serde_json::from_slice(&json(&problem, None)).unwrap();
         for member in ["outcome", "timeout", "violated-policies"] {
             assert!(plain.get(member).is_none(), "{member}");
         }
         problem.is_outcome_unknown = true;
         problem.timeout = Some(TimeoutPhase::FirstByte);
         problem.violated.extend(["device".into(), "global".into()]);
-        let json: serde_json::Value = serde_json::from_slice(&json(&problem)).unwrap();
+        let json: serde_json::Value = serde_json::from_slice(&json(&problem, None)).unwrap();
         assert_eq!(json["outcome"], "unknown");
         assert_eq!(json["timeout"], "first-byte");
         assert_eq!(json["retry_after"], 3);
@@ -368,7 +377,7 @@ mod tests {
     fn special_characters_in_a_detail_are_escaped_in_json_and_html() {
         let problem = Problem::bad_request("a \"quote\" \n and <script>");
         let json: serde_json::Value =
-            serde_json::from_slice(&ProblemFormat::Json.render(&problem)).unwrap();
+            serde_json::from_slice(&ProblemFormat::Json.render(&problem, None)).unwrap();
         assert_eq!(json["detail"], "a \"quote\" \n and <script>");
         let error = &json["error"];
         assert_eq!(error["message"], "Bad request: a \"quote\" \n and <script>");

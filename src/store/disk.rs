@@ -417,9 +417,12 @@ impl Records for DiskRecords {
 
     fn counts(&self) -> RecordCounts {
         let shared = &self.0.shared;
-        let now = Duration::from_millis(shared.store_clock.now().0);
+        let time = shared.store_clock.now();
+        let now = Duration::from_millis(time.0);
         let longest_ttl = shared.stats.longest_ttl();
+        let oldest_unknown = shared.stats.oldest_unknown();
         RecordCounts {
+            oldest_unknown: oldest_unknown.map(|since| time.since(since)),
             forgotten: shared.forgotten.count(),
             effective_ttl: shared.forgotten.effective_ttl(now, longest_ttl),
             ..shared.stats.counts(shared.in_flight.len())

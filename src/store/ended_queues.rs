@@ -82,6 +82,22 @@ impl<T: StoreTime, E> EndedQueues<T, E> {
         self.0.iter().map(|queue| queue.ttl).max()
     }
 
+    /// Returns when the oldest record ended whose outcome is unknown. Removes older entries that are not `current`.
+    pub(super) fn oldest_unknown(&mut self, mut is_current: impl FnMut(&E) -> bool) -> Option<T> {
+        let mut oldest = None;
+        for queue in self.0.iter_mut().filter(|queue| !queue.can_forget) {
+            while let Some((since, entry)) = queue.entries.front() {
+                if is_current(entry) {
+                    oldest = oldest.into_iter().chain([*since]).min();
+                    break;
+                }
+                queue.entries.pop_front();
+            }
+        }
+        self.0.retain(|queue| !queue.entries.is_empty());
+        oldest
+    }
+
     /// Returns the earliest time that is `delay(queue)` after the end of the first record of a queue, with the index of
     /// this queue.
     fn first(&self, delay: impl Fn(&EndedQueue<T, E>) -> Option<Duration>) -> Option<(T, usize)> {

@@ -17,6 +17,8 @@ const FINGERPRINT_DIGITS: usize = 8;
 #[derive(Debug, Serialize, ToSchema)]
 pub(super) struct RecordStoreView {
     records: RecordCountsView,
+    /// Age of the oldest record whose outcome is unknown, in seconds. Null without one, and on Redis.
+    oldest_unknown: Option<f64>,
     bytes: u64,
     evictions: u64,
 }
@@ -80,6 +82,7 @@ impl From<RecordCounts> for RecordStoreView {
                 unknown: counts.unknown,
                 tombstone: counts.tombstones,
             },
+            oldest_unknown: counts.oldest_unknown.map(seconds),
             bytes: counts.bytes,
             evictions: counts.evictions,
         }

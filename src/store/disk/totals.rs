@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::Timestamp;
 use super::store_clock::{ClockReading, millis};
 use crate::idempotency::{RecordCounts, RecordState};
 
@@ -48,6 +49,8 @@ pub(super) struct StoreStats {
     keys: AtomicU64,
     /// Longest TTL of a stored record, in milliseconds.
     longest_ttl: AtomicU64,
+    /// When the oldest execution with an unknown outcome ended, in milliseconds of the store clock; 0 for none.
+    oldest_unknown: AtomicU64,
 }
 
 /// The file `acknowledged`. It contains the number of acknowledged batches and the resync flag.
@@ -89,10 +92,17 @@ impl StoreTotals {
 
 impl StoreStats {
     /// Copies the totals, so that the metrics can be read without the writer thread.
-    pub(super) fn publish(&self, totals: &StoreTotals, longest_ttl: Option<Duration>) {
+    pub(super) fn publish(
+        &self,
+        totals: &StoreTotals,
+        longest_ttl: Option<Duration>,
+        oldest_unknown: Option<Timestamp>,
+    ) {
         self.keys.store(totals.keys, Ordering::Relaxed);
         let longest_ttl = longest_ttl.map_or(0, millis);
         self.longest_ttl.store(longest_ttl, Ordering::Relaxed);
+        let oldest_unknown = oldest_unknown.map_or(0, |since| since.0);
+        self.oldest_unknown.store(oldest_unknown, Ordering::Relaxed);
         self.completed.store(totals.completed, Ordering::Relaxed);
         self.unknown.store(totals.unknown, Ordering::Relaxed);
         self.tombstones.store(totals.tombstones, Ordering::Relaxed);
@@ -112,6 +122,11 @@ impl StoreStats {
     pub(super) fn longest_ttl(&self) -> Option<Duration> {
         let longest_ttl = Duration::from_millis(self.longest_ttl.load(Ordering::Relaxed));
         (!longest_ttl.is_zero()).then_some(longest_ttl)
+    }
+
+    pub(super) fn oldest_unknown(&self) -> Option<Timestamp> {
+        let since = self.oldest_unknown.load(Ordering::Relaxed);
+        (since > 0).then_some(Timestamp(since))
     }
 
     pub(super) fn counts(&self, in_progress: u64) -> RecordCounts {

@@ -10,14 +10,16 @@ use tokio::sync::oneshot;
 
 use super::batch::Batch;
 use super::claim_admission::ClaimAdmission;
-use super::engine::{EndedRecords, Engine, resync};
+use super::engine::{EndedRecords, Engine, ExpiryKey, resync};
 use super::engine_failure::ReopenBackoff;
 use super::maintenance::{Maintenance, ResolvedClaims};
 use super::space_reserve::Reserve;
 use super::store_dir::StoreDir;
 use super::totals::{AcknowledgedBatches, StoreTotals};
 use super::{DiskOpenError, DiskStoreState, WriterHandle};
-use crate::idempotency::{Claim, ClaimRequest, ClaimToken, ExecutionOutcome, RecordId, StoreError};
+use crate::idempotency::{
+    Claim, ClaimRequest, ClaimToken, ExecutionOutcome, RecordId, RecordState, StoreError,
+};
 use crate::store::capacity::{ClientCounts, StoreCapacity};
 
 /// Maximum number of operations in a batch.
@@ -319,7 +321,18 @@ impl Writer {
         }
         self.ledger.totals = totals;
         let longest_ttl = self.ledger.ended.longest_ttl();
-        self.shared.stats.publish(&totals, longest_ttl);
+        let state = &self.state;
+        let is_current = |key: &ExpiryKey| match state {
+            EngineState::Open(engine) => (engine.expiry(*key))
+                .is_ok_and(|entry| entry.is_some_and(|it| it.state == RecordState::Unknown)),
+            EngineState::Failed(..) => true,
+        };
+        let oldest_unknown = (totals.unknown > 0)
+            .then(|| self.ledger.ended.oldest_unknown(is_current))
+            .flatten();
+        self.shared
+            .stats
+            .publish(&totals, longest_ttl, oldest_unknown);
     }
 
     /// Logs a failed write to the file `acknowledged`, but only the first of consecutive failures. The idempotency

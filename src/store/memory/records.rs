@@ -458,9 +458,11 @@ impl Records for MemoryRecords {
         };
         let mut longest_ttl = None;
         for shard in &self.0.shards {
-            let shard = shard.lock();
+            let mut shard = shard.lock();
             shard.count_into(&mut counts);
             longest_ttl = longest_ttl.max(shard.ended.longest_ttl());
+            let unknown = shard.oldest_unknown().map(|since| now.since(since));
+            counts.oldest_unknown = counts.oldest_unknown.max(unknown);
         }
         counts.effective_ttl = (self.0.forgotten).effective_ttl(since_start(now), longest_ttl);
         counts

@@ -297,6 +297,15 @@ impl RecordShard {
     }
 
     /// Adds the numbers of records in this shard, by state, to `counts`.
+    pub(super) fn oldest_unknown(&mut self) -> Option<Moment> {
+        let records = &self.records;
+        let is_current = |(id, number): &(RecordId, u64)| match records.get(id) {
+            Some(MemoryRecord::Ended(ended)) => ended.number == *number,
+            _ => false,
+        };
+        self.ended.oldest_unknown(is_current)
+    }
+
     pub(super) fn count_into(&self, counts: &mut RecordCounts) {
         let StateCounts([in_progress, completed, unknown, tombstones]) = self.counts;
         counts.in_progress += in_progress;
