@@ -12,6 +12,7 @@ mod lab;
 mod man;
 mod schema;
 mod serve;
+mod top;
 
 use std::io::{Write, stdout};
 use std::process::ExitCode;
@@ -57,6 +58,9 @@ enum Command {
     /// Exit with 0 if the running gateway is ready
     #[command(after_help = admin_client::READY_EXAMPLES)]
     Ready(admin_client::Args),
+    /// Show the keys that the running gateway rejects most, live
+    #[command(after_help = top::EXAMPLES)]
+    Top(top::Args),
     /// Write a commented configuration to start from
     Init(init::Args),
     /// Validate a configuration file, and print its errors and warnings
@@ -86,6 +90,7 @@ pub fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Serve(args) => serve::run(&args),
         Command::Reload(args) => admin_client::reload(&args),
         Command::Ready(args) => admin_client::ready(&args),
+        Command::Top(args) => top::run(&args),
         Command::Init(args) => init::run(&args),
         Command::Check(args) => check::run(&args),
         Command::Explain(args) => explain::run(&args),

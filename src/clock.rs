@@ -10,7 +10,7 @@ mod simulated;
 
 use std::fs;
 use std::sync::OnceLock;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use rustix::time::{ClockId, clock_gettime};
 
@@ -74,9 +74,9 @@ pub struct Clock(ClockSource);
 
 #[derive(Clone, Debug)]
 enum ClockSource {
-    Real {
-        origin: Instant,
-    },
+    /// Reading of the monotonic clock of the machine at the origin of this clock, in nanoseconds. `Instant` would take
+    /// 60 instructions more per reading.
+    Real { origin: u64 },
     #[cfg(any(test, feature = "internals"))]
     Simulated(simulated::Process),
 }
@@ -85,14 +85,14 @@ impl Clock {
     /// Creates a clock that reads the clocks of the real machine. [`now`](Self::now) counts from this call on.
     pub fn real() -> Self {
         Self(ClockSource::Real {
-            origin: Instant::now(),
+            origin: monotonic_nanos(),
         })
     }
 
     /// Returns the monotonic time since the clock was created.
     pub fn now(&self) -> Moment {
         match &self.0 {
-            ClockSource::Real { origin } => Moment::default().after(origin.elapsed()),
+            ClockSource::Real { origin } => Moment(monotonic_nanos().saturating_sub(*origin)),
             #[cfg(any(test, feature = "internals"))]
             ClockSource::Simulated(process) => process.now(),
         }
@@ -130,6 +130,12 @@ impl Clock {
             ClockSource::Simulated(process) => Some(process.machine.id),
         }
     }
+}
+
+fn monotonic_nanos() -> u64 {
+    let now = clock_gettime(ClockId::Monotonic);
+    // Neither number is negative on this clock.
+    now.tv_sec.cast_unsigned() * 1_000_000_000 + now.tv_nsec.cast_unsigned()
 }
 
 #[cfg(test)]

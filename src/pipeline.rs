@@ -388,7 +388,13 @@ fn route(
         route,
     } = entered;
     Arc::new(Routed {
-        ctx: RequestContext::new(caller, is_preflight, request.headers(), notes),
+        ctx: RequestContext::new(
+            caller,
+            pending.arrived(),
+            is_preflight,
+            request.headers(),
+            notes,
+        ),
         arrival: Arrival {
             connection: Arc::clone(connection),
             request_id: pending.request_id().clone(),

@@ -32,7 +32,8 @@ pub(crate) struct Preferences {
     /// Values of all `Accept` lines of the request.
     accept: SmallVec<[HeaderValue; 1]>,
     origin: Option<HeaderValue>,
-    traceparent: Option<HeaderValue>,
+    /// Boxed, because most requests have none.
+    traceparent: Option<Box<HeaderValue>>,
 }
 
 pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
@@ -47,7 +48,7 @@ impl Preferences {
                 ACCEPT => preferences.accept.push(value.clone()),
                 ORIGIN if preferences.origin.is_none() => preferences.origin = Some(value.clone()),
                 _ if preferences.traceparent.is_none() && name == TRACEPARENT => {
-                    preferences.traceparent = Some(value.clone());
+                    preferences.traceparent = Some(value.clone().into());
                 }
                 _ => {}
             }
@@ -56,7 +57,7 @@ impl Preferences {
     }
 
     fn trace(&self) -> Option<TraceId> {
-        self.traceparent.as_ref().and_then(TraceId::of)
+        self.traceparent.as_deref().and_then(TraceId::of)
     }
 
     /// Returns the first value of `Origin` in the request.

@@ -1,4 +1,4 @@
-//! Commands that ask a running gateway through its admin listener: `ready` and `reload`.
+//! Client of the admin listener of a running gateway, and the commands `ready` and `reload`.
 
 use std::io::{Write, stdout};
 use std::path::PathBuf;
@@ -85,7 +85,7 @@ pub(super) fn reload(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 impl Args {
-    fn send(&self, method: &Method, path: &str) -> anyhow::Result<Response<Bytes>> {
+    pub(super) fn send(&self, method: &Method, path: &str) -> anyhow::Result<Response<Bytes>> {
         let (authority, token) = self.find()?;
         let mut request = Request::builder()
             .method(method)

@@ -20,7 +20,7 @@ use tokio_util::task::TaskTracker;
 use tower::{Layer, Service};
 
 use super::rules::HeaderChecks;
-use crate::clock::Clock;
+use crate::clock::{Clock, Moment};
 use crate::idempotency::{Idempotency, IdempotencyError, OnUnknown, RouteKeys};
 use crate::metrics::RouteMetrics;
 use crate::request::body::{BodyError, BoxError, RequestBody, ResponseBody};
@@ -163,7 +163,13 @@ impl RuleState {
         let caller = head::identify(request, peer.ip(), names, &self.trust, identifying)?;
         let headers = &request.headers;
         let is_preflight = preflight_method(&request.method, headers).is_some();
-        Ok(RequestContext::new(caller, is_preflight, headers, None))
+        Ok(RequestContext::new(
+            caller,
+            Moment::default(),
+            is_preflight,
+            headers,
+            None,
+        ))
     }
 
     /// Passes a request to `call`. If the request has an idempotency key, it is executed once and independently of its

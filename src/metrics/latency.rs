@@ -62,13 +62,15 @@ impl HistogramBounds for StoreBounds {
 
 impl<B: HistogramBounds> LatencyHistogram<B> {
     pub(crate) fn record(&self, latency: Duration) {
+        const TICK_NANOS: u64 = TICK.as_nanos() as u64;
+        let nanos = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
         let bucket = B::MICROS
             .iter()
-            .position(|&bound| latency <= Duration::from_micros(bound))
+            .position(|&bound| nanos <= bound * 1_000)
             .unwrap_or(B::MICROS.len());
         self.buckets[bucket].inc();
-        let ticks = (latency + TICK / 2).as_nanos() / TICK.as_nanos();
-        self.ticks.add(u64::try_from(ticks).unwrap_or(u64::MAX));
+        self.ticks
+            .add(nanos.saturating_add(TICK_NANOS / 2) / TICK_NANOS);
     }
 
     /// Adds up several histograms, usually one per worker.

@@ -150,6 +150,10 @@ impl PendingRequest<'_> {
         self.facts().logged.as_ref().map(|logged| &logged.notes)
     }
 
+    pub(super) fn arrived(&self) -> Moment {
+        self.facts().started
+    }
+
     pub(super) fn request_id(&self) -> &RequestId {
         &self.facts().request_id
     }

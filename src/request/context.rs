@@ -19,6 +19,7 @@ use super::client::Caller;
 use super::log_fields::{AccessLogFields, AccessLogNotes};
 use super::request_id::RequestId;
 use super::test_id::TestId;
+use crate::clock::Moment;
 use crate::http::connections::ConnectionPermit;
 use crate::respond::{Preferences, Problem};
 
@@ -32,6 +33,8 @@ static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
 pub(crate) struct RequestContext {
     /// Client that sent the request, and the proxies that the request passed through.
     pub caller: Caller,
+    /// Time of arrival. Applications that embed the stages do not set it.
+    pub(crate) arrived: Moment,
     /// Whether the request is a CORS preflight.
     pub is_preflight: bool,
     /// Copies of the request headers that select the format of responses that the gateway generates.
@@ -112,12 +115,14 @@ impl RequestContext {
     /// logged.
     pub(crate) fn new(
         caller: Caller,
+        arrived: Moment,
         is_preflight: bool,
         headers: &HeaderMap,
         notes: Option<Arc<AccessLogNotes>>,
     ) -> Self {
         Self {
             caller,
+            arrived,
             is_preflight,
             preferences: Preferences::of(headers),
             notes,

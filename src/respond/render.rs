@@ -381,7 +381,7 @@ mod tests {
         assert_eq!(json["detail"], "a \"quote\" \n and <script>");
         let error = &json["error"];
         assert_eq!(error["message"], "Bad request: a \"quote\" \n and <script>");
-        let html = ProblemFormat::Html.render(&problem);
+        let html = ProblemFormat::Html.render(&problem, None);
         assert!(!String::from_utf8_lossy(&html).contains("<script>"));
     }
 }

@@ -335,3 +335,6 @@ impl Drop for RejectionReceiver {
         self.subscribers.fetch_sub(1, Ordering::Relaxed);
     }
 }
+
+#[cfg(test)]
+mod tests;

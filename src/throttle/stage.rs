@@ -226,7 +226,7 @@ impl RouteLimits {
         };
         if is_near {
             let key = || limit.shown_key(charge.bucket, ctx.caller.id(), request);
-            census.near(charge.bucket, self.clock.now(), key);
+            census.near(charge.bucket, ctx.arrived, key);
         }
         if is_sampled {
             census.sample(charge.bucket);
@@ -244,9 +244,8 @@ impl RouteLimits {
         let Some(census) = limit.census.as_ref().filter(|_| !ctx.is_preflight) else {
             return;
         };
-        let now = self.clock.now();
         let key = || limit.shown_key(charge.bucket, ctx.caller.id(), request);
-        let early = census.rejected(charge.bucket, (now, wait), request.headers, key);
+        let early = census.rejected(charge.bucket, (ctx.arrived, wait), request.headers, key);
         if early {
             limit.metrics.early.inc();
         }

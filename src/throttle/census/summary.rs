@@ -60,6 +60,11 @@ impl Summary {
         self.generation = generation;
     }
 
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.keys.len()
+    }
+
     pub(super) fn contains(&self, bucket: BucketKey) -> bool {
         self.keys.contains_key(&bucket)
     }
