@@ -130,10 +130,15 @@ impl Traffic {
     /// Adds a sample if the last one is old enough.
     pub(super) fn sample(&mut self, gateway: &GatewayState) {
         let at = gateway.clock.now();
-        let last = self.0.back();
-        if last.is_some_and(|last| at.since(last.at) < INTERVAL) {
-            return;
+        match self.0.back() {
+            // Counts from the start of the gateway.
+            None => self.0.push_back(Sample::zero(at)),
+            Some(last) if at.since(last.at) >= INTERVAL => self.add(gateway, at),
+            Some(_) => {}
         }
+    }
+
+    fn add(&mut self, gateway: &GatewayState, at: Moment) {
         if self.0.len() > INTERVALS {
             self.0.pop_front();
         }
@@ -198,6 +203,17 @@ impl Traffic {
 
     fn back(&self, intervals: usize) -> Option<&Sample> {
         self.0.get(self.0.len().saturating_sub(intervals + 1))
+    }
+}
+
+impl Sample {
+    fn zero(at: Moment) -> Self {
+        Self {
+            at,
+            totals: Totals::default(),
+            limits: Vec::new(),
+            upstreams: Vec::new(),
+        }
     }
 }
 

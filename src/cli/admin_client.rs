@@ -35,6 +35,7 @@ const TIMEOUT: Duration = Duration::from_secs(15);
 
 /// Admin listener of the running gateway.
 #[derive(Debug, clap::Args)]
+#[group(id = "admin_listener")]
 pub(super) struct Args {
     /// URL of the admin listener. Default: `[admin]` of ./tidegate.toml, or else of /etc/tidegate/tidegate.toml
     #[arg(long, value_name = "URL")]

@@ -280,8 +280,10 @@ async fn rules_have_separate_limits_and_share_equal_limits() {
         assert_eq!(status(&app, plain(path, other)).await, expected, "{path}");
     }
     let metrics = embedded.metrics().text();
-    let line = "tidegate_rejected_total{limit=\"shared\"} ";
-    assert_eq!(metrics.matches(line).count(), 1, "{metrics}");
+    for rule in ["first", "second"] {
+        let line = format!("tidegate_rejected_total{{route=\"{rule}\",limit=\"shared\"}} ");
+        assert_eq!(metrics.matches(&line).count(), 1, "{metrics}");
+    }
 }
 
 #[test]
@@ -566,7 +568,7 @@ async fn metrics_count_rejected_and_replayed_requests_without_clients_and_keys()
     for line in [
         "tidegate_requests_total{route=\"payments\",status=\"200\"} 4",
         "tidegate_requests_total{route=\"payments\",status=\"429\"} 2",
-        "tidegate_rejected_total{limit=\"device\"} 2",
+        "tidegate_rejected_total{route=\"payments\",limit=\"device\"} 2",
         "tidegate_idempotency_requests_total{route=\"payments\",outcome=\"executed\"} 1",
         "tidegate_idempotency_requests_total{route=\"payments\",outcome=\"replayed\"} 3",
         "tidegate_idempotency_records{state=\"completed\"} 1",

@@ -3,6 +3,7 @@
 mod access_log;
 mod admin;
 mod admin_keys;
+mod admin_limits;
 mod admin_upstreams;
 mod buffers;
 mod circuit_breaker;

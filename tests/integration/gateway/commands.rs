@@ -80,12 +80,12 @@ async fn the_demo_behaves_as_its_guide_describes() {
 
     let metrics = Client::of(address(&process.wait_for_line("/metrics")));
     let counted = metrics.get("/metrics").send().await.text();
-    let rejected = counted
-        .lines()
-        .find(|line| line.starts_with("tidegate_rejected_total{limit=\"device\"}"));
+    let rejected = counted.lines().find(|line| {
+        line.starts_with("tidegate_rejected_total{route=\"registration\",limit=\"device\"}")
+    });
     assert_eq!(
         rejected,
-        Some("tidegate_rejected_total{limit=\"device\"} 1")
+        Some("tidegate_rejected_total{route=\"registration\",limit=\"device\"} 1")
     );
 }
 

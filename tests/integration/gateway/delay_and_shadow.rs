@@ -159,5 +159,7 @@ async fn a_delaying_shadow_limit_delays_no_request() {
 
 #[expect(clippy::cast_possible_truncation, reason = "small counts")]
 async fn metric(gateway: &Gateway, name: &str) -> i64 {
-    gateway.metric(&format!("{name}{{limit=\"device\"}}")).await as i64
+    gateway
+        .metric(&format!("{name}{{route=\"all\",limit=\"device\"}}"))
+        .await as i64
 }

@@ -24,7 +24,7 @@ async fn with_two_exhausted_limits_one_retry_succeeds() {
     assert_eq!(upstream.count(), 2);
     // The rejection is counted for only one of the two rate limits, so the sum of both counters is 1.
     let rejected = async |limit: &str| {
-        let series = format!("rejected_total{{limit=\"{limit}\"}}");
+        let series = format!("rejected_total{{route=\"all\",limit=\"{limit}\"}}");
         gateway.metric(&series).await
     };
     assert!((rejected("slow").await + rejected("fast").await - 1.0).abs() < 0.1);

@@ -81,7 +81,9 @@ async fn assert_retries_after_retry_after_ms(client: &str) -> Value {
     );
     // A retry after `Retry-After-Ms` is admitted, so each rejection but the last is followed by an admitted request.
     // The number of rejections thus exceeds the number of admitted requests by at most one.
-    let rejections = gateway.metric("rejected_total{limit=\"device\"}").await;
+    let rejections = gateway
+        .metric("rejected_total{route=\"all\",limit=\"device\"}")
+        .await;
     let calls = f64::from(u32::try_from(upstream.count()).expect("the number is small"));
     assert!(
         rejections <= calls + 1.0,
@@ -134,7 +136,7 @@ async fn stripe_for_python_follows_stripe_should_retry_and_shows_the_problem() {
     for customer in result["retried"].as_array().expect("the member is a list") {
         assert_eq!(customer["id"], "x_1", "{result}");
     }
-    let rejections = "rejected_total{limit=\"device\"}";
+    let rejections = "rejected_total{route=\"customers\",limit=\"device\"}";
     assert!(
         retried.metric(rejections).await >= 1.0,
         "the gateway rejected no request: {result}"
