@@ -8,6 +8,8 @@ mod auth;
 #[cfg(feature = "gateway")]
 mod config;
 #[cfg(feature = "gateway")]
+mod dashboard;
+#[cfg(feature = "gateway")]
 mod events;
 #[cfg(feature = "gateway")]
 mod index;

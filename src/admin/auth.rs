@@ -18,15 +18,17 @@ use crate::config::AdminSettings;
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Returns the reason to reject a request to this host with these headers because of its origin. Returns `None` if
-/// the origin is allowed. The token is checked separately.
+/// the origin is allowed. The token is checked separately. If the target `is_linkable`, a page of another origin can
+/// have caused the request.
 pub(super) fn origin_rejection(
     settings: &AdminSettings,
     host: Option<&HeaderValue>,
     headers: &HeaderMap,
+    is_linkable: bool,
 ) -> Option<&'static str> {
     // `none` means that the user entered the address or opened a bookmark.
     let is_allowed_site = |site: &HeaderValue| matches!(site.as_bytes(), b"same-origin" | b"none");
-    if !headers.get_all(SEC_FETCH_SITE).iter().all(is_allowed_site) {
+    if !is_linkable && !headers.get_all(SEC_FETCH_SITE).iter().all(is_allowed_site) {
         return Some(
             "A web page of another origin caused this request. Open the address directly in the browser.",
         );
@@ -126,7 +128,12 @@ mod tests {
         host: &str,
         lines: &[(&'static str, &str)],
     ) -> Option<&'static str> {
-        origin_rejection(settings, Some(&host.parse().unwrap()), &headers(lines))
+        origin_rejection(
+            settings,
+            Some(&host.parse().unwrap()),
+            &headers(lines),
+            false,
+        )
     }
 
     #[test]

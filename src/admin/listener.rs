@@ -1,7 +1,7 @@
-//! The admin listener: `/livez`, `/readyz`, `/metrics`, the endpoints below `/admin/v1/`, and a page at `/`.
+//! The admin listener: `/livez`, `/readyz`, `/metrics`, the endpoints below `/admin/v1/`, and a dashboard at `/`.
 //!
 //! The probes `/livez` and `/readyz` have no access control, because orchestrators and load balancers have no token and
-//! use any `Host`. All other endpoints pass through [`Auth`]. The index page does not require the token.
+//! use any `Host`. All other endpoints check the origin of a request, and all of these except `/` the token.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -260,8 +260,12 @@ async fn check_origin(
         let problem = Problem::from(error);
         AdminProblem::bad_request(problem.detail.as_ref())
     })?;
+    // A link on another page can lead to the dashboard, which is static: the other page cannot read it or frame it.
+    let is_linkable = request.uri().path() == "/";
+    let settings = admin.gateway()?;
+    let settings = self::settings(&settings);
     let headers = request.headers();
-    let rejection = origin_rejection(settings(&*admin.gateway()?), host.as_ref(), headers);
+    let rejection = origin_rejection(settings, host.as_ref(), headers, is_linkable);
     match rejection {
         Some(reason) => Err(AdminProblem::plain(StatusCode::FORBIDDEN, reason)),
         None => Ok(next.run(request).await),

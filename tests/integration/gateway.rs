@@ -18,6 +18,7 @@ mod connection_bounds;
 mod connection_loss;
 mod connections;
 mod cors;
+mod dashboard;
 mod delay_and_shadow;
 mod demo;
 mod dns;

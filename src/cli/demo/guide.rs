@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 
-/// Web page of the demo. `{{host}}` and `{{steps}}` are replaced.
+/// Web page of the demo. `{{host}}`, `{{dashboard}}` and `{{steps}}` are replaced.
 const PAGE: &str = include_str!("page.html");
 
 /// Guide of a running demo.
@@ -40,6 +40,12 @@ impl Guide {
              Open http://{gateway}/ in a browser, or run these commands in another terminal. Each request adds a line \
              to the log below.\n"
         );
+        if let Some(admin) = self.admin {
+            let _ = writeln!(
+                guide,
+                "The dashboard at http://{admin}/ shows them as plots and tables."
+            );
+        }
         for step in self.steps(&gateway.to_string()) {
             guide.push('\n');
             guide.push_str(&step.for_terminal());
@@ -58,7 +64,13 @@ impl Guide {
     /// Returns the guide as a web page, with `host` as the address of the gateway.
     pub(super) fn as_page(&self, host: &str) -> String {
         let steps: String = self.steps(host).iter().map(GuideStep::as_html).collect();
+        let dashboard = self.admin.map_or(String::new(), |admin| {
+            format!(
+                "<p>The buttons move the plots of the <a href=\"http://{admin}/\" target=\"_blank\">dashboard</a>.</p>\n"
+            )
+        });
         PAGE.replace("{{host}}", &escape(host))
+            .replace("{{dashboard}}", &dashboard)
             .replace("{{steps}}", &steps)
     }
 
@@ -208,6 +220,10 @@ mod tests {
         assert!(guide.contains("in another terminal"), "{guide}");
         assert!(
             guide.contains("Open http://127.0.0.1:8080/ in a browser"),
+            "{guide}"
+        );
+        assert!(
+            guide.contains("\nThe dashboard at http://127.0.0.1:9090/ "),
             "{guide}"
         );
         assert!(guide.ends_with("Press Ctrl-C to stop."), "{guide}");

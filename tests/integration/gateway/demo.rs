@@ -50,7 +50,9 @@ async fn the_page_at_the_root_shows_the_commands_with_the_address_of_the_gateway
     assert_eq!(page.status, 200);
     assert_eq!(page.header("content-type"), "text/html; charset=utf-8");
     let gateway = address(&demo.wait_for_line("Tidegate is running at"));
+    let dashboard = format!("href=\"http://{}/\"", admin(&demo).address());
     for part in [
+        &dashboard,
         "<title>Tidegate demo</title>",
         &format!("curl -i http://{gateway}/o/client/register"),
         "Send from this page",
