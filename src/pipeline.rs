@@ -38,7 +38,7 @@ use crate::metrics::Metrics;
 use crate::request::body::{RequestBody, ResponseBody};
 use crate::request::buffers::{Buffered, Buffers};
 use crate::request::client::Trust;
-use crate::request::client::unlisted_proxy::UnlistedProxy;
+use crate::request::client::unlisted_proxy::{self, UnlistedProxy};
 use crate::request::context::{Arrival, ClientConnection, FailedRequest, RequestContext, Resend};
 use crate::request::log_fields::AccessLogNotes;
 use crate::request::route::{Matcher, RouteError};
@@ -188,7 +188,9 @@ impl Pipeline {
                 Ok(entered) => entered,
                 Err(rejected) => return self.reject_entry(pending, *rejected, &request),
             };
-            if !entered.caller.peer_trusted() && self.metrics.totals.untrusted.inc() % 4 == 0 {
+            if !entered.caller.peer_trusted()
+                && (self.metrics.totals.untrusted.inc()).is_multiple_of(unlisted_proxy::INTERVAL)
+            {
                 self.unlisted_proxy
                     .observe(&entered.caller, request.headers());
             }

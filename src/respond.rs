@@ -36,7 +36,7 @@ pub(crate) struct Preferences {
     traceparent: Option<Box<HeaderValue>>,
 }
 
-pub(crate) const TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
+pub(crate) static TRACEPARENT: HeaderName = HeaderName::from_static("traceparent");
 
 impl Preferences {
     /// Copies `Accept`, and the first `Origin` and `traceparent`, from the headers of a request.
@@ -47,7 +47,7 @@ impl Preferences {
             match *name {
                 ACCEPT => preferences.accept.push(value.clone()),
                 ORIGIN if preferences.origin.is_none() => preferences.origin = Some(value.clone()),
-                _ if preferences.traceparent.is_none() && name == TRACEPARENT => {
+                _ if preferences.traceparent.is_none() && *name == TRACEPARENT => {
                     preferences.traceparent = Some(value.clone().into());
                 }
                 _ => {}

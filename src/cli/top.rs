@@ -268,9 +268,9 @@ mod tests {
         );
         let lines = [
             "most rejected keys of the last five minutes, 5 more",
-            "LIMIT  KEY                        REJECTED  EARLY  ATTEMPTS   USED  USER-AGENT",
-            r"       a\u{1b}[31m\u{202e}\u{20}b   1200+3   1100      12.3  100 %  curl/7\u{a}.88 x",
-            "       192.0.2.7                         7      0         -      -",
+            "LIMIT  KEY                         REJECTED  EARLY  ATTEMPTS   USED  USER-AGENT",
+            r"       a\u{1b}[31m\u{202e}\u{20}b    1200+3   1100      12.3  100 %  curl/7\u{a}.88 x",
+            "       192.0.2.7                          7      0         -      -",
             "",
         ];
         assert_eq!(table(&args, &keys, 5, 50, usize::MAX), lines.join("\n"));

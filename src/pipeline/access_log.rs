@@ -127,7 +127,7 @@ impl LoggedHead {
             target: request.uri().clone(),
             version: request.version(),
             host: host_of(request.uri(), request.headers()),
-            trace: request.headers().get(TRACEPARENT).and_then(TraceId::of),
+            trace: request.headers().get(&TRACEPARENT).and_then(TraceId::of),
         }
     }
 }

@@ -66,9 +66,9 @@ function showLimitName({ name, mode, on_exceed: onExceed }, cell) {
 async function loadLimits() {
   limits = (await call("limits")).limits;
   showLimits(limits.toSorted((a, b) => recentHits(b) - recentHits(a)));
-  const [early, rejected] = [sum(limits.map((it) => it.early)), sum(limits.map((it) => it.rejected))];
+  const [early, rejected] = [sum(limits.map((it) => it.recent.early)), sum(limits.map((it) => it.recent.rejected))];
   const share = shareOf(early, rejected);
-  setFigure("early", number(early), share === null ? "since start" : `since start; ${percent(share)} % of rejected`);
+  setFigure("early", number(early), share === null ? "" : `${percent(share)} % of rejected`);
   const names = ["", ...limits.map(({ name }) => name)];
   const options = [...$("top-limit").options];
   if (JSON.stringify(options.map(({ value }) => value)) === JSON.stringify(names)) return;

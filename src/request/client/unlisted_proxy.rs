@@ -14,8 +14,11 @@ use parking_lot::Mutex;
 
 use super::{Caller, X_FORWARDED_FOR};
 
+/// One of this many requests of peers that are not trusted is observed, because reading a header takes time.
+pub(crate) const INTERVAL: u64 = 16;
+
 /// Number of different values of `X-Forwarded-For` from which a peer is reported.
-const MANY: usize = 8;
+const MANY: usize = 4;
 
 /// Number of observed peers.
 const MAX_PEERS: usize = 16;

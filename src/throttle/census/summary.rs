@@ -162,7 +162,7 @@ impl KeyCount {
             self.until = now.after(wait);
             return false;
         }
-        let is_early = now.since(self.stated) >= TOLERANCE && self.until.since(now) >= TOLERANCE;
+        let is_early = now >= self.stated.after(TOLERANCE) && now.after(TOLERANCE) <= self.until;
         self.until = self.until.max(now.after(wait));
         self.early += u64::from(is_early);
         is_early

@@ -241,7 +241,7 @@ async fn a_proxy_that_is_not_trusted_is_reported_once() {
         request.send().await;
     }
     assert_eq!(get(&admin, "overview").await["warnings"], json!([]));
-    for last in 0..80 {
+    for last in 0..130 {
         let address = format!("198.51.100.{last}");
         client
             .get("/")
