@@ -20,6 +20,7 @@ fn main() {
     let [version, target] =
         ["CARGO_PKG_VERSION", "TARGET"].map(|name| env::var(name).unwrap_or_default());
     println!("cargo::rustc-env=TIDEGATE_VERSION={version} ({commit}, {target})");
+    println!("cargo::rustc-env=TIDEGATE_COMMIT={commit}");
 }
 
 fn git(arguments: &[&str]) -> Option<String> {

@@ -58,6 +58,29 @@ pub(crate) struct Totals {
     /// Number of request bodies that arrived more slowly than `min_rate`.
     pub(crate) slow_bodies: Count,
     pub(crate) http2: Arc<Http2Metrics>,
+    /// Failed TLS handshakes with clients, by [`TlsFailure`].
+    pub(crate) tls_failures: [Count; TlsFailure::NAMES.len()],
+    /// Bytes read from the sockets of clients.
+    pub(crate) received: Count,
+    /// Bytes written to the sockets of clients.
+    pub(crate) sent: Count,
+}
+
+/// Why the TLS handshake with a client failed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum TlsFailure {
+    Timeout,
+    /// The client closed the connection, as a TCP health check does.
+    Closed,
+    /// The client sent an alert, for example because it does not trust the certificate.
+    Alert,
+    /// The client does not use TLS, or has no version or cipher suite in common with the gateway.
+    Protocol,
+}
+
+impl TlsFailure {
+    /// Values of the label `reason`, in the order of the variants.
+    pub(crate) const NAMES: [&str; 4] = ["timeout", "closed", "alert", "protocol"];
 }
 
 /// Counters of the requests of one route.

@@ -24,6 +24,7 @@ use utoipa_axum::router::OpenApiRouter;
 use super::auth::{origin_rejection, token_rejection};
 use super::events::{self, Change, LastState};
 use super::problem::AdminProblem;
+use super::scrape::text;
 use super::traffic::Traffic;
 use super::{config, index, keys, limits, openapi, overview, scrape as metrics, serve, upstreams};
 use crate::admin::stage_metrics::OPENMETRICS;
@@ -242,12 +243,20 @@ async fn readyz(State(admin): State<Arc<AdminState>>) -> Response {
     }
 }
 
-async fn scrape(State(admin): State<Arc<AdminState>>) -> Result<Response, AdminProblem> {
+async fn scrape(
+    State(admin): State<Arc<AdminState>>,
+    headers: HeaderMap,
+) -> Result<Response, AdminProblem> {
     let (gateway, reloader) = (admin.gateway()?, admin.reloader.clone());
     let registry = metrics::registry(&gateway, Arc::clone(&admin.connections), reloader);
-    let mut text = String::new();
-    encode(&mut text, &registry).expect("writing to a string succeeds");
-    Ok(([(CONTENT_TYPE, OPENMETRICS)], text).into_response())
+    let mut openmetrics = String::new();
+    encode(&mut openmetrics, &registry).expect("writing to a string succeeds");
+    Ok(if text::is_preferred(&headers) {
+        let text = text::from_openmetrics(&openmetrics);
+        ([(CONTENT_TYPE, text::CONTENT_TYPE)], text).into_response()
+    } else {
+        ([(CONTENT_TYPE, OPENMETRICS)], openmetrics).into_response()
+    })
 }
 
 /// Rejects a request that a web page of another origin can have caused, and a request without an unambiguous host.

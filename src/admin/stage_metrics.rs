@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, MetricEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
@@ -52,30 +52,35 @@ impl StageMetrics {
         self.encode_store(encoder)?;
         self.encode_buffers(encoder)?;
         let buckets = self.buckets.local();
-        for (name, help, value) in [
-            ("buckets", "Tracked buckets", size(buckets.tracked())),
-            (
-                "buckets_max",
-                "Limit of tracked buckets (max_clients)",
-                size(buckets.capacity()),
-            ),
-            (
-                "buffered_bytes",
-                "Bytes of bodies held in memory",
-                size(self.buffers.in_use()),
-            ),
-            (
-                "buffered_bytes_max",
-                "Limit of the bytes of bodies held in memory (max_buffered)",
-                size(self.buffers.bounds().total),
-            ),
-        ] {
-            gauge(
-                encoder.encode_descriptor(name, help, None, MetricType::Gauge)?,
-                value,
-            )?;
-        }
-        Ok(())
+        counters(
+            encoder,
+            &[(
+                "overflow_charges",
+                "Charges to overflow buckets, which clients share because max_clients buckets are tracked",
+                buckets.shared_charges(),
+            )],
+        )?;
+        gauges(
+            encoder,
+            &[
+                ("buckets", "Tracked buckets", size(buckets.tracked())),
+                (
+                    "buckets_max",
+                    "Limit of tracked buckets (max_clients)",
+                    size(buckets.capacity()),
+                ),
+                (
+                    "buffered_bytes",
+                    "Bytes of bodies held in memory",
+                    size(self.buffers.in_use()),
+                ),
+                (
+                    "buffered_bytes_max",
+                    "Limit of the bytes of bodies held in memory (max_buffered)",
+                    size(self.buffers.bounds().total),
+                ),
+            ],
+        )
     }
 
     /// Returns the metrics in the `OpenMetrics` text format, with the prefix `tidegate`.
@@ -126,18 +131,18 @@ impl StageMetrics {
                 }
             }
         }
-        let mut delayed = encoder.encode_descriptor(
+        // A request that matches no route has no limits, so it is never delayed.
+        let routes = self.first().routes.iter().enumerate();
+        let series = routes.map(|(index, route)| {
+            let count = self.sum_of_route(index, |route| route.delayed.get());
+            ([("route", &*route.name)], count)
+        });
+        counter_by(
+            encoder,
             "delayed",
             "Requests delayed by a limit, by route",
-            None,
-            MetricType::Counter,
-        )?;
-        // A request that matches no route has no limits, so it is never delayed.
-        for (index, route) in self.first().routes.iter().enumerate() {
-            let count = self.sum_of_route(index, |route| route.delayed.get());
-            counter(delayed.encode_family(&[("route", &*route.name)])?, count)?;
-        }
-        Ok(())
+            series,
+        )
     }
 
     fn encode_limits(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -170,33 +175,77 @@ impl StageMetrics {
             ),
         ];
         for (name, help, pick) in counters {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for (index, limit) in self.first().limits.iter().enumerate() {
+            let limits = self.first().limits.iter().enumerate();
+            let series = limits.map(|(index, limit)| {
                 let count = self.sum(|worker| pick(&worker.limits[index]).get());
-                let labels = [("route", &*limit.route), ("limit", &*limit.name)];
-                counter(family.encode_family(&labels)?, count)?;
-            }
+                ([("route", &*limit.route), ("limit", &*limit.name)], count)
+            });
+            counter_by(encoder, name, help, series)?;
         }
         Ok(())
     }
 
     fn encode_buffers(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let mut exceeded = encoder.encode_descriptor(
+        counter_by(
+            encoder,
             "buffers_exceeded",
             "Bodies that exceeded max_buffered or max_buffered_per_client, by kind: rejected keyed requests and replays, \
              uploads streamed early, responses not stored, copies for retries dropped",
-            None,
-            MetricType::Counter,
-        )?;
-        for kind in Buffered::ALL {
-            let labels = [("kind", kind.label())];
-            counter(
-                exceeded.encode_family(&labels)?,
-                self.buffers.exceeded(kind),
-            )?;
-        }
-        Ok(())
+            Buffered::ALL.map(|kind| ([("kind", kind.label())], self.buffers.exceeded(kind))),
+        )
     }
+}
+
+/// Encodes counters without labels: the name, help and value of each.
+pub(crate) fn counters(
+    encoder: &mut DescriptorEncoder<'_>,
+    table: &[(&str, &str, u64)],
+) -> fmt::Result {
+    for &(name, help, count) in table {
+        let metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+        counter(metric, count)?;
+    }
+    Ok(())
+}
+
+/// Encodes gauges without labels: the name, help and value of each.
+pub(crate) fn gauges(
+    encoder: &mut DescriptorEncoder<'_>,
+    table: &[(&str, &str, i64)],
+) -> fmt::Result {
+    for &(name, help, value) in table {
+        let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        gauge(metric, value)?;
+    }
+    Ok(())
+}
+
+/// Encodes a counter with labels: the labels and value of each of its series.
+pub(crate) fn counter_by<L: EncodeLabelSet>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    series: impl IntoIterator<Item = (L, u64)>,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+    for (labels, count) in series {
+        counter(family.encode_family(&labels)?, count)?;
+    }
+    Ok(())
+}
+
+/// Encodes a gauge with labels: the labels and value of each of its series.
+pub(crate) fn gauge_by<L: EncodeLabelSet>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    series: impl IntoIterator<Item = (L, i64)>,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for (labels, value) in series {
+        gauge(family.encode_family(&labels)?, value)?;
+    }
+    Ok(())
 }
 
 /// Encodes the value of a counter.

@@ -5,9 +5,9 @@
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
-use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{self, PemObject as _, SectionKind};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::ParsedCertificate;
@@ -104,7 +104,7 @@ pub(crate) fn server_config(
 ) -> Result<ServerConfig, rustls::Error> {
     let provider = rustls::crypto::ring::default_provider();
     if let Some(certificate) = chain.first() {
-        check_validity(certificate, &provider)?;
+        check_validity(certificate, UnixTime::now())?;
     }
     let mut config = ServerConfig::builder_with_provider(provider.into())
         .with_safe_default_protocol_versions()?
@@ -114,15 +114,26 @@ pub(crate) fn server_config(
     Ok(config)
 }
 
-fn check_validity(
-    certificate: &CertificateDer<'_>,
-    provider: &CryptoProvider,
-) -> Result<(), rustls::Error> {
+/// Returns the end of the validity of a certificate.
+pub(crate) fn expiry(certificate: &CertificateDer<'_>) -> Option<UnixTime> {
+    // The error contains the end of the validity.
+    let end_of_time = UnixTime::since_unix_epoch(Duration::MAX);
+    match check_validity(certificate, end_of_time) {
+        Err(rustls::Error::InvalidCertificate(CertificateError::ExpiredContext {
+            not_after,
+            ..
+        })) => Some(not_after),
+        _ => None,
+    }
+}
+
+fn check_validity(certificate: &CertificateDer<'_>, at: UnixTime) -> Result<(), rustls::Error> {
+    let provider = rustls::crypto::ring::default_provider();
     let verified = verify_server_cert_signed_by_trust_anchor(
         &ParsedCertificate::try_from(certificate)?,
         &RootCertStore::empty(),
         &[],
-        UnixTime::now(),
+        at,
         provider.signature_verification_algorithms.all,
     );
     match verified {

@@ -43,7 +43,7 @@ const MIN_IDLE: Duration = Duration::from_millis(500);
 /// Open connections of one listener, or of all listeners of a gateway.
 #[derive(Debug)]
 pub(crate) struct Connections {
-    max: usize,
+    pub(crate) max: usize,
     max_per_client: usize,
     created: Instant,
     open: Mutex<OpenConnections>,
@@ -149,6 +149,11 @@ impl Connections {
 
     pub(crate) fn count(&self) -> usize {
         self.open.lock().all.open
+    }
+
+    /// Returns the number of connections that were ever admitted or added.
+    pub(crate) fn accepted(&self) -> u64 {
+        self.open.lock().next
     }
 
     fn try_admit(

@@ -7,6 +7,7 @@ use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -20,6 +21,9 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
+use tokio_util::io::{InspectReader, InspectWriter};
+
+use crate::metrics::Totals;
 
 /// Value for the socket cookie in a netlink query if the query must match sockets with any cookie
 /// (`INET_DIAG_NOCOOKIE`).
@@ -42,61 +46,74 @@ pub(crate) fn keep_alive(stream: &TcpStream) -> io::Result<()> {
 /// that such a response is complete. So while such a response is being sent, a close must send a TCP reset. After the
 /// response is complete, a close must send a FIN.
 pub(crate) trait ClientSocket {
+    /// `None` for the streams of tests.
+    fn tcp(&self) -> Option<&TcpStream>;
+
     /// Sets the socket to send a TCP reset when it is closed. An error is logged.
-    fn reset_on_close(&self);
+    fn reset_on_close(&self) {
+        if let Some(stream) = self.tcp() {
+            log_failure(stream.set_zero_linger());
+        }
+    }
 
     /// Sets the socket to send a FIN when it is closed, which is the default. An error is logged.
-    fn fin_on_close(&self);
+    fn fin_on_close(&self) {
+        if let Some(stream) = self.tcp() {
+            log_failure(SockRef::from(stream).set_linger(None));
+        }
+    }
 
     /// Returns the number of sent bytes that the client has not acknowledged, or `None` if the kernel does not report
     /// it.
-    fn unacknowledged(&self) -> Option<u32>;
+    fn unacknowledged(&self) -> Option<u32> {
+        self.tcp().and_then(unacknowledged)
+    }
 }
 
 impl ClientSocket for TcpStream {
-    fn reset_on_close(&self) {
-        log_failure(self.set_zero_linger());
-    }
-
-    fn fin_on_close(&self) {
-        log_failure(SockRef::from(self).set_linger(None));
-    }
-
-    fn unacknowledged(&self) -> Option<u32> {
-        unacknowledged(self)
+    fn tcp(&self) -> Option<&TcpStream> {
+        Some(self)
     }
 }
 
-fn log_failure(outcome: io::Result<()>) {
-    if let Err(error) = outcome {
-        tracing::debug!(%error, "cannot set SO_LINGER on client socket, client might not detect a truncated response");
-    }
-}
-
+// The reset is needed on TLS as well. If a truncated response ended with a FIN, only a client that requires
+// `close_notify` would detect the truncation.
 impl<IO: ClientSocket> ClientSocket for TlsStream<IO> {
-    // The reset is needed on TLS as well. If a truncated response ended with a FIN, only a client that requires
-    // `close_notify` would detect the truncation.
-    fn reset_on_close(&self) {
-        self.get_ref().0.reset_on_close();
+    fn tcp(&self) -> Option<&TcpStream> {
+        self.get_ref().0.tcp()
     }
+}
 
-    fn fin_on_close(&self) {
-        self.get_ref().0.fin_on_close();
-    }
-
-    fn unacknowledged(&self) -> Option<u32> {
-        self.get_ref().0.unacknowledged()
+impl<Sent, Read> ClientSocket for InspectReader<InspectWriter<TcpStream, Sent>, Read> {
+    fn tcp(&self) -> Option<&TcpStream> {
+        Some(self.get_ref().get_ref())
     }
 }
 
 #[cfg(test)]
 impl ClientSocket for tokio::io::DuplexStream {
-    fn reset_on_close(&self) {}
-
-    fn fin_on_close(&self) {}
-
-    fn unacknowledged(&self) -> Option<u32> {
+    fn tcp(&self) -> Option<&TcpStream> {
         None
+    }
+}
+
+/// Counts the bytes of a client's socket.
+pub(crate) fn counted(
+    stream: TcpStream,
+    totals: &Arc<Totals>,
+) -> impl AsyncRead + AsyncWrite + ClientSocket + Unpin + Send + 'static {
+    let (received, sent) = (Arc::clone(totals), Arc::clone(totals));
+    let stream = InspectWriter::new(stream, move |bytes| {
+        sent.sent.add(bytes.len() as u64);
+    });
+    InspectReader::new(stream, move |bytes| {
+        received.received.add(bytes.len() as u64);
+    })
+}
+
+fn log_failure(outcome: io::Result<()>) {
+    if let Err(error) = outcome {
+        tracing::debug!(%error, "cannot set SO_LINGER on client socket, client might not detect a truncated response");
     }
 }
 

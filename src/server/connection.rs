@@ -22,7 +22,8 @@ use crate::http::http1::{self, FlushBatch, Protocol, Rewind, detect};
 use crate::http::http2;
 use crate::http::service::Received;
 use crate::http::settings::ConnectionSettings;
-use crate::http::socket::{ClientSocket, keep_alive};
+use crate::http::socket::{ClientSocket, counted, keep_alive};
+use crate::metrics::{TlsFailure, Totals};
 use crate::pipeline::Pipeline;
 use crate::request::body::{BoxError, RequestBody};
 use crate::request::context::ClientConnection;
@@ -57,16 +58,21 @@ pub(super) async fn serve(
     let (tasks, held) = (context.tasks.clone(), Arc::clone(&permit));
     let connection = move |scheme| ClientConnection::new(peer, scheme, tasks, held);
     let serving = async {
-        let (settings, tls) = {
+        let (settings, tls, totals) = {
             let pipeline = context.pipeline.load();
-            let tls = pipeline.settings().tls.clone();
-            (Arc::clone(pipeline.connection_settings()), tls)
+            let tls = pipeline.settings().tls.as_ref();
+            (
+                Arc::clone(pipeline.connection_settings()),
+                tls.map(|tls| Arc::clone(&tls.config)),
+                Arc::clone(&pipeline.metrics().totals),
+            )
         };
         let (settings, context) = (&*settings, &*context);
+        let stream = counted(stream, &totals);
         match tls {
             None => serve_protocol(stream, None, connection("http"), settings, context).await,
             Some(tls) => {
-                if let Some(stream) = tls_handshake(tls, stream, settings).await {
+                if let Some(stream) = tls_handshake(tls, stream, settings, &totals).await {
                     let negotiated = negotiated(&stream);
                     let connection = connection("https");
                     serve_protocol(stream, negotiated, connection, settings, context).await;
@@ -95,31 +101,42 @@ fn set_socket_options(stream: &TcpStream) -> io::Result<()> {
 type BoxedFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Performs the TLS handshake. Returns `None` if the handshake fails or `handshake_timeout` expires.
-fn tls_handshake(
+fn tls_handshake<'a, IO>(
     tls: Arc<ServerConfig>,
-    stream: TcpStream,
-    settings: &ConnectionSettings,
-) -> BoxedFuture<'_, Option<TlsStream<TcpStream>>> {
+    stream: IO,
+    settings: &'a ConnectionSettings,
+    totals: &'a Totals,
+) -> BoxedFuture<'a, Option<TlsStream<IO>>>
+where
+    IO: AsyncRead + AsyncWrite + Unpin + Send + 'a,
+{
     Box::pin(async move {
         let handshake = TlsAcceptor::from(tls).accept(stream);
-        match tokio::time::timeout(settings.timeouts.handshake, handshake).await {
-            Ok(Ok(stream)) => Some(stream),
+        let failure = match tokio::time::timeout(settings.timeouts.handshake, handshake).await {
+            Ok(Ok(stream)) => return Some(stream),
             Ok(Err(error)) => {
                 tracing::debug!(%error, "TLS handshake with client failed, closing connection");
-                None
+                let source = error.get_ref().and_then(|it| it.downcast_ref());
+                match source {
+                    None => TlsFailure::Closed,
+                    Some(rustls::Error::AlertReceived(_)) => TlsFailure::Alert,
+                    Some(_) => TlsFailure::Protocol,
+                }
             }
             Err(_elapsed) => {
                 tracing::debug!(
                     "TLS handshake with client timed out (handshake_timeout), closing connection"
                 );
-                None
+                TlsFailure::Timeout
             }
-        }
+        };
+        totals.tls_failures[failure as usize].inc();
+        None
     })
 }
 
 /// Returns the protocol that client and gateway have negotiated with ALPN. `None` if the client did not offer ALPN.
-fn negotiated(stream: &TlsStream<TcpStream>) -> Option<Protocol> {
+fn negotiated<IO>(stream: &TlsStream<IO>) -> Option<Protocol> {
     match stream.get_ref().1.alpn_protocol()? {
         ALPN_HTTP2 => Some(Protocol::Http2),
         _ => Some(Protocol::Http1),

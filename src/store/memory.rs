@@ -77,6 +77,12 @@ impl MemoryBuckets {
         self.capacity
     }
 
+    /// Returns the number of charges that were made to shared buckets.
+    pub(crate) fn shared_charges(&self) -> u64 {
+        let shards = self.shards.iter();
+        shards.map(|shard| shard.lock().shared_charges).sum()
+    }
+
     /// Returns every tracked bucket that is not full.
     pub fn drained(&self) -> Vec<(BucketKey, BucketState)> {
         let mut drained = Vec::new();

@@ -146,7 +146,7 @@ fn links(text: &str) -> Vec<(usize, String)> {
 
 /// Returns the link anchors of the headings in a Markdown text, by the rules of common Markdown renderers: lower case,
 /// `-` for a space, and a number if a heading occurs again.
-fn anchors(text: &str) -> BTreeSet<String> {
+pub(crate) fn anchors(text: &str) -> BTreeSet<String> {
     let mut uses: HashMap<String, usize> = HashMap::new();
     let headings = prose(text).filter(|(_, line)| line.starts_with('#'));
     headings

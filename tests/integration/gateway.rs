@@ -34,6 +34,7 @@ mod listeners;
 mod load_balancing;
 mod log_flood;
 mod paths;
+mod prometheus;
 mod python_servers;
 mod rate_limit_headers;
 mod redis_outage;

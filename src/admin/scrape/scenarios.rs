@@ -3,10 +3,9 @@
 use std::fmt;
 
 use prometheus_client::encoding::DescriptorEncoder;
-use prometheus_client::metrics::MetricType;
 
 use super::Scrape;
-use crate::admin::stage_metrics::{counter, gauge, size};
+use crate::admin::stage_metrics::{counters, gauges, size};
 
 impl Scrape {
     pub(super) fn encode_scenarios(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -14,37 +13,40 @@ impl Scrape {
             return Ok(());
         }
         let usage = self.scenarios.usage();
-        for (name, help, value) in [
-            ("scenario_runs", "Runs of scenarios in memory", usage.runs),
-            (
-                "scenario_positions",
-                "Positions of clients and idempotency keys in scenarios",
-                usage.positions,
-            ),
-            (
-                "scenario_trace_bytes",
-                "Estimated size of the traces of scenarios, in bytes",
-                usage.trace_bytes,
-            ),
-        ] {
-            let metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-            gauge(metric, size(value))?;
-        }
-        for (name, help, count) in [
-            (
-                "scenario_requests_untraced",
-                "Requests of scenarios that are not in the trace because it is full",
-                usage.untraced,
-            ),
-            (
-                "scenario_runs_removed",
-                "Runs of scenarios that were removed because there are too many",
-                usage.removed_runs,
-            ),
-        ] {
-            let metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            counter(metric, count)?;
-        }
-        Ok(())
+        gauges(
+            encoder,
+            &[
+                (
+                    "scenario_runs",
+                    "Runs of scenarios in memory",
+                    size(usage.runs),
+                ),
+                (
+                    "scenario_positions",
+                    "Positions of clients and idempotency keys in scenarios",
+                    size(usage.positions),
+                ),
+                (
+                    "scenario_trace_bytes",
+                    "Estimated size of the traces of scenarios, in bytes",
+                    size(usage.trace_bytes),
+                ),
+            ],
+        )?;
+        counters(
+            encoder,
+            &[
+                (
+                    "scenario_requests_untraced",
+                    "Requests of scenarios that are not in the trace because it is full",
+                    usage.untraced,
+                ),
+                (
+                    "scenario_runs_removed",
+                    "Runs of scenarios that were removed because there are too many",
+                    usage.removed_runs,
+                ),
+            ],
+        )
     }
 }

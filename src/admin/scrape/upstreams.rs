@@ -6,30 +6,23 @@ use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 
 use super::Scrape;
-use crate::admin::stage_metrics::{counter, gauge, histogram};
+use crate::admin::stage_metrics::{counter_by, gauge_by, histogram};
 use crate::metrics::{Count, LatencyHistogram, RetryRejection, UpstreamFailure, UpstreamMetrics};
-use crate::upstream::breaker;
+use crate::upstream::breaker::BreakerState;
 use crate::upstream::shared_state::ServerState;
 
 impl Scrape {
     pub(super) fn encode_upstreams(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let upstreams = &self.stages.first().upstreams;
-        let mut in_flight = encoder.encode_descriptor(
+        gauge_by(
+            encoder,
             "upstream_in_flight",
             "Requests in flight, by upstream",
-            None,
-            MetricType::Gauge,
+            self.upstreams().map(|(index, labels)| {
+                let workers = self.stages.workers.iter();
+                let in_flight = workers.map(|worker| worker.upstreams[index].in_flight.get());
+                (labels, in_flight.sum())
+            }),
         )?;
-        for (index, upstream) in upstreams.iter().enumerate() {
-            let workers = self.stages.workers.iter();
-            let value = workers
-                .map(|worker| worker.upstreams[index].in_flight.get())
-                .sum();
-            gauge(
-                in_flight.encode_family(&[("upstream", &*upstream.name)])?,
-                value,
-            )?;
-        }
         self.encode_reasons(
             encoder,
             "upstream_failures",
@@ -51,8 +44,7 @@ impl Scrape {
             None,
             MetricType::Histogram,
         )?;
-        for (index, upstream) in upstreams.iter().enumerate() {
-            let labels = [("upstream", &*upstream.name)];
+        for (index, labels) in self.upstreams() {
             let workers = self.stages.workers.iter();
             let latencies = workers.map(|worker| &worker.upstreams[index].latency);
             histogram(
@@ -63,6 +55,17 @@ impl Scrape {
         Ok(())
     }
 
+    /// Returns the labels of every upstream, with its index.
+    fn upstreams(&self) -> impl Iterator<Item = (usize, [(&str, &str); 1])> {
+        let upstreams = self.stages.first().upstreams.iter().enumerate();
+        upstreams.map(|(index, upstream)| (index, [("upstream", &*upstream.name)]))
+    }
+
+    fn sum_of_upstream(&self, index: usize, count: impl Fn(&UpstreamMetrics) -> &Count) -> u64 {
+        let stages = &self.stages;
+        stages.sum(|worker| count(&worker.upstreams[index]).get())
+    }
+
     fn encode_reasons<const N: usize>(
         &self,
         encoder: &mut DescriptorEncoder<'_>,
@@ -71,17 +74,14 @@ impl Scrape {
         reasons: [&str; N],
         pick: fn(&UpstreamMetrics) -> &[Count; N],
     ) -> fmt::Result {
-        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-        for (index, upstream) in self.stages.first().upstreams.iter().enumerate() {
-            for (reason_index, reason) in reasons.iter().enumerate() {
-                let count = self
-                    .stages
-                    .sum(|worker| pick(&worker.upstreams[index])[reason_index].get());
-                let labels = [("upstream", &*upstream.name), ("reason", *reason)];
-                counter(family.encode_family(&labels)?, count)?;
-            }
-        }
-        Ok(())
+        let series = self.upstreams().flat_map(|(index, [upstream])| {
+            let reasons = reasons.iter().enumerate();
+            reasons.map(move |(number, reason)| {
+                let count = self.sum_of_upstream(index, |upstream| &pick(upstream)[number]);
+                ([upstream, ("reason", *reason)], count)
+            })
+        });
+        counter_by(encoder, name, help, series)
     }
 
     fn encode_counts(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -109,109 +109,76 @@ impl Scrape {
             ),
         ];
         for (name, help, pick) in counters {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for (index, upstream) in self.stages.first().upstreams.iter().enumerate() {
-                let count = self
-                    .stages
-                    .sum(|worker| pick(&worker.upstreams[index]).get());
-                let labels = [("upstream", &*upstream.name)];
-                counter(family.encode_family(&labels)?, count)?;
-            }
+            let upstreams = self.upstreams();
+            let series = upstreams.map(|(at, labels)| (labels, self.sum_of_upstream(at, pick)));
+            counter_by(encoder, name, help, series)?;
         }
         Ok(())
     }
 
     pub(super) fn encode_servers(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        self.encode_gauges(
+        let now = self.clock.now();
+        gauge_by(
             encoder,
             "server_in_flight",
             "Requests in flight, by server",
-            |server| server.in_flight().into(),
+            self.servers()
+                .map(|(labels, server)| (labels, server.in_flight().into())),
         )?;
-        self.encode_gauges(
+        gauge_by(
             encoder,
             "server_ejected",
             "1 if health checks have ejected the server, otherwise 0",
-            |server| server.is_ejected().into(),
+            self.servers()
+                .map(|(labels, server)| (labels, server.is_ejected().into())),
         )?;
-        let now = self.clock.now();
-        let mut states = encoder.encode_descriptor(
+        gauge_by(
+            encoder,
             "breaker_state",
             "1 for the current state of a server's circuit breaker, 0 for the other states",
-            None,
-            MetricType::Gauge,
+            self.servers().flat_map(|([upstream, name], server)| {
+                let current = server.breaker.snapshot(now).state.name();
+                let states = BreakerState::NAMES.into_iter();
+                states.map(move |state| {
+                    (
+                        [upstream, name, ("state", state)],
+                        (state == current).into(),
+                    )
+                })
+            }),
         )?;
-        for (upstream, server) in self.servers() {
-            let state = server.breaker.snapshot(now).state.name();
-            for name in breaker::BreakerState::NAMES {
-                let labels = [
-                    ("upstream", upstream),
-                    ("server", server.name()),
-                    ("state", name),
-                ];
-                gauge(states.encode_family(&labels)?, (name == state).into())?;
-            }
-        }
-        let mut opened = encoder.encode_descriptor(
+        counter_by(
+            encoder,
             "breaker_opened",
             "Openings of a server's circuit breaker",
-            None,
-            MetricType::Counter,
+            self.servers()
+                .map(|(labels, server)| (labels, server.breaker.snapshot(now).openings)),
         )?;
-        for (upstream, server) in self.servers() {
-            let labels = [("upstream", upstream), ("server", server.name())];
-            let count = server.breaker.snapshot(now).openings;
-            counter(opened.encode_family(&labels)?, count)?;
-        }
-        let mut lookups = encoder.encode_descriptor(
+        counter_by(
+            encoder,
             "server_lookup_failures",
             "Failed lookups of a server's host name",
-            None,
-            MetricType::Counter,
+            self.servers()
+                .map(|(labels, server)| (labels, server.addresses.failures())),
         )?;
-        for (upstream, server) in self.servers() {
-            let labels = [("upstream", upstream), ("server", server.name())];
-            counter(lookups.encode_family(&labels)?, server.addresses.failures())?;
-        }
-        self.encode_concurrency(encoder)
-    }
-
-    fn encode_gauges(
-        &self,
-        encoder: &mut DescriptorEncoder<'_>,
-        name: &str,
-        help: &str,
-        value: fn(&ServerState) -> i64,
-    ) -> fmt::Result {
-        let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
-        for (upstream, server) in self.servers() {
-            let labels = [("upstream", upstream), ("server", server.name())];
-            gauge(family.encode_family(&labels)?, value(server))?;
-        }
-        Ok(())
-    }
-
-    fn encode_concurrency(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let mut limits = encoder.encode_descriptor(
+        let states = self.upstream_states.iter();
+        gauge_by(
+            encoder,
             "upstream_concurrency_limit",
             "Adaptive limit of concurrent requests to an upstream",
-            None,
-            MetricType::Gauge,
-        )?;
-        for state in &*self.upstream_states {
-            if let Some(concurrency) = &state.concurrency {
-                let labels = [("upstream", &*state.upstream.name)];
-                gauge(limits.encode_family(&labels)?, concurrency.limit().into())?;
-            }
-        }
-        Ok(())
+            states.filter_map(|state| {
+                let limit = state.concurrency.as_ref()?.limit();
+                Some(([("upstream", &*state.upstream.name)], limit.into()))
+            }),
+        )
     }
 
-    /// Returns the state of every server, with the name of its upstream.
-    fn servers(&self) -> impl Iterator<Item = (&str, &ServerState)> {
+    /// Returns the labels and the state of every server.
+    fn servers(&self) -> impl Iterator<Item = ([(&str, &str); 2], &ServerState)> {
         self.upstream_states.iter().flat_map(|state| {
+            let upstream = ("upstream", &*state.upstream.name);
             let servers = state.servers.iter();
-            servers.map(|server| (&*state.upstream.name, server))
+            servers.map(move |server| ([upstream, ("server", server.name())], server))
         })
     }
 }

@@ -5,7 +5,7 @@ use std::fmt;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::metrics::MetricType;
 
-use super::{StageMetrics, counter, gauge, histogram};
+use super::{StageMetrics, counter_by, counters, gauge_by, gauges, histogram};
 use crate::idempotency::{RecordState, Records as _};
 use crate::metrics::{
     Count, KeyOutcome, KeyedMetrics, LatencyHistogram, RouteMetrics, StoreBounds,
@@ -15,20 +15,22 @@ use crate::store::Bound;
 impl StageMetrics {
     /// Encodes the outcomes of requests with an idempotency key, and the latency of the idempotency store.
     pub(super) fn encode_keyed(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let mut requests = encoder.encode_descriptor(
+        let series = self.keyed_routes().flat_map(|(index, route)| {
+            KeyOutcome::ALL.map(|outcome| {
+                let count = self.sum(|worker| outcome.count(&worker.routes[index].keyed).get());
+                (
+                    [("route", &*route.name), ("outcome", outcome.label())],
+                    count,
+                )
+            })
+        });
+        counter_by(
+            encoder,
             "idempotency_requests",
             "Requests checked for an idempotency key, by route and outcome. A request that waited also counts with \
              its final outcome",
-            None,
-            MetricType::Counter,
+            series,
         )?;
-        for (index, route) in self.keyed_routes() {
-            for outcome in KeyOutcome::ALL {
-                let labels = [("route", &*route.name), ("outcome", outcome.label())];
-                let count = self.sum(|worker| outcome.count(&worker.routes[index].keyed).get());
-                counter(requests.encode_family(&labels)?, count)?;
-            }
-        }
         self.encode_executions(encoder)?;
         self.encode_store_latency(encoder)
     }
@@ -58,11 +60,11 @@ impl StageMetrics {
             ),
         ];
         for (name, help, pick) in counters {
-            let mut family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
-            for (index, route) in self.keyed_routes() {
+            let series = self.keyed_routes().map(|(index, route)| {
                 let count = self.sum(|worker| pick(&worker.routes[index].keyed).get());
-                counter(family.encode_family(&[("route", &*route.name)])?, count)?;
-            }
+                ([("route", &*route.name)], count)
+            });
+            counter_by(encoder, name, help, series)?;
         }
         Ok(())
     }
@@ -95,65 +97,53 @@ impl StageMetrics {
     /// of this gateway.
     pub(super) fn encode_records(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
         let counts = self.records.counts();
-        let mut records = encoder.encode_descriptor(
-            "idempotency_records",
-            "Records of idempotency keys, by state",
-            None,
-            MetricType::Gauge,
-        )?;
         let states: &[RecordState] = if self.records.is_shared() {
             &[RecordState::InProgress]
         } else {
             &RecordState::ALL
         };
-        for state in states {
-            let labels = [("state", state.name())];
-            gauge(
-                records.encode_family(&labels)?,
-                gauge_value(counts.of(*state)),
-            )?;
-        }
+        gauge_by(
+            encoder,
+            "idempotency_records",
+            "Records of idempotency keys, by state",
+            states
+                .iter()
+                .map(|&state| ([("state", state.name())], gauge_value(counts.of(state)))),
+        )?;
         self.encode_capacity(encoder)?;
         if self.records.is_shared() {
             return Ok(());
         }
         if let Some(effective_ttl) = counts.effective_ttl {
-            gauge(
-                encoder.encode_descriptor(
-                    "idempotency_effective_ttl_seconds",
-                    "How long completed keys are kept: the longest ttl, or less while keys are forgotten early",
-                    None,
-                    MetricType::Gauge,
-                )?,
-                gauge_value(effective_ttl.as_secs()),
+            let help = "How long completed keys are kept: the longest ttl, or less while keys are forgotten early";
+            let seconds = gauge_value(effective_ttl.as_secs());
+            gauges(
+                encoder,
+                &[("idempotency_effective_ttl_seconds", help, seconds)],
             )?;
         }
-        counter(
-            encoder.encode_descriptor(
-                "idempotency_forgotten",
-                "Completed keys forgotten before their ttl because the store was full",
-                None,
-                MetricType::Counter,
-            )?,
-            counts.forgotten,
-        )?;
-        gauge(
-            encoder.encode_descriptor(
+        gauges(
+            encoder,
+            &[(
                 "idempotency_bytes",
                 "Approximate size of the stored responses in bytes",
-                None,
-                MetricType::Gauge,
-            )?,
-            gauge_value(counts.bytes),
+                gauge_value(counts.bytes),
+            )],
         )?;
-        counter(
-            encoder.encode_descriptor(
-                "idempotency_evictions",
-                "Stored responses evicted because the store was full",
-                None,
-                MetricType::Counter,
-            )?,
-            counts.evictions,
+        counters(
+            encoder,
+            &[
+                (
+                    "idempotency_forgotten",
+                    "Completed keys forgotten before their ttl because the store was full",
+                    counts.forgotten,
+                ),
+                (
+                    "idempotency_evictions",
+                    "Stored responses evicted because the store was full",
+                    counts.evictions,
+                ),
+            ],
         )
     }
 
@@ -180,13 +170,14 @@ impl StageMetrics {
                 ),
             ],
         };
-        for ((name, help), value) in names.into_iter().zip([capacity_use.used, capacity_use.max]) {
-            gauge(
-                encoder.encode_descriptor(name, help, None, MetricType::Gauge)?,
-                gauge_value(value),
-            )?;
-        }
-        Ok(())
+        let [(used, used_help), (max, max_help)] = names;
+        gauges(
+            encoder,
+            &[
+                (used, used_help, gauge_value(capacity_use.used)),
+                (max, max_help, gauge_value(capacity_use.max)),
+            ],
+        )
     }
 
     /// Returns the routes that have a rule for idempotency keys, each with its index.

@@ -3,9 +3,9 @@
 use std::fmt;
 
 use prometheus_client::encoding::DescriptorEncoder;
-use prometheus_client::metrics::MetricType;
 
-use super::{StageMetrics, counter, gauge};
+use super::{StageMetrics, counter_by, gauge_by};
+use crate::store::Health;
 
 impl StageMetrics {
     pub(super) fn encode_store(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
@@ -13,29 +13,20 @@ impl StageMetrics {
         if health.is_empty() {
             return Ok(());
         }
-        let mut degraded = encoder.encode_descriptor(
+        let label = |part: &Health| [("part", part.part.name())];
+        gauge_by(
+            encoder,
             "store_degraded",
             "1 if this part of the store is degraded, otherwise 0",
-            None,
-            MetricType::Gauge,
+            health
+                .iter()
+                .map(|it| (label(it), it.degraded.is_some().into())),
         )?;
-        for part in &health {
-            let labels = [("part", part.part.name())];
-            gauge(
-                degraded.encode_family(&labels)?,
-                i64::from(part.degraded.is_some()),
-            )?;
-        }
-        let mut failures = encoder.encode_descriptor(
+        counter_by(
+            encoder,
             "store_failures",
             "Failed store operations including recovery attempts, by part",
-            None,
-            MetricType::Counter,
-        )?;
-        for part in &health {
-            let labels = [("part", part.part.name())];
-            counter(failures.encode_family(&labels)?, part.failures)?;
-        }
-        Ok(())
+            health.iter().map(|it| (label(it), it.failures)),
+        )
     }
 }

@@ -8,16 +8,15 @@ use std::io::ErrorKind;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use rustls::ServerConfig;
-
 use super::super::Purpose;
 use super::super::file::TlsTable;
 use super::super::located::Located;
 use super::super::problem::Findings;
 use super::super::scalar::{FilePath, ValueError};
+use super::server::ListenerTls;
 use crate::http::certificates::{
-    CaCertificates, PemFileError, is_outside_validity, read_chain, read_private_key, read_roots,
-    server_config,
+    CaCertificates, PemFileError, expiry, is_outside_validity, read_chain, read_private_key,
+    read_roots, server_config,
 };
 
 /// Reads the CA certificates in `ca_file`. Returns `None` without an error if the `purpose` does not allow reading
@@ -41,7 +40,7 @@ pub(super) fn read_listener_pair(
     tls: &TlsTable,
     purpose: Purpose,
     findings: &mut Findings,
-) -> Option<Arc<ServerConfig>> {
+) -> Option<ListenerTls> {
     let (cert, key) = (tls.cert.as_ref()?, tls.key.as_ref()?);
     if !purpose.reads_files() {
         return None;
@@ -50,8 +49,16 @@ pub(super) fn read_listener_pair(
     let chain = chain.map_err(|error| report("certificate", cert, &error, findings));
     let private = read_private_key(&key.value.0);
     let private = private.map_err(|error| report("key", key, &error, findings));
-    match server_config(chain.ok()?, private.ok()?) {
-        Ok(config) => return Some(Arc::new(config)),
+    let chain = chain.ok()?;
+    let expiry = chain.first().and_then(expiry);
+    match server_config(chain, private.ok()?) {
+        Ok(config) => {
+            return Some(ListenerTls {
+                config: Arc::new(config),
+                certificate: cert.value.0.clone(),
+                expiry,
+            });
+        }
         Err(rustls::Error::InconsistentKeys(_)) => {
             findings
                 .error(

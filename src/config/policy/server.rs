@@ -1,11 +1,13 @@
 //! `[server]`: listeners, workers, timeouts and limits.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
 use rustls::ServerConfig;
+use rustls::pki_types::UnixTime;
 
 use super::super::file::ServerSection;
 use super::bytes;
@@ -20,8 +22,8 @@ pub(crate) struct ServerSettings {
     pub listen: Vec<SocketAddr>,
     /// Number of worker threads, at least one.
     pub workers: usize,
-    /// TLS settings of the listeners, with their certificate. `None` if they do not use TLS.
-    pub tls: Option<Arc<ServerConfig>>,
+    /// `None` if the listeners do not use TLS.
+    pub tls: Option<ListenerTls>,
     /// Delay between the start of a shutdown and the drain. Meanwhile the gateway accepts connections and serves them.
     pub drain_delay: Duration,
     /// How long a drain waits for requests in flight before it aborts them.
@@ -36,10 +38,18 @@ pub(crate) struct ServerSettings {
     pub tunnels: TunnelSettings,
 }
 
+#[derive(Clone, Debug)]
+pub(crate) struct ListenerTls {
+    pub config: Arc<ServerConfig>,
+    /// File of the certificate, as in the configuration.
+    pub certificate: PathBuf,
+    pub expiry: Option<UnixTime>,
+}
+
 pub(in crate::config) fn server(
     section: &ServerSection,
     buffers: BufferBounds,
-    tls: Option<Arc<ServerConfig>>,
+    tls: Option<ListenerTls>,
 ) -> ServerSettings {
     ServerSettings {
         listen: section.listen.0.iter().map(|l| l.value.0).collect(),

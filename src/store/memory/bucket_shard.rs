@@ -35,6 +35,8 @@ pub(super) struct BucketShard {
     shared: HashMap<Arc<str>, Box<[BucketState]>>,
     /// Number of shared buckets of each rate limit.
     shared_buckets: usize,
+    /// Number of charges made to shared buckets.
+    pub(super) shared_charges: u64,
 }
 
 impl BucketShard {
@@ -52,6 +54,7 @@ impl BucketShard {
             refills: BinaryHeap::with_capacity(capacity),
             shared: HashMap::new(),
             shared_buckets,
+            shared_charges: 0,
         }
     }
 
@@ -123,6 +126,7 @@ impl BucketShard {
     }
 
     fn put_shared(&mut self, limit: &Limit, bucket: BucketKey, full_at: Moment, now: Moment) {
+        self.shared_charges += 1;
         let index = self.shared_index(bucket);
         let shared = self
             .shared
@@ -282,6 +286,7 @@ mod tests {
         shard.charge(bucket(1, 5), 100, 0);
         assert_eq!(shard.nanos(bucket(2, 1)), 100, "the same shared bucket");
         assert_eq!(shard.nanos(bucket(1, 6)), 0, "another shared bucket");
+        assert_eq!(shard.shared_charges, 1);
         let other = limit("other");
         let of_other = |shard: &BucketShard| shard.state(&other, bucket(1, 5)).full_at.as_nanos();
         assert_eq!(of_other(&shard), 0, "the shared bucket of another limit");
