@@ -1,4 +1,4 @@
-//! The OpenAPI document of the admin API, which is generated from its handlers.
+//! The `OpenAPI` document of the admin API, which is generated from its handlers.
 
 use std::fmt::Write as _;
 

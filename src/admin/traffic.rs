@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use super::{seconds, timestamp};
 use crate::clock::{Clock, Moment};
-use crate::metrics::{HistogramSnapshot, LatencyHistogram, RouteMetrics};
+use crate::metrics::{Count, HistogramSnapshot, LatencyHistogram, RouteMetrics};
 use crate::pipeline::GatewayState;
 
 /// Time between two samples.
@@ -86,10 +86,10 @@ impl Totals {
         };
         let limits = workers().flat_map(|worker| &worker.limits);
         let rejected = limits.map(|limit| limit.rejected.get()).sum();
-        let responses = sum(|route| route.by_status.iter().map(|count| count.get()).sum());
+        let responses = sum(|route| route.by_status.iter().map(Count::get).sum());
         let upstream_errors = sum(|route| {
             let errors = route.by_status[400..500].iter();
-            errors.map(|count| count.get()).sum()
+            errors.map(Count::get).sum()
         });
         Self {
             admitted: responses.saturating_sub(rejected),

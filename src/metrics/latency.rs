@@ -62,7 +62,7 @@ impl HistogramBounds for StoreBounds {
 
 impl<B: HistogramBounds> LatencyHistogram<B> {
     pub(crate) fn record(&self, latency: Duration) {
-        const TICK_NANOS: u64 = TICK.as_nanos() as u64;
+        const TICK_NANOS: u64 = TICK.subsec_nanos() as u64;
         let nanos = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
         let bucket = B::MICROS
             .iter()

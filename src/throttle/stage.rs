@@ -144,17 +144,23 @@ impl RouteLimits {
     /// problem.
     fn decide(
         &self,
-        charged: ChargeResult,
+        result: ChargeResult,
         charges: &[Charge<'_>],
         ctx: &RequestContext,
         request: KeySource<'_>,
     ) -> Result<(Admission, Duration), Problem> {
         let (enforced, shadow) = charges.split_at(self.enforced.len());
         for (index, (limit, charge)) in self.shadow.iter().zip(shadow).enumerate() {
-            if charged.exceeded.contains(&index) {
+            if result.exceeded.contains(&index) {
                 limit.metrics.shadow_rejected.inc();
                 ctx.note(|fields| fields.shadow.push(Arc::clone(&limit.name)));
-                self.observe_rejection(limit, charge, Duration::ZERO, ctx, request);
+                limit.rejected(
+                    charge.bucket,
+                    Duration::ZERO,
+                    &self.metrics.name,
+                    ctx,
+                    request,
+                );
             } else {
                 limit.metrics.admitted.inc();
             }
@@ -162,7 +168,7 @@ impl RouteLimits {
         if self.enforced.is_empty() {
             return Ok((Admission::default(), Duration::ZERO));
         }
-        let decision = charged.decision;
+        let decision = result.decision;
         let has_headers = self.dialect != Dialect::Off && !decision.readings.is_empty();
         match decision.outcome {
             ChargeOutcome::Admitted { delay } => {
@@ -171,7 +177,7 @@ impl RouteLimits {
                 }
                 let readings = decision.readings.iter();
                 for ((limit, charge), reading) in self.enforced.iter().zip(enforced).zip(readings) {
-                    self.observe_admission(limit, charge, reading.remaining, ctx, request);
+                    limit.admitted(charge.bucket, reading.remaining, ctx, request);
                 }
                 let decision = has_headers.then(|| Box::new(decision));
                 Ok((Admission { decision }, delay))
@@ -180,7 +186,7 @@ impl RouteLimits {
                 let limit = &self.enforced[by];
                 limit.metrics.rejected.inc();
                 ctx.note(|fields| fields.rejected_by = Some((Arc::clone(&limit.name), wait)));
-                self.observe_rejection(limit, &enforced[by], wait, ctx, request);
+                limit.rejected(enforced[by].bucket, wait, &self.metrics.name, ctx, request);
                 let mut problem = rate_limited(limit, wait);
                 if self.enforced.len() > 1 {
                     let others = decision
@@ -202,57 +208,55 @@ impl RouteLimits {
             )),
         }
     }
+}
 
+impl RouteLimit {
     /// Counts an admission, after which the bucket has `remaining` tokens.
-    fn observe_admission(
+    fn admitted(
         &self,
-        limit: &RouteLimit,
-        charge: &Charge<'_>,
+        bucket: BucketKey,
         remaining: u32,
         ctx: &RequestContext,
         request: KeySource<'_>,
     ) {
-        let admitted = limit.metrics.admitted.inc();
-        let is_near = u64::from(remaining) * 5 < u64::from(limit.quota.capacity().get());
+        let count = self.metrics.admitted.inc();
+        let is_near = u64::from(remaining) * 5 < u64::from(self.quota.capacity().get());
         if is_near {
-            limit.metrics.near.inc();
+            self.metrics.near.inc();
         }
-        let is_sampled = admitted.is_multiple_of(SAMPLE_INTERVAL);
-        if !(is_near || is_sampled) || ctx.is_preflight {
-            return;
-        }
-        let Some(census) = &limit.census else {
-            return;
-        };
-        if is_near {
-            let key = || limit.shown_key(charge.bucket, ctx.caller.id(), request);
-            census.near(charge.bucket, ctx.arrived, key);
-        }
-        if is_sampled {
-            census.sample(charge.bucket);
+        let is_sampled = count.is_multiple_of(SAMPLE_INTERVAL);
+        let census = (self.census.as_ref()).filter(|_| is_near || is_sampled);
+        if let Some(census) = census.filter(|_| !ctx.is_preflight) {
+            if is_near {
+                let key = || self.shown_key(bucket, ctx.caller.id(), request);
+                census.near(bucket, ctx.arrived, key);
+            }
+            if is_sampled {
+                census.sample(bucket);
+            }
         }
     }
 
-    fn observe_rejection(
+    fn rejected(
         &self,
-        limit: &RouteLimit,
-        charge: &Charge<'_>,
+        bucket: BucketKey,
         wait: Duration,
+        route: &Arc<str>,
         ctx: &RequestContext,
         request: KeySource<'_>,
     ) {
-        let Some(census) = limit.census.as_ref().filter(|_| !ctx.is_preflight) else {
+        let Some(census) = self.census.as_ref().filter(|_| !ctx.is_preflight) else {
             return;
         };
-        let key = || limit.shown_key(charge.bucket, ctx.caller.id(), request);
-        let early = census.rejected(charge.bucket, (ctx.arrived, wait), request.headers, key);
+        let key = || self.shown_key(bucket, ctx.caller.id(), request);
+        let early = census.rejected(bucket, (ctx.arrived, wait), request.headers, key);
         if early {
-            limit.metrics.early.inc();
+            self.metrics.early.inc();
         }
-        if limit.mode == Mode::Enforce {
+        if self.mode == Mode::Enforce {
             census.publish(|| RejectedRequest {
-                limit: Arc::clone(&limit.name),
-                route: Arc::clone(&self.metrics.name),
+                limit: Arc::clone(&self.name),
+                route: Arc::clone(route),
                 key: key(),
                 wait,
                 early,

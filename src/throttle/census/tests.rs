@@ -82,7 +82,7 @@ fn a_window_covers_at_least_half_of_its_length() {
         let counted = census.most_rejected(window, at(now));
         let found = counted.keys.len() as u64;
         assert!((least..=most).contains(&found), "{window:?}: {found}");
-        let since = at(now).since(counted.since).as_millis() as u64 / minute;
+        let since = at(now).since(counted.since).as_secs() / 60;
         assert!(since >= found && since <= most, "{window:?}: {since}");
     }
     // After a long pause, both windows are empty.
