@@ -49,7 +49,7 @@ export TIDEGATE_TEST_CLIENTS := $(CLIENTS)
 
 # Commands that are required besides a Rust toolchain, each with the Debian package that installs it: command=package.
 TEST_NEEDS := cc=gcc redis-server=redis-server faketime=faketime setpriv=util-linux mount=mount curl=curl openssl=openssl \
-	nginx=nginx chromium=chromium script=bsdutils promtool=prometheus
+	nginx=nginx chromium=chromium script=bsdutils wget=wget promtool=prometheus
 CLIENT_NEEDS := python3=python3
 PATHS_NEEDS := nginx=nginx php=php-cli
 INSTRUCTIONS_NEEDS := nginx=nginx valgrind=valgrind

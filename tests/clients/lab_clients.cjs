@@ -2,7 +2,8 @@
 //
 //     lab_clients.cjs undici|got OPERATIONS
 //
-// The URL of the gateway is in TIDEGATE_URL. An operation that fails after all retries is reported and not an error.
+// The URL of the gateway is in TIDEGATE_URL. With TIDEGATE_FIRST_REQUEST, a request without retries comes first, so that
+// a limit rejects the next one. An operation that fails after all retries is reported and not an error.
 
 const url = process.env.TIDEGATE_URL;
 
@@ -24,6 +25,7 @@ const clients = {
 
 async function main(library, operations) {
     const operate = clients[library]();
+    if (process.env.TIDEGATE_FIRST_REQUEST) await (await fetch(`${url}/`)).text();
     for (let count = 0; count < operations; count += 1) {
         try {
             console.log(library, await operate());

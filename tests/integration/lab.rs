@@ -1,5 +1,6 @@
 //! `tidegate lab` as a user runs it: arguments, exit codes, processes and reports, with curl as the client.
 
+mod census;
 mod clients;
 mod exit_codes;
 mod invalid_input;

@@ -21,6 +21,9 @@ steps = ["503 retry-after=3 body=\"{}\"", '200 body="{\"id\":\"cus_1\",\"object\
 by = "key"
 at_end = "restart"
 
+[scenario.stated-3s]
+steps = ["429 retry-after=3 body=\"{}\"", "200 body=\"{}\""]
+
 [scenario.unavailable]
 steps = ["503 times=2", "200"]
 
@@ -36,14 +39,14 @@ steps = ["503 retry-after=35 body=\"{}\"", "200 body=\"{}\""]
 "#;
 
 /// JSON report of the lab, and its exit code.
-struct Judged {
+pub(super) struct Judged {
     code: Option<i32>,
     report: Value,
 }
 
 impl Judged {
     /// Returns the verdict of a rule.
-    fn verdict(&self, rule: &str) -> &str {
+    pub(super) fn verdict(&self, rule: &str) -> &str {
         let rules = self.report["scenarios"][0]["rules"].as_array();
         let mut rules = rules.expect("the report has rules").iter();
         let found = rules.find(|found| found["id"] == rule);
@@ -63,7 +66,7 @@ impl Judged {
 }
 
 /// Runs a command against a scenario, with further options of the lab.
-fn judge(scenario: &str, options: &[&str], client: &Command) -> Judged {
+pub(super) fn judge(scenario: &str, options: &[&str], client: &Command) -> Judged {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let config = directory.path().join("lab.toml");
     std::fs::write(&config, SCENARIOS).expect("a writable directory");
@@ -87,7 +90,7 @@ fn judge(scenario: &str, options: &[&str], client: &Command) -> Judged {
 }
 
 /// Runs a client library for a number of operations. Node runs `undici` and `got`, Python the others.
-fn library(name: &str, operations: usize) -> Command {
+pub(super) fn library(name: &str, operations: usize) -> Command {
     let script = match name {
         "undici" | "got" => "lab_clients.cjs",
         _ => "lab_clients.py",
