@@ -12,6 +12,7 @@
 #   make lines           counts production lines, test lines and comment words of each room in src; LINES_AT is a commit
 #   make docs            generates config/reference.toml, the tables of docs/configuration.md, and the reviewed messages
 #                        of src/config/tests/mistakes.txt
+#   make pictures        makes the pictures of README.md from a running demo in 9 minutes; TIDEGATE is another binary
 #   make crash           kills the gateway under load 200 times, and checks all idempotency keys after each kill
 #   make idle            sends 2,000 requests to uvicorn and gunicorn as they close their idle connections
 #   make keys            sends 3,000,000 keyed requests to a store for 100,000 keys, in four cases
@@ -53,6 +54,7 @@ TEST_NEEDS := cc=gcc redis-server=redis-server faketime=faketime setpriv=util-li
 CLIENT_NEEDS := python3=python3
 PATHS_NEEDS := nginx=nginx php=php-cli
 INSTRUCTIONS_NEEDS := nginx=nginx valgrind=valgrind
+PICTURES_NEEDS := chromium=chromium curl=curl python3=python3
 DIST_NEEDS := cc=gcc dpkg-shlibdeps=dpkg-dev git=git
 PACKAGE_NEEDS := curl=curl debootstrap=debootstrap ip=iproute2 python3=python3 systemd-analyze=systemd unshare=util-linux
 IMAGE_NEEDS := curl=curl git=git ip=iproute2 python3=python3 unshare=util-linux
@@ -83,7 +85,7 @@ endef
 
 .PHONY: test quick clients lab-clients registry paths lint lint-format lint-clippy lint-features lint-dependencies fmt docs
 .PHONY: lines crash drain reload idle keys bench disk peers peers-clients peers-fleet peers-keyed peers-reload
-.PHONY: peers-upstream instructions
+.PHONY: peers-upstream instructions pictures
 .PHONY: dist package-test image-test
 
 test: clients
@@ -194,6 +196,11 @@ fmt:
 
 docs:
 	UPDATE_DOCS=1 $(CARGO) test --locked $(TEST_FEATURES) --lib -- generated_documentation common_mistakes
+
+# Not part of `test`. The environment variable TRAFFIC_SECONDS sets the length of the traffic in the pictures.
+pictures:
+	$(call install,$(PICTURES_NEEDS))
+	docs/images/record.sh
 
 lines:
 	@.ci/lines $(LINES_AT)
