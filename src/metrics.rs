@@ -90,6 +90,8 @@ pub(crate) struct RouteMetrics {
     pub(crate) by_status: Box<[Count]>,
     /// Time from the arrival of a request to the end of its response. Requests that a limit rejected are not included.
     pub(crate) duration: LatencyHistogram<UpstreamBounds>,
+    /// Number of requests that a rate limit rejected.
+    pub(crate) rejected: Count,
     /// Number of requests that a rate limit with `on_exceed = "delay"` delayed.
     pub delayed: Count,
     /// Counters of requests with an idempotency key.
@@ -194,6 +196,7 @@ impl RouteMetrics {
             name,
             by_status,
             duration: LatencyHistogram::default(),
+            rejected: Count::default(),
             delayed: Count::default(),
             keyed: KeyedMetrics::default(),
             has_keys: AtomicBool::new(has_keys),

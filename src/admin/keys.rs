@@ -8,7 +8,7 @@
 //! the same request. The idempotency store checks the state and deletes the record in one atomic operation.
 
 mod key_request;
-mod view;
+pub(super) mod view;
 
 use std::sync::Arc;
 

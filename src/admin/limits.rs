@@ -19,7 +19,7 @@ use super::{decode, seconds, timestamp};
 use crate::clock::Moment;
 use crate::pipeline::GatewayState;
 use crate::request::client::ClientId;
-use crate::request::log_fields::ShownKey;
+use crate::request::log_fields::{Escaped, ShownKey};
 use crate::store::{BucketStore, BucketView};
 use crate::throttle::census::{Census, KeyCount, Window};
 use crate::throttle::{BucketKey, BucketKind, Exceed, KeyPart, Limit, LimitState, Mode};
@@ -130,7 +130,7 @@ struct TopKeyView {
     count: CountView,
 }
 
-/// Rejections of a key, or with `by=near` its requests that left few tokens.
+/// Rejections of a key.
 #[derive(Debug, Serialize, ToSchema)]
 struct CountView {
     /// The true number is at most `error` higher.
@@ -138,7 +138,8 @@ struct CountView {
     error: u64,
     /// Rejections of requests that came before the time stated by an earlier rejection.
     early: u64,
-    /// Average number of attempts until a rejected request is admitted. Null for limits in shadow mode.
+    /// Average number of attempts until a rejected request is admitted. Null for limits in shadow mode, for global ones,
+    /// and for keys that were not rejected.
     attempts_per_admission: Option<f64>,
     /// Of one of the last 16 rejections.
     user_agent: Option<String>,
@@ -199,10 +200,7 @@ async fn list(State(admin): State<Arc<AdminState>>) -> Result<Json<LimitsView>, 
                 burst: limit.quota.capacity().get() - 1,
                 capacity: limit.quota.capacity().get(),
             },
-            mode: match limit.mode {
-                Mode::Enforce => "enforce",
-                Mode::Shadow => "shadow",
-            },
+            mode: mode_name(limit.mode),
             on_exceed: match limit.exceed {
                 Exceed::Reject => "reject",
                 Exceed::Delay { .. } => "delay",
@@ -277,7 +275,10 @@ async fn top(
     let keys = keys.iter().take(query.max).map(|(used, count)| TopKeyView {
         key: count.key.to_string(),
         used: *used,
-        count: CountView::of(&gateway, limit, count),
+        count: match query.by {
+            By::Near => CountView::not_rejected(&gateway, count),
+            By::Rejected | By::Early => CountView::of(&gateway, limit, count),
+        },
     });
     Ok(Json(TopView {
         limit: name,
@@ -301,12 +302,10 @@ async fn top(
 )]
 async fn show_key(
     State(admin): State<Arc<AdminState>>,
-    Path((name, _)): Path<(String, String)>,
     uri: Uri,
 ) -> Result<Json<KeyView>, AdminProblem> {
     let gateway = admin.gateway()?;
-    let state = find(&gateway, &name)?;
-    let (bucket, key) = bucket_of(&gateway, &state.limit, &uri)?;
+    let (state, bucket, key) = bucket_of(&gateway, &uri)?;
     Ok(Json(KeyView::read(&gateway, state, bucket, &key).await?))
 }
 
@@ -319,12 +318,10 @@ async fn show_key(
 )]
 async fn refill(
     State(admin): State<Arc<AdminState>>,
-    Path((name, _)): Path<(String, String)>,
     uri: Uri,
 ) -> Result<StatusCode, AdminProblem> {
     let gateway = admin.gateway()?;
-    let limit = &find(&gateway, &name)?.limit;
-    let (bucket, key) = bucket_of(&gateway, limit, &uri)?;
+    let (LimitState { limit, .. }, bucket, key) = bucket_of(&gateway, &uri)?;
     let refilled = gateway.store.buckets.refill(limit, bucket).await;
     if !refilled.map_err(|error| AdminProblem::store_failed(&error))? {
         return Err(AdminProblem::plain(
@@ -333,7 +330,8 @@ async fn refill(
              other keys.",
         ));
     }
-    tracing::info!(limit = name, key = %key, "bucket refilled by operator");
+    let key = Escaped(&key.to_string()).to_string();
+    tracing::info!(limit = &*limit.name, key, "bucket refilled by operator");
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -375,6 +373,13 @@ async fn show_client(
     }))
 }
 
+pub(super) fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Enforce => "enforce",
+        Mode::Shadow => "shadow",
+    }
+}
+
 fn find<'a>(gateway: &'a GatewayState, name: &str) -> Result<&'a LimitState, AdminProblem> {
     gateway.known_limit(name).ok_or_else(|| {
         let names: Vec<_> = gateway.limits.iter().map(|it| &*it.limit.name).collect();
@@ -390,14 +395,16 @@ fn parse_address(text: &str) -> Result<IpAddr, AdminProblem> {
     })
 }
 
-/// Returns the bucket of the limit key at the end of the path.
-fn bucket_of(
-    gateway: &GatewayState,
-    limit: &Limit,
+/// Returns the limit and the bucket that `/admin/v1/limits/NAME/keys/VALUE` names. The path is not decoded before it is
+/// divided, because a value can contain slashes and any byte.
+fn bucket_of<'a>(
+    gateway: &'a GatewayState,
     uri: &Uri,
-) -> Result<(BucketKey, ShownKey), AdminProblem> {
-    let encoded = uri.path().split_once("/keys/");
-    let encoded = encoded.map_or("", |(_, value)| value);
+) -> Result<(&'a LimitState, BucketKey, ShownKey), AdminProblem> {
+    let mut segments = uri.path().splitn(7, '/').skip(4);
+    let state = find(gateway, segments.next().unwrap_or_default())?;
+    let limit = &state.limit;
+    let encoded = segments.nth(1).unwrap_or_default();
     let values: Vec<_> = if limit.key.len() == 1 {
         vec![encoded]
     } else {
@@ -435,11 +442,12 @@ fn bucket_of(
     }
     let bucket = gateway.bucket(limit, client, &headers);
     let key = limit.shown_key(bucket, client, (&headers).into());
-    Ok((bucket, key))
+    Ok((state, bucket, key))
 }
 
 impl GatewayState {
-    fn bucket(&self, limit: &Limit, client: ClientId, headers: &HeaderMap) -> BucketKey {
+    /// The bucket of requests of a client with these headers.
+    pub(super) fn bucket(&self, limit: &Limit, client: ClientId, headers: &HeaderMap) -> BucketKey {
         let seed = self.store.hash_keys.keys().seed;
         BucketKey::of(seed, limit, BucketKind::Main, client, headers)
     }
@@ -484,12 +492,28 @@ impl TokensView {
 impl CountView {
     fn of(gateway: &GatewayState, limit: &Limit, count: &KeyCount) -> Self {
         let attempts = count.attempts_per_admission();
+        let is_judged = limit.mode == Mode::Enforce && !limit.key.contains(&KeyPart::Global);
         Self {
             rejected: count.count,
             error: count.error,
             early: count.early,
-            attempts_per_admission: (limit.mode == Mode::Enforce).then_some(attempts),
+            attempts_per_admission: is_judged.then_some(attempts),
             user_agent: count.user_agent.as_deref().map(Into::into),
+            since: timestamp(&gateway.clock, count.since),
+            last: timestamp(&gateway.clock, count.last),
+        }
+    }
+}
+
+impl CountView {
+    /// `count` is that of requests that left few tokens.
+    fn not_rejected(gateway: &GatewayState, count: &KeyCount) -> Self {
+        Self {
+            rejected: 0,
+            error: 0,
+            early: 0,
+            attempts_per_admission: None,
+            user_agent: None,
             since: timestamp(&gateway.clock, count.since),
             last: timestamp(&gateway.clock, count.last),
         }

@@ -271,10 +271,13 @@ async fn check_origin(
     })?;
     // A link on another page can lead to the dashboard, which is static: the other page cannot read it or frame it.
     let is_linkable = request.uri().path() == "/";
-    let settings = admin.gateway()?;
-    let settings = self::settings(&settings);
     let headers = request.headers();
-    let rejection = origin_rejection(settings, host.as_ref(), headers, is_linkable);
+    let rejection = origin_rejection(
+        settings(&*admin.gateway()?),
+        host.as_ref(),
+        headers,
+        is_linkable,
+    );
     match rejection {
         Some(reason) => Err(AdminProblem::plain(StatusCode::FORBIDDEN, reason)),
         None => Ok(next.run(request).await),

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::body::Bytes;
@@ -14,7 +15,8 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::config::ConfigView;
-use super::limits::TokensView;
+use super::keys::view::RecordStoreView;
+use super::limits::{TokensView, mode_name};
 use super::listener::AdminState;
 use super::problem::AdminProblem;
 use super::traffic::{Totals, TrafficView};
@@ -23,8 +25,8 @@ use crate::clock::Moment;
 use crate::config::Backend;
 use crate::idempotency::{Records as _, Requirement};
 use crate::pipeline::explain::{self, explain};
-use crate::store::{Health, RecordStore};
-use crate::throttle::{BucketKey, BucketKind, Exceed};
+use crate::store::Health;
+use crate::throttle::{Charge, ChargeOutcome, decide};
 
 pub(super) fn routes() -> OpenApiRouter<Arc<AdminState>> {
     OpenApiRouter::new()
@@ -41,7 +43,8 @@ struct Overview {
     now: String,
     draining: bool,
     store: StoreView,
-    records: RecordsView,
+    /// Null on Redis, where a count reads every record.
+    records: Option<RecordStoreView>,
     /// Null if the configuration is built in.
     config: Option<ConfigView>,
     warnings: Vec<WarningView>,
@@ -58,17 +61,6 @@ struct StoreView {
     backend: &'static str,
     /// Parts of the store that fail.
     degraded: Vec<DegradedView>,
-}
-
-/// Number of idempotency records by state. On Redis, only those in progress on this gateway are known.
-#[derive(Debug, Serialize, ToSchema)]
-struct RecordsView {
-    in_progress: u64,
-    completed: Option<u64>,
-    unknown: Option<u64>,
-    tombstone: Option<u64>,
-    /// Age of the oldest record whose outcome is unknown, in seconds.
-    oldest_unknown: Option<f64>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
@@ -131,10 +123,12 @@ struct ExplanationView {
 #[derive(Debug, Serialize, ToSchema)]
 struct LimitDecision {
     limit: String,
+    /// `enforce` or `shadow`.
+    mode: &'static str,
     key: String,
     /// Whether the limit admits the request now, at once or after a delay.
     admits: bool,
-    /// Seconds until the limit admits the request.
+    /// Delay of the request, or time after which a retry is admitted, in seconds.
     wait: f64,
     #[serde(flatten)]
     tokens: TokensView,
@@ -154,7 +148,10 @@ async fn overview(State(admin): State<Arc<AdminState>>) -> Result<Json<Overview>
         let (part, reason) = (health.part.name(), health.degraded?.to_string());
         Some(DegradedView { part, reason })
     };
+    // A reload can have added the proxy.
+    let trust = &gateway.policy.trust;
     let warning = gateway.unlisted_proxy.found();
+    let warning = warning.filter(|(peer, _)| trust.connection_owner(*peer).is_some());
     Ok(Json(Overview {
         version: env!("TIDEGATE_VERSION"),
         uptime: seconds(gateway.clock.now().since(Moment::default())),
@@ -170,14 +167,14 @@ async fn overview(State(admin): State<Arc<AdminState>>) -> Result<Json<Overview>
                 .filter_map(degraded)
                 .collect(),
         },
-        records: RecordsView::of(&admin.records),
+        records: (!admin.records.is_shared()).then(|| admin.records.counts().into()),
         config: (admin.reloader.as_ref()).map(|reloader| reloader.status().into()),
         warnings: (warning.into_iter())
             .map(|(peer, at)| WarningView {
                 since: rfc3339(at),
                 text: format!(
-                    "Requests from {peer} have many different X-Forwarded-For values, but {peer} is not in \
-                     trusted_proxies of [client]. All of them count as one client."
+                    "Requests from {peer} have many different X-Forwarded-For values, and count as one client, because \
+                     {peer} is not in trusted_proxies of [client]. Add it there if it is your proxy."
                 ),
             })
             .collect(),
@@ -254,23 +251,30 @@ async fn explain_request(
     let charged = explained.route.zip(explained.client);
     if let Some((route, client)) = charged.filter(|_| explained.is_charged) {
         for limit in &route.limits {
-            let seed = gateway.store.hash_keys.keys().seed;
+            // The limit in force knows since when its quota counts.
+            let limit = gateway
+                .known_limit(&limit.name)
+                .map_or(limit, |it| &it.limit);
             let headers = &explained.headers;
-            let bucket = BucketKey::of(seed, limit, BucketKind::Main, client, headers);
+            let bucket = gateway.bucket(limit, client, headers);
             let view = gateway.store.buckets.read(limit, bucket).await;
             let view = view.map_err(|error| AdminProblem::store_failed(&error))?;
-            let taken = limit
-                .quota
-                .take(view.full_at, gateway.clock.now(), route.cost);
-            let wait = taken.err().unwrap_or_default();
-            let delay = match limit.exceed {
-                Exceed::Reject => None,
-                Exceed::Delay { max } => Some(max),
+            let charge = Charge {
+                limit,
+                bucket,
+                cost: route.cost,
+            };
+            let decided = decide(&[charge], &mut [view.full_at], gateway.clock.now());
+            let (admits, wait) = match decided.outcome {
+                ChargeOutcome::Admitted { delay } => (true, delay),
+                ChargeOutcome::Rejected { wait, .. } => (false, wait),
+                ChargeOutcome::Unavailable => (false, Duration::ZERO),
             };
             limits.push(LimitDecision {
                 limit: limit.name.to_string(),
+                mode: mode_name(limit.mode),
                 key: limit.shown_key(bucket, client, headers.into()).to_string(),
-                admits: wait <= delay.unwrap_or_default(),
+                admits,
                 wait: wait.as_secs_f64(),
                 tokens: TokensView::of(&gateway, limit, view),
             });
@@ -286,20 +290,6 @@ async fn explain_request(
             .map(|(name, value)| ExplanationLine { name, value })
             .collect(),
     }))
-}
-
-impl RecordsView {
-    fn of(records: &RecordStore) -> Self {
-        let counts = records.counts();
-        let known = |count| (!records.is_shared()).then_some(count);
-        Self {
-            in_progress: counts.in_progress,
-            completed: known(counts.completed),
-            unknown: known(counts.unknown),
-            tombstone: known(counts.tombstones),
-            oldest_unknown: counts.oldest_unknown.map(seconds),
-        }
-    }
 }
 
 fn get() -> String {

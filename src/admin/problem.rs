@@ -164,14 +164,14 @@ impl AdminProblem {
         }
     }
 
-    /// Creates the problem of a failed operation of the idempotency store, with status 503.
+    /// Creates the problem of a failed operation of the store, with status 503.
     pub(super) fn store_failed(error: &StoreError) -> Self {
         Self {
             kind: "urn:tidegate:problem:store-unavailable",
             title: "Store unavailable",
             ..Self::plain(
                 StatusCode::SERVICE_UNAVAILABLE,
-                format!("The operation of the idempotency store failed: {error}"),
+                format!("The operation of the store failed: {error}"),
             )
         }
     }

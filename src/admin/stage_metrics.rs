@@ -150,7 +150,7 @@ impl StageMetrics {
         let counters: [(&str, &str, LimitCounter); 5] = [
             (
                 "admitted",
-                "Requests that all limits of their route admitted, by route and limit",
+                "Admitted requests, by route and limit",
                 |limit| &limit.admitted,
             ),
             (

@@ -84,8 +84,7 @@ impl Totals {
                 .map(|it| count(it))
                 .sum()
         };
-        let limits = workers().flat_map(|worker| &worker.limits);
-        let rejected = limits.map(|limit| limit.rejected.get()).sum();
+        let rejected = sum(|route| route.rejected.get());
         let responses = sum(|route| route.by_status.iter().map(Count::get).sum());
         let upstream_errors = sum(|route| {
             let errors = route.by_status[400..500].iter();

@@ -389,7 +389,13 @@ impl fmt::Display for EvaluatedLimits<'_> {
             let comma = if index > 0 { "," } else { "" };
             write!(f, "{comma}{limit}=")?;
             match key {
-                ShownKey::Value(value) => Escaped(value).fmt(f)?,
+                ShownKey::Value(value) => {
+                    // A comma separates limits.
+                    for (index, part) in value.split(',').enumerate() {
+                        let comma = if index > 0 { "\\u{2c}" } else { "" };
+                        write!(f, "{comma}{}", Escaped(part))?;
+                    }
+                }
                 key => key.fmt(f)?,
             }
         }

@@ -6,9 +6,12 @@
 //! shard. The position of the limit in the configuration and its quota are not hashed, so a limit keeps its buckets
 //! when the configuration changes.
 
-use http::HeaderMap;
-use http::request::Parts;
+use std::borrow::Cow;
 
+use http::request::Parts;
+use http::{HeaderMap, HeaderName};
+
+use super::census::shortened;
 use super::{KeyPart, Limit};
 use crate::request::client::ClientId;
 use crate::request::hash_keys::{Seed, Tag};
@@ -78,18 +81,17 @@ impl BucketKey {
                     KeyPart::Global => name.tag(Tag::All as u8),
                     KeyPart::Client => name.client(client),
                     KeyPart::Header(header) => {
-                        let mut lines = headers.get_all(header).iter();
-                        match (lines.next(), lines.next()) {
-                            (Some(line), None) if !line.is_empty() => {
+                        match counted_value(headers, header) {
+                            Some(value) => {
                                 name.tag(Tag::Header as u8);
                                 name.add(header.as_str().as_bytes());
-                                name.add(&canonical(header, line.as_bytes()));
+                                name.add(&value);
                             }
                             // A request without the header is counted by its client address. If all such requests
                             // shared one bucket, a client could use up the tokens of other clients. An empty or
                             // repeated header is treated as absent. For an enforced limit, a request with a repeated
                             // header was rejected earlier.
-                            _ => name.client(client),
+                            None => name.client(client),
                         }
                     }
                     KeyPart::Function(function) => {
@@ -111,8 +113,18 @@ impl BucketKey {
     }
 }
 
+/// Returns the value by which a header counts a request. `None` if the header is absent, empty or repeated.
+fn counted_value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Cow<'a, [u8]>> {
+    let mut lines = headers.get_all(name).iter();
+    match (lines.next(), lines.next()) {
+        (Some(line), None) if !line.is_empty() => Some(canonical(name, line.as_bytes())),
+        _ => None,
+    }
+}
+
 impl Limit {
-    /// The limit key of a request as the log and the admin API show it. The parts of a key are separated by slashes.
+    /// The limit key of a request as the log and the admin API show it, shortened if it is long. The parts of a key are
+    /// separated by slashes.
     pub(crate) fn shown_key(
         &self,
         bucket: BucketKey,
@@ -126,16 +138,14 @@ impl Limit {
             parts => {
                 let value = |part: &KeyPart| match part {
                     KeyPart::Global => "global".into(),
-                    KeyPart::Header(name) => match request.headers.get(name) {
-                        Some(value) if !value.is_empty() => {
-                            String::from_utf8_lossy(value.as_bytes()).into_owned()
-                        }
-                        _ => client.to_string(),
+                    KeyPart::Header(name) => match counted_value(request.headers, name) {
+                        Some(value) => String::from_utf8_lossy(&value).into_owned(),
+                        None => client.to_string(),
                     },
                     KeyPart::Client | KeyPart::Function(_) => client.to_string(),
                 };
                 let parts: Vec<_> = parts.iter().map(value).collect();
-                ShownKey::Value(parts.join("/").into())
+                ShownKey::Value(shortened(parts.join("/").as_bytes()))
             }
         }
     }

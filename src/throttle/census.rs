@@ -26,6 +26,7 @@ use crate::clock::Moment;
 use crate::request::log_fields::ShownKey;
 
 pub(crate) use self::summary::KeyCount;
+pub(super) use self::summary::shortened;
 
 /// Maximum memory of all censuses of a gateway.
 const MAX_BYTES: usize = 8 << 20;
@@ -47,7 +48,10 @@ const GENERATION: Duration = Duration::from_secs(150);
 const GENERATIONS_PER_HALF_HOUR: u64 = 12;
 
 /// A request within this time after the rejection is not counted as early, because the client can have sent it before it
-/// got the response. The same time before the stated time is a tolerance for timers.
+/// got the response.
+const ROUND_TRIP: Duration = Duration::from_millis(50);
+
+/// A request this much before the stated time is not counted as early, because timers can be imprecise.
 const TOLERANCE: Duration = Duration::from_millis(10);
 
 /// The User-Agent is read from each n-th rejection of a key.
@@ -211,16 +215,19 @@ impl Census {
 
     /// What is known about one key in the last hour.
     pub(crate) fn find(&self, bucket: BucketKey, now: Moment) -> Option<KeyCount> {
-        let counted = self.most_rejected(Window::Hour, now);
-        let mut keys = counted.keys.into_iter();
-        keys.find_map(|(key, count)| (key == bucket).then_some(count))
+        let mut state = self.state.lock();
+        let summaries = state.rejected.of_window(Window::Hour, now).1;
+        let mut counts = summaries.filter_map(|summary| summary.get(bucket));
+        let mut sum = counts.next()?.clone();
+        counts.for_each(|count| sum.add(count));
+        Some(sum)
     }
 }
 
 impl Generations {
     fn set_capacity(&mut self, keys: usize) {
         for summary in self.short.iter_mut().chain(&mut self.long) {
-            summary.capacity = keys;
+            summary.set_capacity(keys);
         }
     }
 
@@ -265,31 +272,38 @@ impl Generations {
     }
 
     fn counted(&mut self, window: Window, now: Moment) -> Counted {
-        self.rotate(now);
-        let (number, half_hour) = (generation(now), generation(now) / GENERATIONS_PER_HALF_HOUR);
-        let [current, previous] = &self.short;
+        let (since, summaries) = self.of_window(window, now);
         let mut all = Summary::unbounded();
-        all.merge(current);
-        let first = match window {
-            Window::FiveMinutes => {
-                if previous.generation + 1 == number {
-                    all.merge(previous);
-                }
-                number.saturating_sub(1)
-            }
+        summaries.for_each(|summary| all.merge(summary));
+        let keys = all.into_keys();
+        Counted { since, keys }
+    }
+
+    /// Returns the start of a window, and the summaries that cover it.
+    fn of_window(
+        &mut self,
+        window: Window,
+        now: Moment,
+    ) -> (Moment, impl Iterator<Item = &Summary>) {
+        self.rotate(now);
+        let number = generation(now);
+        let half_hour = number / GENERATIONS_PER_HALF_HOUR;
+        let [current, previous] = &self.short;
+        let (first, earlier, generation) = match window {
+            Window::FiveMinutes => (
+                number.saturating_sub(1),
+                std::slice::from_ref(previous),
+                number,
+            ),
             Window::Hour => {
-                for long in &self.long {
-                    if long.generation + 1 >= half_hour {
-                        all.merge(long);
-                    }
-                }
-                half_hour.saturating_sub(1) * GENERATIONS_PER_HALF_HOUR
+                let first = half_hour.saturating_sub(1) * GENERATIONS_PER_HALF_HOUR;
+                (first, &self.long[..], half_hour)
             }
         };
-        Counted {
-            since: start(first),
-            keys: all.into_keys(),
-        }
+        let recent = earlier
+            .iter()
+            .filter(move |it| it.generation + 1 >= generation);
+        (start(first), std::iter::once(current).chain(recent))
     }
 }
 

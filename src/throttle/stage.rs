@@ -16,8 +16,8 @@ use smallvec::SmallVec;
 use super::census::{Census, RejectedRequest};
 use super::decision::USUAL_LIMITS;
 use super::{
-    BucketKey, BucketKind, Buckets, Charge, ChargeOutcome, ChargeResult, Decision, KeySource,
-    Limit, Mode, rate_limit,
+    BucketKey, BucketKind, Buckets, Charge, ChargeOutcome, ChargeResult, Decision, KeyPart,
+    KeySource, Limit, Mode, rate_limit,
 };
 use crate::clock::Clock;
 use crate::metrics::{LimitMetrics, Metrics, RouteMetrics};
@@ -184,6 +184,7 @@ impl RouteLimits {
             }
             ChargeOutcome::Rejected { wait, by } => {
                 let limit = &self.enforced[by];
+                self.metrics.rejected.inc();
                 limit.metrics.rejected.inc();
                 ctx.note(|fields| fields.rejected_by = Some((Arc::clone(&limit.name), wait)));
                 limit.rejected(enforced[by].bucket, wait, &self.metrics.name, ctx, request);
@@ -220,7 +221,9 @@ impl RouteLimit {
         request: KeySource<'_>,
     ) {
         let count = self.metrics.admitted.inc();
-        let is_near = u64::from(remaining) * 5 < u64::from(self.quota.capacity().get());
+        let capacity = u64::from(self.quota.capacity().get());
+        // A bucket of one token is empty after each request.
+        let is_near = capacity > 1 && u64::from(remaining) * 5 < capacity;
         if is_near {
             self.metrics.near.inc();
         }
@@ -249,7 +252,13 @@ impl RouteLimit {
             return;
         };
         let key = || self.shown_key(bucket, ctx.caller.id(), request);
-        let early = census.rejected(bucket, (ctx.arrived, wait), request.headers, key);
+        // A key without a caller cannot return.
+        let stated = if self.key.contains(&KeyPart::Global) {
+            Duration::ZERO
+        } else {
+            wait
+        };
+        let early = census.rejected(bucket, (ctx.arrived, stated), request.headers, key);
         if early {
             self.metrics.early.inc();
         }

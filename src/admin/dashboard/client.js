@@ -157,7 +157,6 @@ document.addEventListener("visibilitychange", loadDue);
 follow("overview", 2, loadOverview);
 follow("limits", 2, loadLimits);
 follow("upstreams", 3, loadUpstreams);
-follow("idempotency", 3, loadRecords);
 follow("top keys", 3, loadTop, () => limits !== null);
 follow("keys close to their limit", 5, loadNear, () => limits !== null);
 follow("client", 2, loadClient, () => limits !== null && opened !== null);

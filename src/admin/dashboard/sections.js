@@ -11,7 +11,8 @@ async function loadOverview() {
   showOutcomes(OUTCOMES.map(([outcome, title]) => ({ outcome, title })));
   showMinutes(minutes(overview));
   drawPlot();
-  const { version, uptime, store, config, subscribers } = overview;
+  const { version, uptime, store, records, config, subscribers } = overview;
+  showRecords(records);
   const reload = config?.last_reload;
   showFacts($("state"), [
     ["Version", version],
@@ -104,8 +105,7 @@ const showNear = createTable("near", {
     key: showKey,
     limit: ({ limit }) => limit,
     used: ({ used }, cell) => showShare(cell, used),
-    attempts: (key) => number(key.attempts_per_admission, 1),
-    "user-agent": (key, cell) => showValue(cell, key.user_agent),
+    since: ({ since }) => clock(since),
     last: ({ last }) => clock(last),
   },
 });
@@ -234,8 +234,13 @@ async function loadUpstreams() {
     .map((row) => ({ upstream, ...row }))));
 }
 
-async function loadRecords() {
-  const { records, bytes: size, evictions, oldest_unknown: oldest } = await call("idempotency");
+/** `store` is null on Redis, where a count reads every record. */
+function showRecords(store) {
+  if (store === null) {
+    setFigure("unknown", "–", "not counted on Redis", "");
+    return showFacts($("records"), [["Not counted on Redis", "GET /admin/v1/idempotency counts them"]]);
+  }
+  const { records, bytes: size, evictions, oldest_unknown: oldest } = store;
   const isOld = records.unknown > 0 && typeof oldest === "number";
   const note = isOld ? `the oldest for ${duration(oldest)}` : "";
   setFigure("unknown", number(records.unknown), note, records.unknown > 0 ? "warn" : "");

@@ -15,7 +15,7 @@ const FINGERPRINT_DIGITS: usize = 8;
 
 /// Number of idempotency records by state, and total size of the records.
 #[derive(Debug, Serialize, ToSchema)]
-pub(super) struct RecordStoreView {
+pub(in crate::admin) struct RecordStoreView {
     records: RecordCountsView,
     /// Age of the oldest record whose outcome is unknown, in seconds. Null without one, and on Redis.
     oldest_unknown: Option<f64>,

@@ -7,11 +7,10 @@
 //! needs a second, ordered structure.
 
 use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{BucketKey, MAX_TEXT, TOLERANCE};
+use super::{BucketKey, MAX_TEXT, ROUND_TRIP, TOLERANCE};
 use crate::clock::Moment;
 use crate::request::hash_keys::BuildIdentityHasher;
 use crate::request::log_fields::ShownKey;
@@ -19,7 +18,7 @@ use crate::request::log_fields::ShownKey;
 #[derive(Debug, Default)]
 pub(super) struct Summary {
     keys: HashMap<BucketKey, KeyCount, BuildIdentityHasher>,
-    pub(super) capacity: usize,
+    capacity: usize,
     /// No key outside the table has a higher count.
     missed: u64,
     pub(super) generation: u64,
@@ -54,6 +53,12 @@ impl Summary {
         }
     }
 
+    pub(super) fn set_capacity(&mut self, capacity: usize) {
+        self.capacity = capacity;
+        self.shrink(capacity);
+        self.keys.shrink_to(capacity);
+    }
+
     pub(super) fn restart(&mut self, generation: u64) {
         self.keys.clear();
         self.missed = 0;
@@ -63,6 +68,12 @@ impl Summary {
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.keys.len()
+    }
+
+    /// Number of keys for which the table has memory.
+    #[cfg(test)]
+    pub(super) fn slots(&self) -> usize {
+        self.keys.capacity()
     }
 
     pub(super) fn contains(&self, bucket: BucketKey) -> bool {
@@ -94,7 +105,11 @@ impl Summary {
         let mut counts: Vec<u64> = self.keys.values().map(KeyCount::most).collect();
         let last = excess.min(counts.len()) - 1;
         let (_, &mut threshold, _) = counts.select_nth_unstable(last);
-        self.keys.retain(|_, count| count.most() > threshold);
+        // `retain` would leave marks in the table, which would later double its size.
+        let kept: Vec<_> = (self.keys.drain())
+            .filter(|(_, count)| count.most() > threshold)
+            .collect();
+        self.keys.extend(kept);
         self.missed = threshold;
     }
 
@@ -105,20 +120,27 @@ impl Summary {
                 count.error += other.missed;
             }
         }
+        // New keys are added at the end, and in another table if they do not fit, so that this table does not grow.
+        let mut all = HashMap::default();
         for (&bucket, count) in &other.keys {
-            match self.keys.entry(bucket) {
-                Entry::Occupied(mut known) => known.get_mut().add(count),
-                Entry::Vacant(vacant) => {
-                    let error = count.error + self.missed;
-                    vacant.insert(KeyCount {
-                        error,
-                        ..count.clone()
-                    });
-                }
+            if let Some(known) = self.keys.get_mut(&bucket) {
+                known.add(count);
+            } else {
+                let error = count.error + self.missed;
+                let count = count.clone();
+                all.insert(bucket, KeyCount { error, ..count });
             }
         }
         self.missed += other.missed;
+        if self.keys.len() + all.len() <= self.capacity {
+            self.keys.extend(all);
+            return;
+        }
+        all.extend(self.keys.drain());
+        std::mem::swap(&mut self.keys, &mut all);
         self.shrink(self.capacity);
+        all.extend(self.keys.drain());
+        self.keys = all;
     }
 
     pub(super) fn into_keys(self) -> Vec<(BucketKey, KeyCount)> {
@@ -130,12 +152,7 @@ impl KeyCount {
     /// `before` is an earlier count of the same key.
     pub(super) fn new(key: ShownKey, now: Moment, before: Option<&Self>) -> Self {
         Self {
-            key: match key {
-                ShownKey::Value(value) if value.len() > MAX_TEXT => {
-                    ShownKey::Value(shortened(value.as_bytes()))
-                }
-                key => key,
-            },
+            key,
             count: 0,
             error: 0,
             early: 0,
@@ -156,14 +173,16 @@ impl KeyCount {
     pub(super) fn reject(&mut self, now: Moment, wait: Duration) -> bool {
         self.count += 1;
         self.last = now;
-        if now >= self.until {
+        let until = now.after(wait);
+        // A shorter wait than the stated one means that the bucket was refilled, or that the request costs less.
+        if now >= self.until || until.after(TOLERANCE) < self.until {
             self.episodes += 1;
             self.stated = now;
-            self.until = now.after(wait);
+            self.until = until;
             return false;
         }
-        let is_early = now >= self.stated.after(TOLERANCE) && now.after(TOLERANCE) <= self.until;
-        self.until = self.until.max(now.after(wait));
+        let is_early = now >= self.stated.after(ROUND_TRIP) && now.after(TOLERANCE) <= self.until;
+        self.until = self.until.max(until);
         self.early += u64::from(is_early);
         is_early
     }
@@ -187,7 +206,7 @@ impl KeyCount {
     }
 
     /// Adds another count of the same key.
-    fn add(&mut self, other: &Self) {
+    pub(super) fn add(&mut self, other: &Self) {
         self.count += other.count;
         self.error += other.error;
         self.early += other.early;
@@ -204,7 +223,7 @@ impl KeyCount {
 }
 
 /// The start of a text, of at most [`MAX_TEXT`] bytes.
-fn shortened(bytes: &[u8]) -> Arc<str> {
+pub(in crate::throttle) fn shortened(bytes: &[u8]) -> Arc<str> {
     let start = &bytes[..bytes.len().min(MAX_TEXT)];
     let text = String::from_utf8_lossy(start);
     text.trim_end_matches(char::REPLACEMENT_CHARACTER).into()

@@ -296,7 +296,6 @@ impl RecordShard {
         }
     }
 
-    /// Adds the numbers of records in this shard, by state, to `counts`.
     pub(super) fn oldest_unknown(&mut self) -> Option<Moment> {
         let records = &self.records;
         let is_current = |(id, number): &(RecordId, u64)| match records.get(id) {
@@ -306,6 +305,7 @@ impl RecordShard {
         self.ended.oldest_unknown(is_current)
     }
 
+    /// Adds the numbers of records in this shard, by state, to `counts`.
     pub(super) fn count_into(&self, counts: &mut RecordCounts) {
         let StateCounts([in_progress, completed, unknown, tombstones]) = self.counts;
         counts.in_progress += in_progress;
