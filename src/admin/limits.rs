@@ -303,12 +303,12 @@ async fn top(
 )]
 async fn show_bucket(
     State(admin): State<Arc<AdminState>>,
-    Path((name, _)): Path<(String, String)>,
     uri: Uri,
 ) -> Result<Json<LimitKeyView>, AdminProblem> {
     let gateway = admin.gateway()?;
+    let (name, value) = limit_and_key(uri.path());
     let state = find(&gateway, &name)?;
-    let (bucket, key) = bucket_of(&gateway, &state.limit, &uri)?;
+    let (bucket, key) = bucket_of(&gateway, &state.limit, value)?;
     Ok(Json(
         LimitKeyView::read(&gateway, state, bucket, &key).await?,
     ))
@@ -323,12 +323,12 @@ async fn show_bucket(
 )]
 async fn refill(
     State(admin): State<Arc<AdminState>>,
-    Path((name, _)): Path<(String, String)>,
     uri: Uri,
 ) -> Result<StatusCode, AdminProblem> {
     let gateway = admin.gateway()?;
+    let (name, value) = limit_and_key(uri.path());
     let limit = &find(&gateway, &name)?.limit;
-    let (bucket, key) = bucket_of(&gateway, limit, &uri)?;
+    let (bucket, key) = bucket_of(&gateway, limit, value)?;
     let refilled = gateway.store.buckets.refill(limit, bucket).await;
     if !refilled.map_err(|error| AdminProblem::store_failed(&error))? {
         return Err(AdminProblem::plain(
@@ -394,14 +394,19 @@ fn parse_address(text: &str) -> Result<IpAddr, AdminProblem> {
     })
 }
 
-/// Returns the bucket of the limit key at the end of the path.
+/// Returns the limit and the encoded limit key in the path. `Path` would reject a limit key that is not UTF-8.
+fn limit_and_key(path: &str) -> (String, &str) {
+    let path = path.strip_prefix("/admin/v1/limits/").unwrap_or(path);
+    let (name, key) = path.split_once("/keys/").unwrap_or((path, ""));
+    let name = decode(name).unwrap_or_default();
+    (String::from_utf8_lossy(&name).into_owned(), key)
+}
+
 fn bucket_of(
     gateway: &GatewayState,
     limit: &Limit,
-    uri: &Uri,
+    encoded: &str,
 ) -> Result<(BucketKey, ShownKey), AdminProblem> {
-    let encoded = uri.path().split_once("/keys/");
-    let encoded = encoded.map_or("", |(_, value)| value);
     let values: Vec<_> = if limit.key.len() == 1 {
         vec![encoded]
     } else {
@@ -531,4 +536,23 @@ fn used(gateway: &GatewayState, limit: &Limit, census: &Census) -> Option<UsedVi
         max: *shares.last()?,
         sampled: shares.len(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_has_the_name_of_a_limit_and_an_encoded_key() {
+        for (path, name, key) in [
+            ("device/keys/192.0.2.7", "device", "192.0.2.7"),
+            ("%64evice/keys/a%2Fb/c", "device", "a%2Fb/c"),
+            ("keys/keys/keys/x", "keys", "keys/x"),
+            ("device/keys/%FF", "device", "%FF"),
+            ("%FF/keys/x", "\u{fffd}", "x"),
+        ] {
+            let path = format!("/admin/v1/limits/{path}");
+            assert_eq!(limit_and_key(&path), (name.to_owned(), key), "{path}");
+        }
+    }
 }

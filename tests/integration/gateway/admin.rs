@@ -425,3 +425,21 @@ async fn each_operation_rejects_other_origins_rebound_hosts_and_requests_without
         assert_eq!(admin.get("/readyz").send().await.text(), "ready\n");
     }
 }
+
+#[tokio::test]
+async fn a_path_or_a_body_that_no_endpoint_reads_gets_a_problem_document() {
+    let upstream = Upstream::echo();
+    let gateway = Gateway::proxying("").upstream(&upstream).admin().start();
+    let admin = gateway.admin();
+    for path in ["clients/%FF", "upstreams/%FF", "limits/%FF/top"] {
+        let response = admin.get(&format!("/admin/v1/{path}")).send().await;
+        assert_eq!(response.status, 400, "{path}");
+        assert_eq!(response.problem(), "about:blank", "{path}");
+    }
+    let large = admin.post("/admin/v1/explain").body(vec![b' '; 3 << 20]);
+    let response = large.send().await;
+    assert_eq!(
+        (response.status, &*response.problem()),
+        (413, "about:blank")
+    );
+}
