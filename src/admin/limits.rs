@@ -19,7 +19,7 @@ use super::{decode, seconds, timestamp};
 use crate::clock::Moment;
 use crate::pipeline::GatewayState;
 use crate::request::client::ClientId;
-use crate::request::log_fields::ShownKey;
+use crate::request::log_fields::{Escaped, ShownKey};
 use crate::store::{BucketStore, BucketView};
 use crate::throttle::census::{Census, KeyCount, Window};
 use crate::throttle::{BucketKey, BucketKind, Exceed, KeyPart, Limit, LimitState, Mode};
@@ -337,7 +337,7 @@ async fn refill(
              other keys.",
         ));
     }
-    tracing::info!(limit = name, key = %key, "bucket refilled by operator");
+    tracing::info!(limit = name, key = %Escaped(&key.to_string()), "bucket refilled by operator");
     Ok(StatusCode::NO_CONTENT)
 }
 
