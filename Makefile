@@ -6,6 +6,7 @@
 #   make lab-clients     judges clients whose runs take longer than a test should, such as waits of 30 s
 #   make registry        tests npm packages behind the gateway, with a registry that it installs (about 65 MB)
 #   make paths           sends 10,000 spellings of a limited path through the gateway to each of 20 real servers
+#   make api             checks the admin API against its OpenAPI document with Schemathesis, for five minutes
 #   make lint            checks formatting, clippy with and without the gateway, and (if cargo-deny is installed)
 #                        licences and advisories
 #   make fmt             formats the sources
@@ -83,7 +84,7 @@ define install
 	fi
 endef
 
-.PHONY: test quick clients lab-clients registry paths lint lint-format lint-clippy lint-features lint-dependencies fmt docs
+.PHONY: test quick clients lab-clients registry paths api lint lint-format lint-clippy lint-features lint-dependencies fmt docs
 .PHONY: lines crash drain reload idle keys bench disk peers peers-clients peers-fleet peers-keyed peers-reload
 .PHONY: peers-upstream instructions pictures
 .PHONY: dist package-test image-test
@@ -163,6 +164,20 @@ $(CLIENTS)/paths/installed: $(addprefix tests/clients/paths/,requirements.txt pa
 	cp $(filter %.json,$^) "$(CLIENTS)/paths"
 	cd "$(CLIENTS)/paths" && PATH="$(CLIENTS)/node/bin:$$PATH" \
 	    node ../node/lib/node_modules/npm/bin/npm-cli.js ci --loglevel=error --no-audit --no-fund --ignore-scripts
+	touch "$@"
+
+# Not part of `test`, because its requests are random and take minutes. The environment variable API_SECONDS sets the
+# duration, and API_OPTIONS adds options of Schemathesis, such as `--seed 7`.
+api: $(CLIENTS)/api/installed
+	$(CARGO) build --locked $(TEST_FEATURES)
+	"$(CLIENTS)/api/bin/python" tests/clients/api/check.py "$(abspath $(TARGET))/debug/tidegate" \
+	    "$${API_SECONDS:-300}" $${API_OPTIONS:-}
+
+$(CLIENTS)/api/installed: tests/clients/api/requirements.txt $(CLIENTS)/installed
+	rm -rf "$(CLIENTS)/api"
+	/usr/bin/env python3 -m venv "$(CLIENTS)/api"
+	"$(CLIENTS)/api/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps -r $<
+	"$(CLIENTS)/api/bin/python" -m pip --disable-pip-version-check check
 	touch "$@"
 
 # Separate targets, so that `make --keep-going lint` runs every check even if one fails.

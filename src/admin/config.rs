@@ -17,7 +17,7 @@ use crate::server::reload::{ConfigStatus, Reloader};
 
 pub(super) fn routes() -> OpenApiRouter<Arc<AdminState>> {
     OpenApiRouter::new()
-        .routes(routes!(show))
+        .routes(routes!(show_config))
         .routes(routes!(reload))
         .routes(routes!(drain))
 }
@@ -70,7 +70,9 @@ impl From<ConfigStatus> for ConfigView {
 
 /// Shows the configuration in force, and the result of the last reload
 #[utoipa::path(get, path = "/admin/v1/config", responses((status = 200, body = ConfigView)))]
-async fn show(State(admin): State<Arc<AdminState>>) -> Result<Json<ConfigView>, AdminProblem> {
+async fn show_config(
+    State(admin): State<Arc<AdminState>>,
+) -> Result<Json<ConfigView>, AdminProblem> {
     Ok(Json(reloader(&admin)?.status().into()))
 }
 

@@ -63,7 +63,7 @@ async fn show_counts(
     path = "/admin/v1/idempotency/keys/{*key}",
     params(
         ("key" = String, Path),
-        ("scope" = Option<String>, Query, description = "One scope only; 32 hexadecimal digits"),
+        ("scope" = Option<String>, Query, pattern = "^[0-9A-Fa-f]{32}$", description = "One scope only"),
         ("body" = Option<bool>, Query, description = "Whether to show the stored responses")
     ),
     responses((status = 200, body = KeyView))
@@ -106,7 +106,7 @@ async fn show_key(
     path = "/admin/v1/idempotency/keys/{*key}",
     params(
         ("key" = String, Path),
-        ("scope" = Option<String>, Query, description = "Scope of the key; 32 hexadecimal digits")
+        ("scope" = Option<String>, Query, pattern = "^[0-9A-Fa-f]{32}$", description = "Scope of the key")
     ),
     responses((status = 204))
 )]

@@ -41,8 +41,8 @@ const SETTLE_INTERVAL: Duration = Duration::from_millis(10);
 
 pub(super) fn routes() -> OpenApiRouter<Arc<AdminState>> {
     OpenApiRouter::new()
-        .routes(routes!(list, create))
-        .routes(routes!(show, remove))
+        .routes(routes!(list_runs, create))
+        .routes(routes!(show_run, remove))
 }
 
 /// Body of a request that creates a run.
@@ -86,7 +86,7 @@ struct RunView {
     params(("scenario" = Option<String>, Query)),
     responses((status = 200, body = RunsView))
 )]
-async fn list(
+async fn list_runs(
     State(admin): State<Arc<AdminState>>,
     RawQuery(query): RawQuery,
 ) -> Result<Json<RunsView>, AdminProblem> {
@@ -173,7 +173,7 @@ fn run_id(
     params(("id" = String, Path), ("scenario" = Option<String>, Query)),
     responses((status = 200, body = Object))
 )]
-async fn show(
+async fn show_run(
     State(admin): State<Arc<AdminState>>,
     Path(id): Path<String>,
     RawQuery(query): RawQuery,

@@ -29,9 +29,9 @@ const MAX_KEYS: usize = 1_000;
 
 pub(super) fn routes() -> OpenApiRouter<Arc<AdminState>> {
     OpenApiRouter::new()
-        .routes(routes!(list))
+        .routes(routes!(list_limits))
         .routes(routes!(top))
-        .routes(routes!(show_key, refill))
+        .routes(routes!(show_bucket, refill))
         .routes(routes!(show_client))
 }
 
@@ -153,11 +153,11 @@ struct ClientView {
     client: String,
     /// Whether no limit applies to the client.
     exempt: bool,
-    buckets: Vec<KeyView>,
+    buckets: Vec<LimitKeyView>,
 }
 
 #[derive(Debug, Serialize, ToSchema)]
-struct KeyView {
+struct LimitKeyView {
     limit: String,
     key: String,
     #[serde(flatten)]
@@ -184,7 +184,9 @@ pub(super) struct TokensView {
 
 /// Lists the limits
 #[utoipa::path(get, path = "/admin/v1/limits", responses((status = 200, body = LimitsView)))]
-async fn list(State(admin): State<Arc<AdminState>>) -> Result<Json<LimitsView>, AdminProblem> {
+async fn list_limits(
+    State(admin): State<Arc<AdminState>>,
+) -> Result<Json<LimitsView>, AdminProblem> {
     let gateway = admin.gateway()?;
     let limits = gateway.limits.iter();
     let limits = limits.map(|LimitState { limit, census }| {
@@ -224,7 +226,7 @@ async fn list(State(admin): State<Arc<AdminState>>) -> Result<Json<LimitsView>, 
     params(
         ("limit" = String, Path),
         ("by" = Option<By>, Query, description = "`near`: keys with few tokens that were not rejected"),
-        ("window" = Option<WindowName>, Query),
+        ("window" = inline(Option<WindowName>), Query),
         ("max" = Option<usize>, Query, minimum = 1, maximum = 1000, description = "Default: 1000")
     ),
     responses((status = 200, body = TopView))
@@ -298,15 +300,16 @@ async fn top(
     get,
     path = "/admin/v1/limits/{limit}/keys/{*value}",
     params(("limit" = String, Path), ("value" = String, Path)),
-    responses((status = 200, body = KeyView))
+    responses((status = 200, body = LimitKeyView))
 )]
-async fn show_key(
+async fn show_bucket(
     State(admin): State<Arc<AdminState>>,
     uri: Uri,
-) -> Result<Json<KeyView>, AdminProblem> {
+) -> Result<Json<LimitKeyView>, AdminProblem> {
     let gateway = admin.gateway()?;
     let (state, bucket, key) = bucket_of(&gateway, &uri)?;
-    Ok(Json(KeyView::read(&gateway, state, bucket, &key).await?))
+    let view = LimitKeyView::read(&gateway, state, bucket, &key).await?;
+    Ok(Json(view))
 }
 
 /// Refills the bucket of a key
@@ -359,7 +362,7 @@ async fn show_client(
         }
         let bucket = gateway.bucket(&state.limit, client, &headers);
         let key = ShownKey::Client(client);
-        let view = KeyView::read(&gateway, state, bucket, &key).await?;
+        let view = LimitKeyView::read(&gateway, state, bucket, &key).await?;
         let is_by_client = *state.limit.key == [KeyPart::Client];
         if is_by_client || view.tokens.used > 0.0 || view.recent.is_some() {
             buckets.push(view);
@@ -402,7 +405,8 @@ fn bucket_of<'a>(
     uri: &Uri,
 ) -> Result<(&'a LimitState, BucketKey, ShownKey), AdminProblem> {
     let mut segments = uri.path().splitn(7, '/').skip(4);
-    let state = find(gateway, segments.next().unwrap_or_default())?;
+    let name = decode(segments.next().unwrap_or_default()).unwrap_or_default();
+    let state = find(gateway, &String::from_utf8_lossy(&name))?;
     let limit = &state.limit;
     let encoded = segments.nth(1).unwrap_or_default();
     let values: Vec<_> = if limit.key.len() == 1 {
@@ -453,7 +457,7 @@ impl GatewayState {
     }
 }
 
-impl KeyView {
+impl LimitKeyView {
     async fn read(
         gateway: &GatewayState,
         LimitState { limit, census }: &LimitState,

@@ -9,6 +9,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use axum::Router;
+use axum::body::to_bytes;
 use axum::extract::{Request, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
@@ -42,6 +43,9 @@ use crate::store::{CapacityUse, Health, RecordStore};
 /// Timeout of a request to any endpoint except the probes. It expires if the idempotency store does not respond, or if
 /// a reload has to wait for its files.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Maximum size of the text of a rejection, in bytes.
+const MAX_REJECTION: usize = 4096;
 
 /// A running admin listener. Dropping this value stops the listener.
 #[derive(Debug)]
@@ -185,6 +189,7 @@ fn router(admin: Arc<AdminState>) -> Router {
             let endpoints = Arc::clone(&endpoints);
             async move || not_found(&endpoints)
         })
+        .layer(middleware::map_response(describe_rejection))
         .layer(middleware::from_fn_with_state(
             Arc::clone(&admin),
             authenticate,
@@ -301,6 +306,19 @@ async fn authenticate(
             Err(_) => timed_out().into_response(),
         },
     })
+}
+
+/// Replaces the text with which axum rejects a path or a body by a problem document.
+async fn describe_rejection(response: Response) -> Response {
+    let content_type = response.headers().get(CONTENT_TYPE);
+    let is_text = content_type.is_some_and(|it| it.as_bytes().starts_with(b"text/plain"));
+    let status = response.status();
+    if !is_text || !status.is_client_error() {
+        return response;
+    }
+    let text = to_bytes(response.into_body(), MAX_REJECTION).await;
+    let text = text.unwrap_or_default();
+    AdminProblem::plain(status, String::from_utf8_lossy(&text)).into_response()
 }
 
 /// Adds headers that keep browsers and proxies from storing a response or guessing its type.

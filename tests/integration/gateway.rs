@@ -27,6 +27,7 @@ mod failing_server;
 mod forwarding;
 mod header_spelling;
 mod health_checks;
+mod hostile_input;
 mod http2;
 mod idempotency;
 mod lifecycle;

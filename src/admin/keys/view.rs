@@ -2,8 +2,8 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use bytes::Bytes;
 use serde::Serialize;
+use serde_json::{Value, json};
 use utoipa::ToSchema;
 
 use crate::admin::seconds;
@@ -52,25 +52,19 @@ pub(super) struct KeyRecordView {
     status: Option<u16>,
     fingerprint: String,
     response_bytes: Option<usize>,
-    /// The stored response. `None` unless the request has `?body=true`.
-    #[serde(flatten)]
-    content: Option<ResponseView>,
-}
-
-/// Headers and body of a stored response. Both are null if the idempotency record contains no response.
-#[derive(Debug, Serialize, ToSchema)]
-struct ResponseView {
-    headers: Option<Vec<(String, String)>>,
-    #[serde(flatten)]
-    body: BodyView,
-}
-
-#[derive(Debug, Serialize, ToSchema)]
-enum BodyView {
-    #[serde(rename = "body")]
-    Text(Option<String>),
-    #[serde(rename = "body_base64")]
-    Base64(String),
+    /// Names and values of the stored header lines. Null without a stored response, absent unless the request has
+    /// `?body=true`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Vec<(String, String)>>)]
+    headers: Option<Value>,
+    /// The stored body, if it is UTF-8. Null without a stored response.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<String>)]
+    body: Option<Value>,
+    /// The stored body, if it is not UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(nullable = false)]
+    body_base64: Option<String>,
 }
 
 impl From<RecordCounts> for RecordStoreView {
@@ -102,34 +96,22 @@ impl KeyRecordView {
             status: info.response.map(|response| response.status.as_u16()),
             fingerprint,
             response_bytes: info.response.map(|response| response.body_bytes),
-            content: None,
+            headers: None,
+            body: None,
+            body_base64: None,
         }
     }
 
     /// Adds the headers and the body of the stored response. `None` adds both as null.
     pub(super) fn with(mut self, response: Option<&StoredResponse>) -> Self {
-        self.content = Some(ResponseView::of(response));
+        self.headers = Some(json!(response.map(lines)));
+        let body = response.map(StoredResponse::body);
+        match body.as_deref().map(str::from_utf8) {
+            None => self.body = Some(Value::Null),
+            Some(Ok(text)) => self.body = Some(text.into()),
+            Some(Err(_)) => self.body_base64 = body.map(|bytes| STANDARD.encode(bytes)),
+        }
         self
-    }
-}
-
-impl ResponseView {
-    fn of(response: Option<&StoredResponse>) -> Self {
-        Self {
-            headers: response.map(lines),
-            body: response.map_or(BodyView::Text(None), |response| {
-                BodyView::of(&response.body())
-            }),
-        }
-    }
-}
-
-impl BodyView {
-    fn of(bytes: &Bytes) -> Self {
-        match str::from_utf8(bytes) {
-            Ok(text) => Self::Text(Some(text.to_owned())),
-            Err(_) => Self::Base64(STANDARD.encode(bytes)),
-        }
     }
 }
 
@@ -149,7 +131,6 @@ mod tests {
     use std::time::Duration;
 
     use http::Response;
-    use serde_json::{Value, json};
 
     use super::*;
     use crate::idempotency::{Fingerprint, KeyHash, RecordId, RecordState, ScopeHash};

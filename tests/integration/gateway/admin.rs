@@ -1,7 +1,43 @@
 //! Tests of the admin API: liveness and readiness probes, metrics and access control.
 
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
 use crate::support::raw_http::{RawClient, RawResponse};
-use crate::support::{Gateway, Upstream};
+use crate::support::{Client, Gateway, Upstream};
+
+/// Returns the method, path and description of each operation of the admin API.
+fn operations(document: &Value) -> Vec<(String, String, &Value)> {
+    let paths = document["paths"]
+        .as_object()
+        .expect("the document has paths");
+    let operations = paths.iter().flat_map(|(path, item)| {
+        let methods = item.as_object().expect("a path has operations");
+        methods
+            .iter()
+            .map(move |(method, operation)| (method.to_uppercase(), path.clone(), operation))
+    });
+    operations.collect()
+}
+
+/// Returns the targets of all references in a JSON document.
+fn references(value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(members) => {
+            found.extend(members.get("$ref").and_then(Value::as_str).map(Into::into));
+            members.values().for_each(|value| references(value, found));
+        }
+        Value::Array(items) => items.iter().for_each(|value| references(value, found)),
+        _ => {}
+    }
+}
+
+async fn openapi(admin: &Client) -> Value {
+    let request = admin.get("/admin/v1/openapi.json");
+    let request = request.header("Authorization", "Bearer s3cret-s3cret");
+    request.send().await.json()
+}
 
 /// Sends `head` to the admin listener exactly as given, and returns the response.
 fn send_head(gateway: &Gateway, head: &str) -> RawResponse {
@@ -335,4 +371,75 @@ async fn metrics_count_admin_connections() {
     gateway
         .wait_for_metric("admin_connections_replaced_total", 0)
         .await;
+}
+
+/// Two types with one name would share a schema, and the other schema would then be without a reference.
+#[tokio::test]
+async fn operations_have_different_ids_and_each_schema_is_defined_and_used() {
+    let upstream = Upstream::echo();
+    let gateway = Gateway::proxying("").upstream(&upstream).admin().start();
+    let document = openapi(&gateway.admin()).await;
+    let mut ids = BTreeSet::new();
+    for (_, path, operation) in operations(&document) {
+        let id = operation["operationId"].as_str().expect("an id");
+        assert!(
+            ids.insert(id),
+            "{path} has the id {id} of another operation"
+        );
+    }
+    let schemas = document["components"]["schemas"].as_object();
+    let schemas = schemas.expect("the document has schemas").keys();
+    let schemas: BTreeSet<_> = schemas
+        .map(|name| format!("#/components/schemas/{name}"))
+        .collect();
+    let mut used = BTreeSet::new();
+    references(&document, &mut used);
+    assert_eq!(used, schemas);
+}
+
+#[tokio::test]
+async fn each_operation_rejects_other_origins_rebound_hosts_and_requests_without_the_token() {
+    let upstream = Upstream::echo();
+    for token in ["", "token = \"s3cret-s3cret\"\n"] {
+        let gateway = Gateway::proxying(&format!("[admin]\nlisten = \"127.0.0.1:0\"\n{token}"))
+            .upstream(&upstream)
+            .start();
+        let admin = gateway.admin();
+        let document = openapi(&admin).await;
+        let operations = operations(&document);
+        assert!(operations.len() > 20, "{document}");
+        for (method, path, _) in operations {
+            let send = |name, value| admin.request(&method, &path).header(name, value).send();
+            let page = send("Sec-Fetch-Site", "cross-site").await;
+            assert_eq!(page.status, 403, "{method} {path}");
+            let foreign = [
+                ("Host", "rebound.example"),
+                ("Origin", "https://evil.example"),
+            ];
+            for (name, value) in foreign {
+                let response = send(name, value).await;
+                let expected = if token.is_empty() { 403 } else { 401 };
+                assert_eq!(response.status, expected, "{method} {path} {name}");
+            }
+        }
+        assert_eq!(admin.get("/readyz").send().await.text(), "ready\n");
+    }
+}
+
+#[tokio::test]
+async fn a_path_or_a_body_that_no_endpoint_reads_gets_a_problem_document() {
+    let upstream = Upstream::echo();
+    let gateway = Gateway::proxying("").upstream(&upstream).admin().start();
+    let admin = gateway.admin();
+    for path in ["clients/%FF", "upstreams/%FF", "limits/%FF/top"] {
+        let response = admin.get(&format!("/admin/v1/{path}")).send().await;
+        assert_eq!(response.status, 400, "{path}");
+        assert_eq!(response.problem(), "about:blank", "{path}");
+    }
+    let large = admin.post("/admin/v1/explain").body(vec![b' '; 3 << 20]);
+    let response = large.send().await;
+    assert_eq!(
+        (response.status, &*response.problem()),
+        (413, "about:blank")
+    );
 }
