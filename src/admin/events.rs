@@ -5,7 +5,6 @@
 //! reads too slowly loses events, and gets their number.
 
 use std::convert::Infallible;
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -26,7 +25,6 @@ use super::rfc3339;
 use crate::clock::Clock;
 use crate::pipeline::GatewayState;
 use crate::throttle::census::RejectedRequest;
-use crate::upstream::breaker::BreakerState;
 
 const MAX_SUBSCRIBERS: usize = 16;
 
@@ -103,10 +101,33 @@ fn describe(rejected: &RejectedRequest, clock: &Clock) -> Value {
 #[derive(Debug, Default)]
 pub(super) struct LastState {
     reloaded: Option<SystemTime>,
-    /// Name of each server with its upstream, state of its circuit, and openings.
-    circuits: Vec<(String, &'static str, u64)>,
+    circuits: Vec<Circuit>,
     degraded: Vec<(&'static str, Option<Arc<str>>)>,
-    is_known: bool,
+}
+
+#[derive(Debug)]
+struct Circuit {
+    upstream: Arc<str>,
+    server: String,
+    state: &'static str,
+    openings: u64,
+}
+
+impl Circuit {
+    /// Returns the states that this circuit has had since the state `before` of all circuits. A new server has a closed
+    /// one.
+    fn changes(&self, before: &[Self]) -> Vec<&'static str> {
+        let mut before = before.iter();
+        let before = before.find(|it| it.upstream == self.upstream && it.server == self.server);
+        let (was, openings) = before.map_or(("closed", 0), |it| (it.state, it.openings));
+        let mut states = vec![was];
+        if self.openings > openings {
+            states.push("open");
+        }
+        states.push(self.state);
+        states.dedup();
+        states.split_off(1)
+    }
 }
 
 impl LastState {
@@ -132,29 +153,22 @@ impl LastState {
                 json!({ "at": rfc3339(when), "result": result, "error": error }),
             );
         }
-        let now = gateway.clock.now();
         let mut circuits = Vec::new();
         for upstream in gateway.upstream_states.iter() {
             for server in &upstream.servers {
-                let snapshot = server.breaker.snapshot(now);
-                let mut name = upstream.upstream.name.to_string();
-                write!(name, "\n{}", server.name()).expect("a String accepts all text");
-                let circuit = (name, snapshot.state.name(), snapshot.openings);
-                let before = self.circuits.iter().find(|before| before.0 == circuit.0);
-                let (was, openings) = before.map_or(("closed", 0), |it| (it.1, it.2));
-                let send = |state| {
-                    let (upstream, server) = (&*upstream.upstream.name, server.name());
-                    send(
-                        "circuit",
-                        json!({ "at": at, "upstream": upstream, "server": server, "state": state }),
-                    );
+                let snapshot = server.breaker.snapshot(gateway.clock.now());
+                let circuit = Circuit {
+                    upstream: Arc::clone(&upstream.upstream.name),
+                    server: server.name().to_owned(),
+                    state: snapshot.state.name(),
+                    openings: snapshot.openings,
                 };
-                let open = BreakerState::NAMES[1];
-                if self.is_known && circuit.2 > openings && was != open && circuit.1 != open {
-                    send(open);
-                    send(circuit.1);
-                } else if self.is_known && circuit.1 != was {
-                    send(circuit.1);
+                for state in circuit.changes(&self.circuits) {
+                    let Circuit {
+                        upstream, server, ..
+                    } = &circuit;
+                    let data = json!({ "at": at, "upstream": &**upstream, "server": server, "state": state });
+                    send("circuit", data);
                 }
                 circuits.push(circuit);
             }
@@ -173,6 +187,35 @@ impl LastState {
             }
         }
         self.degraded = degraded;
-        self.is_known = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn circuit(state: &'static str, openings: u64) -> Circuit {
+        Circuit {
+            upstream: "api".into(),
+            server: "127.0.0.1:9000".into(),
+            state,
+            openings,
+        }
+    }
+
+    #[test]
+    fn a_circuit_that_opened_between_two_comparisons_is_reported() {
+        for (before, now, changes) in [
+            (("closed", 0), ("closed", 0), &[][..]),
+            (("closed", 0), ("open", 1), &["open"]),
+            (("closed", 0), ("half_open", 1), &["open", "half_open"]),
+            (("closed", 3), ("closed", 4), &["open", "closed"]),
+            (("open", 4), ("closed", 4), &["closed"]),
+            (("half_open", 4), ("open", 5), &["open"]),
+        ] {
+            let before = [circuit(before.0, before.1)];
+            assert_eq!(circuit(now.0, now.1).changes(&before), changes);
+        }
+        assert_eq!(circuit("open", 1).changes(&[]), ["open"]);
     }
 }

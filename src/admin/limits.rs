@@ -82,11 +82,13 @@ struct UsedView {
 }
 
 #[derive(Debug, Deserialize)]
-#[serde(default, deny_unknown_fields)]
+#[serde(deny_unknown_fields)]
 struct TopQuery {
+    #[serde(default)]
     by: By,
+    #[serde(default)]
     window: WindowName,
-    max: usize,
+    max: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
@@ -237,7 +239,8 @@ async fn top(
     query: Result<Query<TopQuery>, QueryRejection>,
 ) -> Result<Json<TopView>, AdminProblem> {
     let Query(query) = query.map_err(|error| AdminProblem::bad_request(error.body_text()))?;
-    if !(1..=MAX_KEYS).contains(&query.max) {
+    let max = query.max.unwrap_or(MAX_KEYS);
+    if !(1..=MAX_KEYS).contains(&max) {
         return Err(AdminProblem::bad_request("`max` must be from 1 to 1000."));
     }
     let gateway = admin.gateway()?;
@@ -273,8 +276,8 @@ async fn top(
             .expect("a share is a number")
             .then(b.count.cmp(&a.count)),
     });
-    let left_out = keys.len().saturating_sub(query.max);
-    let keys = keys.iter().take(query.max).map(|(used, count)| TopKeyView {
+    let left_out = keys.len().saturating_sub(max);
+    let keys = keys.iter().take(max).map(|(used, count)| TopKeyView {
         key: count.key.to_string(),
         used: *used,
         count: match query.by {
@@ -520,16 +523,6 @@ impl CountView {
             user_agent: None,
             since: timestamp(&gateway.clock, count.since),
             last: timestamp(&gateway.clock, count.last),
-        }
-    }
-}
-
-impl Default for TopQuery {
-    fn default() -> Self {
-        Self {
-            by: By::default(),
-            window: WindowName::default(),
-            max: MAX_KEYS,
         }
     }
 }
