@@ -136,7 +136,7 @@ async fn stripe_for_python_follows_stripe_should_retry_and_shows_the_problem() {
     for customer in result["retried"].as_array().expect("the member is a list") {
         assert_eq!(customer["id"], "x_1", "{result}");
     }
-    let rejections = "rejected_total{route=\"customers\",limit=\"device\"}";
+    let rejections = "rejected_total{route=\"all\",limit=\"device\"}";
     assert!(
         retried.metric(rejections).await >= 1.0,
         "the gateway rejected no request: {result}"
