@@ -149,7 +149,7 @@ fn table(by: By, mut rows: Vec<[String; 7]>, left_out: u64, lines: usize, width:
         0 => String::new(),
         hidden => format!(", {hidden} more"),
     };
-    let mut text = format!("{} of the last five minutes{more}\n", by.describe().1);
+    let mut text = format!("{}, last 2.5 to 5 minutes{more}\n", by.describe().1);
     if rows.is_empty() {
         return text;
     }
@@ -189,7 +189,7 @@ mod tests {
         });
         let rows = vec![row("device", &hostile), row("device", &plain)];
         let lines = [
-            "most rejected keys of the last five minutes, 5 more",
+            "most rejected keys, last 2.5 to 5 minutes, 5 more",
             "LIMIT   KEY                         REJECTED  EARLY  ATTEMPTS   USED  AGENT",
             r"device  a\u{1b}[31m\u{202e}\u{20}b    1200+3   1100      12.3  100 %  curl/7\u{a}.88",
             "device  192.0.2.7                          7      0         -      -  -",
@@ -203,15 +203,14 @@ mod tests {
     fn the_table_fits_the_terminal() {
         let rows = vec![[""; 7].map(|_| "192.0.2.7".to_owned()); 9];
         let shown = table(By::Near, rows, 0, 4, 30);
-        let title =
-            "keys near their quota that are not rejected of the last five minutes, 5 more\n";
+        let title = "keys near their quota that are not rejected, last 2.5 to 5 minutes, 5 more\n";
         assert!(shown.starts_with(title), "{shown}");
         assert_eq!(shown.lines().count(), 6);
         assert!(shown.lines().skip(1).all(|line| line.chars().count() <= 30));
         let none = table(By::Early, Vec::new(), 0, 4, 30);
         assert_eq!(
             none,
-            "keys that return early of the last five minutes: none\n"
+            "keys that return early, last 2.5 to 5 minutes: none\n"
         );
     }
 }
