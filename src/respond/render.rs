@@ -7,7 +7,6 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, LINK, RETRY_AFTER};
 use http::{HeaderValue, Response, StatusCode};
 
 use super::retry_after::{self, whole_seconds};
-use super::trace::TraceId;
 use super::{Preferences, RespondSettings};
 use crate::clock::Clock;
 use crate::respond::{HEADER_CAPACITY, Problem, Retry, RetryAfterForm};
@@ -43,10 +42,7 @@ pub(crate) fn render<B: From<Bytes>>(
         (fallback.content_type, fallback.body)
     } else {
         let format = ProblemFormat::preferred(&preferences.accept);
-        (
-            format.content_type(),
-            format.render(&problem, preferences.trace()),
-        )
+        (format.content_type(), format.render(&problem, preferences))
     };
     let mut response = Response::new(B::from(body));
     *response.status_mut() = problem.status;
@@ -125,9 +121,9 @@ impl ProblemFormat {
         }
     }
 
-    fn render(self, problem: &Problem, trace: Option<TraceId>) -> Bytes {
+    fn render(self, problem: &Problem, preferences: &Preferences) -> Bytes {
         match self {
-            Self::Json => json(problem, trace),
+            Self::Json => json(problem, preferences),
             Self::Text => format!("{}\n\n{}\n", problem.title, problem.detail).into_bytes(),
             Self::Html => html(problem).into_bytes(),
         }
@@ -137,7 +133,7 @@ impl ProblemFormat {
 
 /// Renders a problem document (RFC 9457) with an additional member `error` for SDKs. If this member were missing,
 /// Stripe's SDK for Node would treat the response as a success, and other SDKs would show no message.
-fn json(problem: &Problem, trace: Option<TraceId>) -> Vec<u8> {
+fn json(problem: &Problem, preferences: &Preferences) -> Vec<u8> {
     let (kind, title) = (problem.kind.as_bytes(), problem.title.as_bytes());
     let mut out = Vec::with_capacity(640);
     out.extend_from_slice(br#"{"type":"urn:tidegate:problem:"#);
@@ -173,7 +169,7 @@ fn json(problem: &Problem, trace: Option<TraceId>) -> Vec<u8> {
         }
         out.push(b']');
     }
-    if let Some(trace) = trace {
+    if let Some(trace) = preferences.trace() {
         out.extend_from_slice(br#","trace_id":""#);
         out.extend_from_slice(trace.as_str().as_bytes());
         out.push(b'"');
@@ -356,14 +352,16 @@ mod tests {
     #[test]
     fn the_fields_of_a_problem_are_members_of_its_document() {
         let mut problem = unavailable().retry_after(Duration::from_secs(3));
-        let plain: serde_json::Value = serde_json::from_slice(&json(&problem, None)).unwrap();
+        let plain: serde_json::Value =
+            serde_json::from_slice(&json(&problem, &Preferences::default())).unwrap();
         for member in ["outcome", "timeout", "violated-policies"] {
             assert!(plain.get(member).is_none(), "{member}");
         }
         problem.is_outcome_unknown = true;
         problem.timeout = Some(TimeoutPhase::FirstByte);
         problem.violated.extend(["device".into(), "global".into()]);
-        let json: serde_json::Value = serde_json::from_slice(&json(&problem, None)).unwrap();
+        let json: serde_json::Value =
+            serde_json::from_slice(&json(&problem, &Preferences::default())).unwrap();
         assert_eq!(json["outcome"], "unknown");
         assert_eq!(json["timeout"], "first-byte");
         assert_eq!(json["retry_after"], 3);
@@ -377,11 +375,12 @@ mod tests {
     fn special_characters_in_a_detail_are_escaped_in_json_and_html() {
         let problem = Problem::bad_request("a \"quote\" \n and <script>");
         let json: serde_json::Value =
-            serde_json::from_slice(&ProblemFormat::Json.render(&problem, None)).unwrap();
+            serde_json::from_slice(&ProblemFormat::Json.render(&problem, &Preferences::default()))
+                .unwrap();
         assert_eq!(json["detail"], "a \"quote\" \n and <script>");
         let error = &json["error"];
         assert_eq!(error["message"], "Bad request: a \"quote\" \n and <script>");
-        let html = ProblemFormat::Html.render(&problem, None);
+        let html = ProblemFormat::Html.render(&problem, &Preferences::default());
         assert!(!String::from_utf8_lossy(&html).contains("<script>"));
     }
 }

@@ -108,6 +108,49 @@ fn assert_absent(line: &Value, fields: &[&str]) {
 }
 
 #[tokio::test]
+async fn a_trace_id_is_logged_and_in_problem_documents_and_traceparent_is_forwarded() {
+    let upstream = Upstream::replying(200);
+    let gateway = LoggingGateway::start(&upstream.url(), "json", ROUTES);
+    let client = gateway.process.client();
+    let id = "4bf92f3577b34da6a3ce929d0e0e4736";
+    let traceparent = format!("00-{id}-00f067aa0ba902b7-01");
+    for _ in 0..3 {
+        let request = client.get("/limited").header("traceparent", &traceparent);
+        let response = request.header("tracestate", "vendor=1").send().await;
+        if response.status == 429 {
+            assert_eq!(response.json()["trace_id"], id);
+        }
+    }
+    assert_eq!(upstream.last().header("traceparent"), traceparent);
+    assert_eq!(upstream.last().header("tracestate"), "vendor=1");
+    for line in gateway.lines("/limited", 3).await {
+        assert_eq!(line["trace_id"], id, "{line}");
+    }
+    // The gateway creates none, and ignores an invalid one.
+    client.get("/untraced").send().await;
+    assert!(!upstream.last().has("traceparent"));
+    let rejected = client.get("/limited").header("traceparent", "junk");
+    assert!(rejected.send().await.json().get("trace_id").is_none());
+    assert_absent(&gateway.line("/untraced").await, &["trace_id"]);
+}
+
+#[tokio::test]
+async fn a_limit_in_shadow_mode_that_would_reject_is_named() {
+    let upstream = Upstream::replying(200);
+    let trial = "limit.trial = { key = \"header:x-tenant\", rate = \"1/h\", mode = \"shadow\", log_key = true }\n\
+                 [[route]]\nname = \"all\"\npath = \"/\"\nlimits = [\"trial\"]";
+    let gateway = LoggingGateway::start(&upstream.url(), "json", trial);
+    let client = gateway.process.client();
+    for _ in 0..2 {
+        client.get("/").header("x-tenant", "a,b=\"c\"").send().await;
+    }
+    let lines = gateway.lines("/", 2).await;
+    assert_absent(&lines[0], &["shadow"]);
+    assert_eq!(lines[1]["shadow"], "trial");
+    assert_eq!(lines[1]["limits"], "trial=a\\u{2c}b=\"c\"");
+}
+
+#[tokio::test]
 async fn a_proxied_request_has_all_fields() {
     let upstream = Upstream::with(|_| async { full("hello") });
     let gateway = LoggingGateway::start(&upstream.url(), "json", ROUTES);
