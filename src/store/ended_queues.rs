@@ -155,4 +155,20 @@ mod tests {
         assert_eq!(queues.pop_expired(at(100)), Some("unknown"));
         assert_eq!(queues.longest_ttl(), None);
     }
+
+    #[test]
+    fn the_oldest_unknown_record_is_found_behind_replaced_ones() {
+        let mut queues = EndedQueues::default();
+        let at = Moment::from_nanos;
+        queues.push(at(1), Duration::from_secs(1), true, 'a');
+        for (since, ttl, entry) in [(2, 1, 'b'), (3, 2, 'c'), (4, 1, 'd'), (5, 2, 'e')] {
+            queues.push(at(since), Duration::from_secs(ttl), false, entry);
+        }
+        assert_eq!(queues.oldest_unknown(|_| true), Some(at(2)));
+        assert_eq!(queues.oldest_unknown(|&entry| entry > 'b'), Some(at(3)));
+        assert_eq!(queues.oldest_unknown(|&entry| entry > 'c'), Some(at(4)));
+        assert_eq!(queues.oldest_unknown(|_| false), None);
+        // Records with a known outcome stay.
+        assert_eq!(queues.next_forgettable(Duration::ZERO), Some(at(1)));
+    }
 }

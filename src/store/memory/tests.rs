@@ -218,3 +218,31 @@ fn requests_that_charge_the_same_buckets_in_different_orders_do_not_deadlock() {
         .recv_timeout(Duration::from_mins(1))
         .expect("80,000 requests end within a minute unless there is a deadlock");
 }
+
+#[test]
+fn a_refill_affects_only_its_bucket() {
+    let buckets = MemoryBuckets::new(2, stopped_clock());
+    let slow = limit(0, Duration::from_mins(1), 0);
+    let mut random = fastrand::Rng::with_seed(3);
+    let keys: Vec<_> = (0..200_000).map(|_| bucket(&mut random)).collect();
+    for &key in &keys {
+        buckets.charge_now(&[one(&slow, key)]);
+    }
+    let (tracked, untracked): (Vec<_>, Vec<_>) =
+        (keys.into_iter()).partition(|&key| buckets.full_at(&slow, key).1);
+    let [first, second] = tracked[..] else {
+        panic!("the table tracks two buckets")
+    };
+    assert!(buckets.refill(&slow, first));
+    assert!(admitted(&buckets.charge_now(&[one(&slow, first)])));
+    assert!(!admitted(&buckets.charge_now(&[one(&slow, first)])));
+    assert!(!admitted(&buckets.charge_now(&[one(&slow, second)])));
+    // Its shared bucket is empty, and is that of others, too.
+    let owes = |key| buckets.full_at(&slow, key).0 > buckets.now();
+    let shared = untracked.into_iter().find(|&key| owes(key)).unwrap();
+    assert!(!buckets.refill(&slow, shared));
+    assert!(!admitted(&buckets.charge_now(&[one(&slow, shared)])));
+    // A bucket that was never charged is full.
+    let fresh = MemoryBuckets::new(2, stopped_clock());
+    assert!(fresh.refill(&slow, first));
+}
