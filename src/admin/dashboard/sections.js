@@ -238,7 +238,7 @@ async function loadUpstreams() {
 function showRecords(store) {
   if (store === null) {
     setFigure("unknown", "–", "not counted on Redis", "");
-    return showFacts($("records"), [["Not counted on Redis", "GET /admin/v1/idempotency counts them"]]);
+    return showFacts($("records"), [["In Redis", "not counted"]]);
   }
   const { records, bytes: size, evictions, oldest_unknown: oldest } = store;
   const isOld = records.unknown > 0 && typeof oldest === "number";
