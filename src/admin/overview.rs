@@ -16,7 +16,8 @@ use utoipa_axum::routes;
 
 use super::config::ConfigView;
 use super::keys::view::RecordStoreView;
-use super::limits::{TokensView, mode_name};
+use super::limits::buckets::TokensView;
+use super::limits::mode_name;
 use super::listener::AdminState;
 use super::problem::AdminProblem;
 use super::traffic::{Totals, TrafficView};
