@@ -114,7 +114,6 @@ pub(crate) fn server_config(
     Ok(config)
 }
 
-/// Returns the end of the validity of a certificate.
 pub(crate) fn expiry(certificate: &CertificateDer<'_>) -> Option<UnixTime> {
     // The error contains the end of the validity.
     let end_of_time = UnixTime::since_unix_epoch(Duration::MAX);

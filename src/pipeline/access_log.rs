@@ -64,7 +64,6 @@ struct RequestFacts {
     request_id: RequestId,
     client: Option<ClientId>,
     route: Option<Arc<RouteRule>>,
-    /// Whether a limit rejected the request.
     is_rejected: bool,
     /// Data for the access log; `None` if the request is not logged. Boxed to keep this struct small, because it is
     /// moved often.
