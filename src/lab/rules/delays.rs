@@ -9,12 +9,11 @@ pub(super) struct Delays {
 }
 
 /// Delays before one retry of many operations.
-#[derive(Clone, Debug)]
 pub(super) struct Sample {
     /// Number of earlier retries.
     pub(super) retry: usize,
     /// Delays in seconds, in ascending order.
-    pub(super) sorted: Vec<f64>,
+    sorted: Vec<f64>,
 }
 
 impl Delays {
@@ -81,15 +80,6 @@ impl Delays {
         }
         samples
     }
-
-    /// Returns the pairs of delays before the retry with this number and before the next one.
-    pub(super) fn pairs(&self, retry: usize) -> Vec<(f64, f64)> {
-        let pairs = self.operations.iter().flat_map(|delays| delays.windows(2));
-        pairs
-            .filter(|pair| pair[0].0 == retry && pair[1].0 == retry + 1)
-            .map(|pair| (pair[0].1, pair[1].1))
-            .collect()
-    }
 }
 
 impl Sample {
@@ -116,7 +106,7 @@ impl Sample {
         clippy::cast_sign_loss,
         reason = "a sample is small, and `part` is from 0 to 1"
     )]
-    pub(super) fn quantile(&self, part: f64) -> f64 {
+    fn quantile(&self, part: f64) -> f64 {
         let position = part * (self.sorted.len() - 1) as f64;
         let (below, weight) = (position.floor() as usize, position.fract());
         let above = (below + 1).min(self.sorted.len() - 1);
