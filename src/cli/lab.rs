@@ -2,7 +2,6 @@
 
 mod child;
 mod output;
-mod progress;
 mod session;
 mod tls;
 
@@ -21,7 +20,7 @@ use self::tls::Certificates;
 use super::serve::{SignalEffect, Signals, install_tls_provider, raise_file_limit};
 use crate::config::lab::ScenarioFile;
 use crate::config::{ConfigErrors, Environment, LogSettings, suggest};
-use crate::lab::report::baseline::{self, Comparison};
+use crate::lab::report::baseline::{Baseline, Comparison};
 use crate::lab::report::document::Document;
 use crate::lab::report::{Report, terminal};
 use crate::lab::verdict::Verdict;
@@ -117,9 +116,6 @@ struct RunArgs {
     /// Write the report as Markdown, for pull requests
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
-    /// Write all requests and responses as an HTTP archive
-    #[arg(long, value_name = "FILE")]
-    har: Option<PathBuf>,
     /// Write the report as a web page in one file
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -192,10 +188,10 @@ impl RunArgs {
             output::print(&table)?;
         }
         for output in &mut outputs {
-            output.write(&report, &document)?;
+            output.write(&document)?;
         }
-        let comparison = baseline.map(|old| baseline::compare(&old, &document));
-        let code = exit_code(&report, comparison.transpose()?.as_ref());
+        let comparison = baseline.map(|old| old.compare(&document));
+        let code = exit_code(&report, comparison.as_ref());
         Ok(ExitCode::from(code))
     }
 
@@ -228,7 +224,6 @@ impl RunArgs {
             (Format::Json, &self.json),
             (Format::Junit, &self.junit),
             (Format::Markdown, &self.markdown),
-            (Format::Har, &self.har),
             (Format::Html, &self.html),
         ];
         let given = paths
@@ -361,22 +356,13 @@ fn all_scenarios<'a>(files: &[ScenarioFile<'a>]) -> anyhow::Result<Vec<Selected<
     Ok(all)
 }
 
-/// Reads a baseline and checks that it can be compared with a report.
-fn read_baseline(path: &Path) -> anyhow::Result<String> {
+fn read_baseline(path: &Path) -> anyhow::Result<Baseline> {
     let failed = || format!("cannot use the baseline {}", path.display());
     let text = std::fs::read_to_string(path).with_context(failed)?;
-    let empty = Report {
-        client: String::new(),
-        client_version: None,
-        started: SystemTime::UNIX_EPOCH,
-        scenarios: Vec::new(),
-        include_secrets: false,
-    };
     // Only the text of the error is kept, because it contains the cause.
-    baseline::compare(&text, &Document::of(&empty))
+    Baseline::parse(&text)
         .map_err(|error| anyhow::Error::msg(error.to_string()))
-        .with_context(failed)?;
-    Ok(text)
+        .with_context(failed)
 }
 
 fn positive_duration(text: &str) -> Result<Duration, String> {

@@ -98,12 +98,6 @@ impl<'a> Content<'a> {
     }
 }
 
-/// Returns the number of operations in attempts, which are in the order of their arrival. The number is approximate if
-/// concurrent requests get dates in `Retry-After`.
-pub(crate) fn count(attempts: &[Attempt]) -> usize {
-    group(attempts, SystemTime::UNIX_EPOCH).operations.len()
-}
-
 /// Groups attempts, which are in the order of their arrival, into operations. `trace_started` is the system time at the
 /// start of the trace.
 pub(super) fn group(attempts: &[Attempt], trace_started: SystemTime) -> Grouping {

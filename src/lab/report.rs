@@ -1,12 +1,10 @@
 //! Reports on a client, for people and for programs.
 //!
-//! A [`Document`](document::Document) is the redacted form of a [`Report`]. The terminal, JSON, JUnit, Markdown and HTML
-//! renderers read only the document, so none of them can output a credential by mistake. HAR includes headers, which the
-//! document does not have, so `har` redacts the report itself.
+//! A [`Document`](document::Document) is the redacted form of a [`Report`]. All renderers read only the document, so none
+//! of them can output a credential by mistake.
 
 pub(crate) mod baseline;
 pub(crate) mod document;
-pub(crate) mod har;
 pub(crate) mod html;
 pub(crate) mod junit;
 pub(crate) mod markdown;
@@ -47,8 +45,6 @@ pub(crate) struct ScenarioResult {
     /// What the scenario does, in one line.
     pub(crate) summary: String,
     pub(crate) steps: Vec<Arc<Step>>,
-    /// URL of the gateway without a path, as the client received it.
-    pub(crate) url: String,
     /// Time from the start to the end of the command.
     pub(crate) duration: Duration,
     /// Requests that the gateway observed.
@@ -80,14 +76,13 @@ impl Report {
 }
 
 impl ScenarioResult {
-    /// Judges the trace of a run that has no command, and so neither URL nor duration. `has_ended` means that the client
+    /// Judges the trace of a run that has no command, and so no duration. `has_ended` means that the client
     /// sends no further requests.
     pub(crate) fn of(scenario: &Scenario, trace: Trace, has_ended: bool) -> Self {
         Self {
             name: scenario.name.to_string(),
             summary: scenario.summary.clone().unwrap_or_default(),
             steps: scenario.steps.clone(),
-            url: String::new(),
             duration: Duration::ZERO,
             judgement: judge(&trace, has_ended),
             notes: notes(&trace),

@@ -80,8 +80,6 @@ pub(crate) struct ObservedResponse {
     pub(crate) started: Duration,
     /// Time at which the last byte was written to the socket, or at which the response was aborted.
     pub(crate) ended: Duration,
-    /// Number of body bytes that were sent.
-    pub(crate) sent: u64,
     /// How the response ended.
     pub(crate) end: ResponseEnd,
 }

@@ -40,20 +40,17 @@ impl TracedAttempt {
                 headers: headers.clone(),
                 started: now,
                 ended: now,
-                sent: 0,
                 end: ResponseEnd::ClientClosed,
             });
         });
     }
 
-    /// Notes that the response ended now, after `sent` bytes of its body.
-    pub(crate) fn ended(&mut self, end: ResponseEnd, sent: u64) {
+    pub(crate) fn ended(&mut self, end: ResponseEnd) {
         self.has_ended = true;
         let now = self.state.elapsed();
         self.update(|attempt| {
             if let Some(response) = &mut attempt.response {
                 response.ended = now;
-                response.sent = sent;
                 response.end = end;
             }
         });
@@ -69,7 +66,7 @@ impl TracedAttempt {
 impl Drop for TracedAttempt {
     fn drop(&mut self) {
         if !self.has_ended {
-            self.ended(ResponseEnd::ClientClosed, 0);
+            self.ended(ResponseEnd::ClientClosed);
         }
         self.state.leave(self.id.as_ref());
     }

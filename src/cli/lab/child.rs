@@ -7,12 +7,11 @@
 
 use std::collections::HashSet;
 use std::ffi::OsString;
-use std::io::{self, BufRead as _, BufReader, Read};
+use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::thread::JoinHandle;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -21,7 +20,6 @@ use rustix::process::{
 };
 use tokio::time::{Instant, sleep};
 
-use super::progress::Progress;
 use crate::cli::serve::Signals;
 
 /// Time between SIGTERM and SIGKILL.
@@ -32,9 +30,6 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Interval between two checks whether processes have ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
-
-/// Maximum length of a line of the command's output that is written at once, in bytes.
-const MAX_LINE: u64 = 64 * 1024;
 
 /// Command of the client, and where it finds the gateway.
 #[derive(Clone, Copy, Debug)]
@@ -55,25 +50,18 @@ pub(super) struct ClientProcess {
     status: Option<WaitStatus>,
     /// Children that the lab had before it started the command. They belong to the program that executed the lab.
     inherited: HashSet<i32>,
-    /// Threads that write the output of the command.
-    output: Vec<JoinHandle<()>>,
 }
 
 impl ClientCommand<'_> {
     /// Starts the command. Its standard output and standard error go to the standard error of the lab.
-    pub(super) fn start(&self, progress: &Progress) -> anyhow::Result<ClientProcess> {
+    pub(super) fn start(&self) -> anyhow::Result<ClientProcess> {
         let own = getpid();
         set_child_subreaper(Some(own)).context("cannot become a child subreaper")?;
         let inherited = running_descendants(&HashSet::new())?;
         let mut command = self.prepare();
-        if progress.is_shown() {
-            // A process that writes to the terminal itself would break the progress bar.
-            command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        } else {
-            let stderr = io::stderr().as_fd().try_clone_to_owned()?;
-            command.stdout(stderr).stderr(Stdio::inherit());
-        }
-        let mut child = command.spawn().map_err(|error| self.explain(&error))?;
+        let stderr = io::stderr().as_fd().try_clone_to_owned()?;
+        command.stdout(stderr);
+        let child = command.spawn().map_err(|error| self.explain(&error))?;
         Ok(ClientProcess {
             pid: Pid::from_child(&child),
             status: None,
@@ -81,7 +69,6 @@ impl ClientCommand<'_> {
                 .into_iter()
                 .map(|pid| pid.as_raw_nonzero().get())
                 .collect(),
-            output: copy_output(&mut child, progress),
         })
     }
 
@@ -158,7 +145,6 @@ impl ClientProcess {
             }
         }
         self.kill()?;
-        self.finish_output();
         Ok(running.len())
     }
 
@@ -187,14 +173,6 @@ impl ClientProcess {
     fn running(&mut self) -> anyhow::Result<Vec<Pid>> {
         self.status();
         running_descendants(&self.inherited)
-    }
-
-    /// Waits until the output of the command is written. All writers have ended, so this takes no longer than writing.
-    fn finish_output(&mut self) {
-        for thread in self.output.drain(..) {
-            // An error is ignored: it means that the thread panicked, and the panic message is already written.
-            let _ = thread.join();
-        }
     }
 }
 
@@ -270,31 +248,6 @@ fn parse_stat(pid: i32, stat: &str) -> Option<ProcessEntry> {
         parent: fields.next()?.parse().ok()?,
         has_ended: matches!(state, "Z" | "X"),
     })
-}
-
-/// Starts a thread for each pipe of the command that writes its lines above the progress bar.
-fn copy_output(child: &mut Child, progress: &Progress) -> Vec<JoinHandle<()>> {
-    let stdout = child
-        .stdout
-        .take()
-        .map(|pipe| Box::new(pipe) as Box<dyn Read + Send>);
-    let stderr = child.stderr.take().map(|pipe| Box::new(pipe) as _);
-    let pipes = [stdout, stderr].into_iter().flatten();
-    pipes
-        .map(|pipe| {
-            let progress = progress.clone();
-            std::thread::spawn(move || copy_lines(pipe, &progress))
-        })
-        .collect()
-}
-
-fn copy_lines(pipe: impl Read, progress: &Progress) {
-    let mut pipe = BufReader::new(pipe);
-    let mut line = Vec::new();
-    while let Ok(1..) = pipe.by_ref().take(MAX_LINE).read_until(b'\n', &mut line) {
-        progress.write(&line);
-        line.clear();
-    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 
 use crate::lab::report::document::Document;
-use crate::lab::report::{Report, har, html, junit, markdown};
+use crate::lab::report::{html, junit, markdown};
 
 /// File name that means standard output.
 const STDOUT: &str = "-";
@@ -19,7 +19,6 @@ pub(super) enum Format {
     Json,
     Junit,
     Markdown,
-    Har,
     Html,
 }
 
@@ -66,12 +65,11 @@ impl Output {
         identity(self).is_some_and(|own| identity(other) == Some(own))
     }
 
-    pub(super) fn write(&mut self, report: &Report, document: &Document) -> anyhow::Result<()> {
+    pub(super) fn write(&mut self, document: &Document) -> anyhow::Result<()> {
         let mut text = match self.format {
             Format::Json => document.to_json(),
             Format::Junit => junit::render(document),
             Format::Markdown => markdown::render(document),
-            Format::Har => har::render(report),
             Format::Html => html::render(document),
         };
         if !text.ends_with('\n') {

@@ -15,7 +15,7 @@ use super::text::{printable, verdict_name};
 use crate::lab::verdict::Verdict;
 
 /// Differences between a baseline and a run.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Comparison {
     /// Rules whose verdict is worse than in the baseline, in the order of the run.
     pub(crate) regressions: Vec<Regression>,
@@ -74,59 +74,61 @@ struct BaselineSchema {
     schema: String,
 }
 
-#[derive(Deserialize)]
-struct Baseline {
+/// Verdicts of an earlier report.
+#[derive(Debug, Deserialize)]
+pub(crate) struct Baseline {
     scenarios: Vec<BaselineScenario>,
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 struct BaselineScenario {
     name: String,
     rules: Vec<BaselineRule>,
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 struct BaselineRule {
     id: String,
     verdict: Verdict,
 }
 
-/// Compares a run with a baseline, which is the text of an earlier JSON report.
-pub(crate) fn compare(old: &str, new: &Document) -> Result<Comparison, BaselineError> {
-    // The schema is read first, because a document of another schema can have another structure.
-    let BaselineSchema { schema } = parse(old)?;
-    if schema != SCHEMA {
-        return Err(BaselineError::Schema(printable(&schema)));
+impl Baseline {
+    /// Reads the text of a JSON report.
+    pub(crate) fn parse(text: &str) -> Result<Self, BaselineError> {
+        // The schema is read first, because a document of another schema can have another structure.
+        let BaselineSchema { schema } = parse(text)?;
+        if schema != SCHEMA {
+            return Err(BaselineError::Schema(printable(&schema)));
+        }
+        parse(text)
     }
-    let Baseline { scenarios } = parse(old)?;
-    let mut comparison = Comparison {
-        regressions: Vec::new(),
-        missing: Vec::new(),
-        compared: 0,
-    };
-    for old in scenarios {
-        let Some(new) = new.scenarios.iter().find(|new| new.name == old.name) else {
-            comparison.missing.push(printable(&old.name));
-            continue;
-        };
-        for rule in &new.rules {
-            let before = old.rules.iter().find(|before| before.id == rule.id);
-            let Some(before) = before.map(|before| before.verdict) else {
+
+    pub(crate) fn compare(&self, new: &Document) -> Comparison {
+        let mut comparison = Comparison::default();
+        for old in &self.scenarios {
+            let Some(new) = new.scenarios.iter().find(|new| new.name == old.name) else {
+                comparison.missing.push(printable(&old.name));
                 continue;
             };
-            comparison.compared += 1;
-            if is_worse(before, rule.verdict) {
-                comparison.regressions.push(Regression {
-                    scenario: new.name.clone(),
-                    rule: rule.id,
-                    old: before,
-                    new: rule.verdict,
-                    summary: rule.summary.clone(),
-                });
+            for rule in &new.rules {
+                let before = old.rules.iter().find(|before| before.id == rule.id);
+                let Some(before) = before.map(|before| before.verdict) else {
+                    continue;
+                };
+                comparison.compared += 1;
+                if is_worse(before, rule.verdict) {
+                    comparison.regressions.push(Regression {
+                        scenario: new.name.clone(),
+                        rule: rule.id,
+                        old: before,
+                        new: rule.verdict,
+                        summary: rule.summary.clone(),
+                    });
+                }
             }
         }
+        comparison
     }
-    Ok(comparison)
 }
 
 fn parse<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, BaselineError> {

@@ -299,7 +299,7 @@ fn body(body: &ObservedBody, redaction: &Redaction) -> DocumentBody {
 }
 
 /// Returns the first 64 bits of the hash of a body, which is enough to compare the bodies of a report.
-pub(super) fn short_hash(body: &ObservedBody) -> String {
+fn short_hash(body: &ObservedBody) -> String {
     body.hash[..8].iter().fold(String::new(), |mut hex, byte| {
         write!(hex, "{byte:02x}").expect("writing to a string never fails");
         hex
@@ -312,6 +312,6 @@ fn request_number(index: usize) -> u64 {
 }
 
 /// Converts a duration to milliseconds. The result has at most three decimals, so that JSON has no rounding noise.
-pub(super) fn ms(duration: Duration) -> f64 {
+fn ms(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 1_000_000.0).round() / 1_000.0
 }

@@ -1,7 +1,7 @@
 //! The report as one HTML file, to share with the author of a client.
 //!
 //! The page needs no script and loads nothing, which its content security policy enforces. Colours follow the light or
-//! dark scheme of the reader. Every colour has a word, symbol or shape with the same meaning.
+//! dark scheme of the reader. Every colour has a word or shape with the same meaning.
 
 mod axis;
 mod lane;
@@ -11,7 +11,7 @@ use std::fmt::{self, Write as _};
 
 use super::document::{Document, DocumentRule, DocumentScenario};
 use super::terminal::{observed, tally};
-use super::text::{count, escape_markup, verdict_name, verdict_symbol};
+use super::text::{count, escape_markup, verdict_name};
 use crate::lab::verdict::Verdict;
 use timeline::Timeline;
 
@@ -190,9 +190,8 @@ fn write_rule(rule: &DocumentRule, timeline: &Timeline<'_>, out: &mut String) ->
 
 fn badge(verdict: Verdict) -> String {
     format!(
-        "<span class=\"badge {}\">{} {}</span>",
+        "<span class=\"badge {}\">{}</span>",
         verdict.id(),
-        verdict_symbol(verdict),
         verdict_name(verdict)
     )
 }

@@ -64,16 +64,6 @@ pub(super) fn verdict_name(verdict: Verdict) -> &'static str {
     }
 }
 
-/// Returns a symbol for the verdict, so that color is not the only difference.
-pub(super) fn verdict_symbol(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Pass => "✓",
-        Verdict::Warn => "!",
-        Verdict::Fail => "✗",
-        Verdict::NotEnoughData => "–",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -201,32 +201,13 @@ pub(super) fn outcome(attempt: &DocumentAttempt) -> String {
     }
 }
 
-/// Returns all facts about an attempt, for the tooltip of its mark.
+/// Returns the tooltip of the mark of an attempt. The table has its other values.
 fn described(attempt: &DocumentAttempt) -> String {
-    let mut facts = vec![match (attempt.end, attempt.status) {
-        (Some("complete"), Some(status)) => status.to_string(),
-        (Some("client-closed"), _) => "the client closed before the end of the response".to_owned(),
-        (None, _) => "no response".to_owned(),
-        (_, Some(status)) => format!("{status}, cut off"),
-        _ => "connection closed without a response".to_owned(),
-    }];
-    facts.extend(
-        attempt
-            .response_ms
-            .map(|ms| format!("after {}", duration(ms))),
-    );
-    facts.extend(
-        attempt
-            .stated_wait_ms
-            .map(|ms| format!("states a wait of {}", duration(ms))),
-    );
-    facts.extend(attempt.step.as_ref().map(|step| format!("step {step}")));
-    facts.push(format!("connection {}", attempt.connection));
     format!(
         "Request {} at {}: {}",
         attempt.request,
         duration(attempt.arrived_ms),
-        facts.join(", ")
+        outcome(attempt)
     )
 }
 
