@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
-use xxhash_rust::xxh3::xxh3_64;
+use siphasher::sip::SipHasher13;
 
 use super::position::Position;
 use super::runs::{AttemptId, MAX_BYTES, MAX_POSITIONS, Run, Runs, ScenarioTotals, attempt_bytes};
@@ -225,8 +225,8 @@ impl ScenarioState {
         let now = self.clock.now();
         let scenario = &*self.scenario;
         let key = key.filter(|_| scenario.by == CountBy::Key);
-        let key = key.map_or(0, |key| xxh3_64(key.as_bytes()));
-        let seed = scenario.seed ^ xxh3_64(run.as_bytes()) ^ key;
+        let key = key.map_or(0, hash);
+        let seed = scenario.seed ^ hash(run) ^ key;
         let refusal = self.refusal.get();
         let positions = &self.shared.positions;
         let mut runs = self.runs.lock();
@@ -358,6 +358,10 @@ impl ScenarioState {
     fn run_count(&self) -> usize {
         self.runs.lock().by_id.len()
     }
+}
+
+fn hash(text: &str) -> u64 {
+    SipHasher13::new().hash(text.as_bytes())
 }
 
 impl fmt::Debug for ScenarioState {
