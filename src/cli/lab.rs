@@ -27,10 +27,8 @@ use crate::lab::verdict::Verdict;
 use crate::pipeline::log;
 use crate::scenario::Scenario;
 
-/// Exit code if a rule failed, or if a verdict is worse than in the baseline.
 const FAILED: u8 = 1;
 
-/// Exit code if the client could not be judged.
 const NOT_JUDGED: u8 = 2;
 
 /// Width of a report that is not written to a terminal, in columns.
@@ -74,8 +72,8 @@ enum LabCommand {
     reason = "the comments are the help text of the command"
 )]
 struct RunArgs {
-    /// File with further scenarios. Only its sections [scenario.NAME], and [limit.NAME] with the name of a scenario, are
-    /// used
+    /// File with further scenarios. Only its sections [scenario.NAME], and [limit.NAME] with the name of a scenario,
+    /// are used
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Scenario to run; can be repeated
@@ -134,11 +132,9 @@ enum Suite {
     Standard,
 }
 
-/// A scenario and the file that defines it.
 type Selected<'a> = (ScenarioFile<'a>, Arc<Scenario>);
 
-/// Lists scenarios, or runs the command and prints the report to standard output. Prints errors to standard error, and
-/// returns [`NOT_JUDGED`] for them.
+/// Errors go to standard error, with the exit code [`NOT_JUDGED`].
 pub(super) fn run(args: &Args) -> ExitCode {
     let result = match &args.action {
         Some(LabCommand::List { config }) => list(config.as_deref()),
@@ -195,7 +191,6 @@ impl RunArgs {
         Ok(ExitCode::from(code))
     }
 
-    /// Returns the scenarios to run, in order.
     fn select<'a>(&self, known: Vec<Selected<'a>>) -> anyhow::Result<Vec<Selected<'a>>> {
         if self.suite.is_some() {
             let shipped = ScenarioFile::shipped();
@@ -283,7 +278,6 @@ impl RunArgs {
         })
     }
 
-    /// Returns the file name of the command's program.
     fn program_name(&self) -> String {
         let program = self.command.first().map(Path::new);
         let name = program.and_then(Path::file_name).unwrap_or_default();
@@ -291,7 +285,7 @@ impl RunArgs {
     }
 }
 
-/// Determines the exit code, and writes its reason to standard error unless it is 0.
+/// Writes the reason to standard error unless the code is 0.
 fn exit_code(report: &Report, comparison: Option<&Comparison>) -> u8 {
     for scenario in &report.scenarios {
         if let Some(failure) = &scenario.failure {
@@ -338,7 +332,7 @@ fn read_config(path: Option<&Path>) -> anyhow::Result<Option<String>> {
     path.map(read).transpose()
 }
 
-/// Returns the files with scenarios. The name of a scenario refers to the first file that contains it.
+/// The name of a scenario refers to the first file that contains it.
 fn files<'a>(config: Option<&'a Path>, text: Option<&'a str>) -> Vec<ScenarioFile<'a>> {
     let name = config.and_then(Path::to_str).unwrap_or("--config");
     let own = text.map(|text| ScenarioFile { name, text });

@@ -1,9 +1,9 @@
-//! The command of a lab run: starts it, and ends it with all processes that it started.
+//! The command of a lab run, and the end of all processes that it started.
 //!
-//! The lab is a child subreaper (`PR_SET_CHILD_SUBREAPER`): a process whose parent has ended becomes a child of the lab.
-//! So every process that the command starts remains a descendant of the lab, also after `setsid` and a double fork, and
-//! `/proc` shows it. A process group would be simpler, but a process can leave it. If SIGKILL ends the lab itself, the
-//! command is not ended.
+//! The lab is a child subreaper (`PR_SET_CHILD_SUBREAPER`): a process whose parent has ended becomes a child of the
+//! lab. So every process that the command starts remains a descendant of the lab, also after `setsid` and a double
+//! fork, and `/proc` shows it. A process group would be simpler, but a process can leave it. If SIGKILL ends the lab
+//! itself, the command is not ended.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -22,38 +22,33 @@ use tokio::time::{Instant, sleep};
 
 use crate::cli::serve::Signals;
 
-/// Time between SIGTERM and SIGKILL.
 const TERMINATION_GRACE: Duration = Duration::from_secs(2);
 
 /// How long the lab tries to kill processes. A process in an uninterruptible system call does not end before the call.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Interval between two checks whether processes have ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Command of the client, and where it finds the gateway.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClientCommand<'a> {
-    /// Program and arguments; not empty.
+    /// Not empty.
     pub(super) words: &'a [OsString],
-    /// URL of the gateway, without a trailing slash.
+    /// Without a trailing slash.
     pub(super) url: &'a str,
-    /// CA certificate of the gateway, if the URL has the scheme `https`.
     pub(super) ca_file: Option<&'a Path>,
 }
 
-/// Running command. Its processes are killed when this value is dropped.
+/// Its processes are killed when this value is dropped.
 #[derive(Debug)]
 pub(super) struct ClientProcess {
     pid: Pid,
-    /// How the command ended; `None` while it runs.
     status: Option<WaitStatus>,
     /// Children that the lab had before it started the command. They belong to the program that executed the lab.
     inherited: HashSet<i32>,
 }
 
 impl ClientCommand<'_> {
-    /// Starts the command. Its standard output and standard error go to the standard error of the lab.
+    /// Standard output and standard error of the command go to the standard error of the lab.
     pub(super) fn start(&self) -> anyhow::Result<ClientProcess> {
         let own = getpid();
         set_child_subreaper(Some(own)).context("cannot become a child subreaper")?;
@@ -120,7 +115,7 @@ impl ClientCommand<'_> {
 }
 
 impl ClientProcess {
-    /// Returns how the command ended, or `None` while it runs. Also removes other ended processes from the process table.
+    /// Also removes other ended processes from the process table.
     pub(super) fn status(&mut self) -> Option<WaitStatus> {
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
             if pid == self.pid {
@@ -130,8 +125,8 @@ impl ClientProcess {
         self.status
     }
 
-    /// Ends all processes that the command started: with SIGTERM, and after [`TERMINATION_GRACE`] or a signal to the lab
-    /// with SIGKILL. Returns the number of processes that were running.
+    /// Ends all processes that the command started: with SIGTERM, and after [`TERMINATION_GRACE`] or a signal to the
+    /// lab with SIGKILL. Returns the number of processes that were running.
     pub(super) async fn end(&mut self, signals: &mut Signals) -> anyhow::Result<usize> {
         let running = self.running()?;
         for pid in &running {
@@ -148,7 +143,7 @@ impl ClientProcess {
         Ok(running.len())
     }
 
-    /// Kills all processes that the command started, and the processes that these start meanwhile.
+    /// Also kills the processes that these start meanwhile.
     fn kill(&mut self) -> anyhow::Result<()> {
         let deadline = std::time::Instant::now() + KILL_TIMEOUT;
         loop {
@@ -184,13 +179,13 @@ impl Drop for ClientProcess {
     }
 }
 
-/// Sends a signal to a process. An error is ignored: the process has ended, or it has changed its user, and
-/// [`ClientProcess::kill`] reports processes that remain.
+/// An error is ignored: the process has ended, or it has changed its user, and [`ClientProcess::kill`] reports
+/// processes that remain.
 fn signal(pid: Pid, signal: Signal) {
     let _ = kill_process(pid, signal);
 }
 
-/// Returns the descendants of this process that have not ended, without `excluded` children and their descendants.
+/// Descendants of this process that have not ended, without `excluded` children and their descendants.
 fn running_descendants(excluded: &HashSet<i32>) -> anyhow::Result<Vec<Pid>> {
     let processes = processes().context("cannot read the list of processes in /proc")?;
     let mut family = HashSet::from([getpid().as_raw_nonzero().get()]);
@@ -214,7 +209,7 @@ fn running_descendants(excluded: &HashSet<i32>) -> anyhow::Result<Vec<Pid>> {
 struct ProcessEntry {
     pid: i32,
     parent: i32,
-    /// Whether the process is a zombie: it has ended, and its parent has not read its status.
+    /// A zombie: its parent has not read its status.
     has_ended: bool,
 }
 

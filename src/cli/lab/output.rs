@@ -10,10 +10,8 @@ use anyhow::Context as _;
 use crate::lab::report::document::Document;
 use crate::lab::report::{html, junit, markdown};
 
-/// File name that means standard output.
 const STDOUT: &str = "-";
 
-/// Format of a report file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     Json,
@@ -22,7 +20,7 @@ pub(super) enum Format {
     Html,
 }
 
-/// Report file. A file that did not exist is removed if no report is written to it.
+/// A file that did not exist is removed if no report is written to it.
 #[derive(Debug)]
 pub(super) struct Output {
     format: Format,
@@ -38,8 +36,7 @@ struct OutputFile {
 }
 
 impl Output {
-    /// Opens a report file. Its content is not changed before [`write`](Self::write). A new file is readable only by its
-    /// owner if it is private.
+    /// The content is not changed before [`write`](Self::write). A new private file is readable only by its owner.
     pub(super) fn open(format: Format, path: &Path, is_private: bool) -> anyhow::Result<Self> {
         let file = if path == Path::new(STDOUT) {
             None
@@ -56,7 +53,7 @@ impl Output {
         self.file.is_none()
     }
 
-    /// Whether both outputs are the same file, also under different names.
+    /// Also under different names.
     pub(super) fn is_same_file(&self, other: &Self) -> bool {
         let identity = |output: &Self| {
             let metadata = output.file.as_ref()?.file.metadata().ok()?;
@@ -120,7 +117,7 @@ impl Drop for OutputFile {
     }
 }
 
-/// Writes a text to standard output. A closed pipe is not an error: the reader has read enough.
+/// A closed pipe is not an error: the reader has read enough.
 pub(super) fn print(text: &str) -> anyhow::Result<()> {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),

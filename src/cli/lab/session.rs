@@ -27,7 +27,6 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_mins(1);
 /// Maximum time limit of a command. A scenario can state waits that are longer than the clock can represent.
 const MAX_TIMEOUT: Duration = Duration::from_hours(365 * 24);
 
-/// Interval between two checks of the command.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A command has settled if it has ended and no request was in flight for this time.
@@ -36,7 +35,6 @@ const QUIET: Duration = Duration::from_millis(100);
 /// How long the lab waits at most for a command that has ended to settle.
 const MAX_SETTLE: Duration = Duration::from_secs(2);
 
-/// A scenario, and what is needed to run it.
 pub(super) struct Session<'a> {
     pub(super) file: ScenarioFile<'a>,
     pub(super) scenario: Arc<Scenario>,
@@ -47,7 +45,7 @@ pub(super) struct Session<'a> {
     pub(super) include_secrets: bool,
 }
 
-/// Gateway of a session. It is stopped when this value is dropped.
+/// It is stopped when this value is dropped.
 struct LabGateway {
     /// `None` after the gateway was stopped.
     gateway: Option<Gateway>,
@@ -55,7 +53,6 @@ struct LabGateway {
     url: String,
 }
 
-/// How the command ended.
 enum CommandEnd {
     Exited(WaitStatus),
     TimedOut,
@@ -63,14 +60,13 @@ enum CommandEnd {
 }
 
 impl Session<'_> {
-    /// Returns the time limit of the command.
     pub(super) fn limit(&self) -> Duration {
         let default = || DEFAULT_TIMEOUT.saturating_add(self.scenario.longest_wait());
         self.timeout.unwrap_or_else(default).min(MAX_TIMEOUT)
     }
 
-    /// Runs the command in the scenario and judges it. Returns `false` if further scenarios cannot run, because the command
-    /// does not start or a signal has interrupted it.
+    /// Returns `false` if further scenarios cannot run, because the command does not start or a signal has interrupted
+    /// it.
     pub(super) async fn run(
         &self,
         env: &Environment,
@@ -165,7 +161,6 @@ impl Session<'_> {
         }
     }
 
-    /// Adds to the result how the command ended, and why it could not be judged.
     fn explain(&self, end: &CommandEnd, terminated: usize, url: &str, result: &mut ScenarioResult) {
         match end {
             CommandEnd::Exited(status) => {
@@ -205,7 +200,7 @@ impl Session<'_> {
         result
     }
 
-    /// Returns a note if requests failed because of the upstream and not because of the scenario.
+    /// Distinguishes failures of the upstream from those of the scenario.
     fn upstream_note(&self, trace: &Trace) -> Option<String> {
         let url = self.upstream?;
         let failed = trace.attempts.iter().filter(|attempt| {
@@ -224,8 +219,7 @@ impl Session<'_> {
 }
 
 impl LabGateway {
-    /// Stops the gateway and returns the requests that it observed. All clients have ended, so the gateway only has to
-    /// notice that their connections are closed.
+    /// All clients have ended, so the gateway only has to notice that their connections are closed.
     async fn stop(mut self) -> anyhow::Result<Trace> {
         let deadline = Instant::now() + MAX_SETTLE;
         while self.state.in_flight() > 0 && Instant::now() < deadline {
@@ -251,7 +245,7 @@ impl Drop for LabGateway {
     }
 }
 
-/// Returns a time limit as text, without fractions of a second if it is long.
+/// Without fractions of a second if the limit is long.
 fn readable(limit: Duration) -> humantime::FormattedDuration {
     let rounded = match limit.as_secs() {
         0..10 => Duration::new(limit.as_secs(), limit.subsec_millis() * 1_000_000),
@@ -260,7 +254,6 @@ fn readable(limit: Duration) -> humantime::FormattedDuration {
     humantime::format_duration(rounded)
 }
 
-/// Returns why a command that sent no request could not be judged.
 fn no_request(url: &str, refuses_connections: bool) -> String {
     let proxy = ["http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY"];
     let proxy = proxy.into_iter().find(|it| std::env::var_os(it).is_some());
@@ -277,7 +270,6 @@ fn no_request(url: &str, refuses_connections: bool) -> String {
     )
 }
 
-/// Returns the note on a command that did not exit with status 0.
 fn exit_note(status: WaitStatus) -> Option<String> {
     match (status.exit_status(), status.terminating_signal()) {
         (Some(0), _) => None,

@@ -17,7 +17,6 @@ use timeline::Timeline;
 
 const STYLE: &str = include_str!("html/style.css");
 
-/// Renders a report as an HTML page.
 pub(crate) fn render(document: &Document) -> String {
     let mut out = String::new();
     write(document, &mut out).expect("writing to a string never fails");
@@ -79,7 +78,6 @@ fn write_overview(document: &Document, out: &mut String) -> fmt::Result {
     Ok(())
 }
 
-/// Writes a scenario. `number` is its number in the report.
 fn write_scenario(
     scenario: &DocumentScenario,
     number: usize,
@@ -196,7 +194,7 @@ fn badge(verdict: Verdict) -> String {
     )
 }
 
-/// Returns an RFC 3339 time as `2026-11-18, 09:30 UTC`.
+/// Shows an RFC 3339 time as `2026-11-18, 09:30 UTC`.
 fn day_and_time(time: &str) -> String {
     match (time.get(..10), time.get(11..16)) {
         (Some(day), Some(time)) => format!("{day}, {time} UTC"),

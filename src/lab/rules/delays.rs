@@ -2,7 +2,6 @@
 
 use super::{GroupedTrace, ObservedRetry};
 
-/// Delays of all operations.
 pub(super) struct Delays {
     /// One list per operation: the number of earlier retries, and the delay in seconds.
     operations: Vec<Vec<(usize, f64)>>,
@@ -10,15 +9,14 @@ pub(super) struct Delays {
 
 /// Delays before one retry of many operations.
 pub(super) struct Sample {
-    /// Number of earlier retries.
     pub(super) retry: usize,
-    /// Delays in seconds, in ascending order.
+    /// In seconds, in ascending order.
     sorted: Vec<f64>,
 }
 
 impl Delays {
-    /// Returns the delays that the client chose itself: those after responses without a stated time. Operations with
-    /// fewer than `least` delays are omitted.
+    /// The delays that the client chose itself: those after responses without a stated time. Operations with fewer than
+    /// `least` delays are omitted.
     pub(super) fn chosen(trace: &GroupedTrace<'_>, least: usize) -> Self {
         let mut delays = Self::of(trace, |retry| {
             let delay = retry.delay().filter(|_| !retry.stated.has_header)?;
@@ -28,8 +26,7 @@ impl Delays {
         delays
     }
 
-    /// Returns a value for each retry of a response with a stated time. `value` computes it from the time to the retry
-    /// and the stated time, both in seconds.
+    /// `value` gets the time to the retry and the stated time, both in seconds.
     pub(super) fn stated(trace: &GroupedTrace<'_>, value: impl Fn(f64, f64) -> f64) -> Self {
         Self::of(trace, |retry| {
             let stated = retry.stated.shortest()?.wait.as_secs_f64();
@@ -51,18 +48,16 @@ impl Delays {
         Self { operations }
     }
 
-    /// Returns the number of operations.
     pub(super) fn len(&self) -> usize {
         self.operations.len()
     }
 
-    /// Returns the delays of each operation in the order of its retries.
     pub(super) fn operations(&self) -> impl Iterator<Item = Vec<f64>> {
         let operations = self.operations.iter();
         operations.map(|delays| delays.iter().map(|(_, delay)| *delay).collect())
     }
 
-    /// Returns all delays by retry, first retry first. Retries with fewer than `least` delays are omitted.
+    /// By retry, first retry first. Retries with fewer than `least` delays are omitted.
     pub(super) fn samples(&self, least: usize) -> Vec<Sample> {
         let mut samples: Vec<Sample> = Vec::new();
         for &(retry, delay) in self.operations.iter().flatten() {
@@ -99,7 +94,7 @@ impl Sample {
         self.sorted[self.sorted.len() - 1]
     }
 
-    /// Returns the quantile `part` (0 to 1), interpolated between the two nearest delays.
+    /// Interpolated between the two nearest delays. `part` is from 0 to 1.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -113,9 +108,8 @@ impl Sample {
         self.sorted[below] * (1.0 - weight) + self.sorted[above] * weight
     }
 
-    /// Returns the width of the distribution: twice the interquartile range, which is the width of a uniform
-    /// distribution. Single slow requests do not change it. The range of less than four delays is about half of the
-    /// width.
+    /// Twice the interquartile range, which is the width of a uniform distribution. Single slow requests do not change
+    /// it. The range of less than four delays is about half of the width.
     pub(super) fn width(&self) -> f64 {
         if self.len() < 4 {
             return 2.0 * (self.max() - self.min());

@@ -1,7 +1,7 @@
 //! Rule `jitter`: the delay between attempts is random.
 //!
-//! Jitter spreads the delays before the same retry of many operations. Some clients retry only after stated times. Their
-//! spread beyond the stated time counts.
+//! Jitter spreads the delays before the same retry of many operations. Some clients retry only after stated times.
+//! Their spread beyond the stated time counts.
 //!
 //! The kind of jitter is not determined: the delays of percent and proportional jitter have the same distribution.
 
@@ -39,7 +39,7 @@ pub(super) fn jitter(trace: &GroupedTrace<'_>) -> Finding {
     finding.with(samples.iter().map(describe))
 }
 
-/// Whether the delays are random. `None` if there are too few.
+/// `None` if there are too few delays.
 fn presence(delays: &Delays, noise: Duration) -> Option<bool> {
     let samples = delays.samples(MIN_OPERATIONS);
     if samples.is_empty() {
@@ -54,7 +54,7 @@ fn presence(delays: &Delays, noise: Duration) -> Option<bool> {
     Some(samples.iter().any(is_wide))
 }
 
-/// Whether the delays of all operations that have enough delays follow a formula without random numbers.
+/// All operations that have enough delays count.
 fn has_formula(delays: &Delays) -> bool {
     let formulas: Vec<_> = delays
         .operations()
@@ -76,8 +76,8 @@ fn is_formula(delays: &[f64]) -> Option<bool> {
     (ratios.len() >= 2).then(|| ratios.iter().all(is_steady))
 }
 
-/// Judges retries after stated times. A client without jitter always exceeds the stated time by the same time. If it
-/// ignores the stated time, its delays are always the same.
+/// A client without jitter always exceeds the stated time by the same time. If it ignores the stated time, its delays
+/// are always the same.
 fn of_stated(trace: &GroupedTrace<'_>) -> Finding {
     let beyond = Delays::stated(trace, |gap, stated| gap - stated);
     let gaps = Delays::stated(trace, |gap, _| gap);
@@ -110,7 +110,6 @@ fn of_stated(trace: &GroupedTrace<'_>) -> Finding {
     }
 }
 
-/// Formats seconds that can be negative.
 fn signed(time: f64) -> String {
     let sign = if time < -0.0005 { "-" } else { "" };
     format!("{sign}{}", readable(seconds(time.abs())))
