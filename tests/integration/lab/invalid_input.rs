@@ -64,7 +64,7 @@ fn a_file_that_cannot_be_read_or_written_is_rejected() {
     let lab = lab_with(&["--baseline", baseline.to_str().unwrap()]);
     assert_rejected(path, &lab, &["not a JSON report"]);
     let lab = lab_with(&["--json", "-", "--html", "-"]);
-    assert_rejected(path, &lab, &["only one report"]);
+    assert_rejected(path, &lab, &["two reports"]);
     let lab = Process::with(&["lab", "--config", missing, "--scenario", "a", "--", "true"]);
     assert_rejected(path, &lab, &["cannot read", missing]);
 }
