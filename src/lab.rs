@@ -1,8 +1,5 @@
-//! The retry lab: judges how a client retries.
-//!
-//! The input is the trace of a scenario ([`Trace`](crate::scenario::trace::Trace)). [`operation`] groups the
-//! requests into operations, [`rules`] judges the operations by one rule at a time, and [`report`] renders the
-//! result for people and for programs. All of this is pure computation without I/O, so tests use simulated clients.
+//! The retry lab: judges how a client retries, from the trace of a scenario. Its modules compute without I/O, so tests
+//! use simulated clients in virtual time.
 
 pub(crate) mod operation;
 mod outcome;
@@ -25,7 +22,6 @@ const HTTP2_ACTIONS: [(StepAction, &str); 2] = [
     (StepAction::RefusedStream, "refused-stream"),
 ];
 
-/// Returns remarks on a trace that a reader of the verdicts needs.
 fn notes(trace: &Trace) -> Vec<String> {
     let requests = |number| count(number, "request", "requests");
     let mut notes = Vec::new();
@@ -60,7 +56,6 @@ mod tests {
     use super::*;
     use crate::scenario::trace::Attempt;
 
-    /// Returns a request with HTTP/1.1 that this step determined.
     fn on_http1(text: &str) -> Attempt {
         Attempt {
             step: Some(step(text)),

@@ -1,11 +1,8 @@
 //! Scenarios: scripted responses and faults, with which the retries of a client are tested.
 //!
-//! The stage runs after the rate limits and before the idempotency stage. [`ScenarioState`] selects the step of a
-//! request and traces what the client does. [`respond`] produces the response of a step. The module `lab` judges the
-//! traces.
-//!
-//! All state that a client can create is bounded: the runs of a scenario, the positions of a run, and the bytes of all
-//! traces together.
+//! The stage runs after the rate limits and before the idempotency stage. The module `lab` judges the traces. All state
+//! that a client can create is bounded: the runs of a scenario, the positions of a run, and the bytes of all traces
+//! together.
 
 mod position;
 pub(crate) mod respond;
@@ -28,17 +25,15 @@ pub(crate) use position::Position;
 pub(crate) use state::{RunInfo, ScenarioState, Scenarios};
 pub(crate) use traced_attempt::TracedAttempt;
 
-/// Section `[scenario.NAME]` of the configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Scenario {
     pub(crate) name: Arc<str>,
-    /// What the scenario does, in one line.
     pub(crate) summary: Option<String>,
-    /// Steps in order; at least one.
+    /// At least one.
     pub(crate) steps: Vec<Arc<Step>>,
     pub(crate) at_end: AtEnd,
     pub(crate) by: CountBy,
-    /// Seed of the random choices of `chance`.
+    /// Of the choices of `chance`.
     pub(crate) seed: u64,
 }
 
@@ -68,14 +63,14 @@ pub(crate) enum CountBy {
 }
 
 impl Scenario {
-    /// Whether a step makes the listener refuse connections, which only the listener of the lab can do.
+    /// Only the listener of the lab can refuse connections.
     pub(crate) fn refuses_connections(&self) -> bool {
         self.steps
             .iter()
             .any(|step| step.action == StepAction::Refuse)
     }
 
-    /// Returns the sum of all delays, stalls, outages and stated waits. A client that obeys them takes this long.
+    /// Sum of all delays, stalls, outages and stated waits. A client that obeys them takes this long.
     pub(crate) fn longest_wait(&self) -> Duration {
         let waits = self.steps.iter().map(|step| {
             let stall = match step.action {
@@ -97,7 +92,6 @@ impl Scenario {
 }
 
 impl Step {
-    /// Returns the time that the headers of the response ask the client to wait.
     fn stated_wait(&self) -> Duration {
         use step::RetryAfterText;
         let seconds = |text: &str| text.parse().ok().map(Duration::from_secs);
@@ -121,7 +115,6 @@ impl Step {
         })
     }
 
-    /// Returns the time that the response body takes at the configured rate.
     fn transfer_time(&self) -> Duration {
         let length = self
             .body

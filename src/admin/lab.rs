@@ -27,16 +27,13 @@ use crate::request::request_id::RequestId;
 use crate::request::test_id::TestId;
 use crate::scenario::{CountBy, RunInfo, ScenarioState};
 
-/// Maximum number of runs in one response.
 const MAX_SHOWN: usize = 1_000;
 
-/// Permit to make a verdict.
 static VERDICTS: Semaphore = Semaphore::const_new(1);
 
-/// Number of checks whether a request of a run is in flight, before its verdict.
+/// Checks whether a request of a run is in flight, before its verdict.
 const SETTLE_CHECKS: u32 = 20;
 
-/// Time between these checks.
 const SETTLE_INTERVAL: Duration = Duration::from_millis(10);
 
 pub(super) fn routes() -> OpenApiRouter<Arc<AdminState>> {
@@ -139,8 +136,8 @@ async fn create(
     Ok((StatusCode::CREATED, Json(run)).into_response())
 }
 
-/// Returns the id of a new run. If the scenario counts by test, an id is generated if the request contains none. Otherwise
-/// the id is the address of a client, in the form by which the gateway identifies the client.
+/// If the scenario counts by test, an id is generated if the request contains none. Otherwise the id is the address of
+/// a client, in the form by which the gateway identifies the client.
 fn run_id(
     gateway: &GatewayState,
     state: &ScenarioState,
@@ -199,8 +196,7 @@ async fn show_run(
     Ok(([(CONTENT_TYPE, json)], document).into_response())
 }
 
-/// Returns the JSON report on a run; `None` if the run does not exist. The client has ended unless one of its requests is
-/// in flight.
+/// `None` if the run does not exist.
 fn report(state: &ScenarioState, id: String) -> Option<String> {
     let (trace, in_flight) = state.run_trace(&id)?;
     let ends = trace.attempts.iter().map(|attempt| {
@@ -239,8 +235,7 @@ async fn remove(
     }
 }
 
-/// Returns the scenario that has a run with this id. If several scenarios have one, `scenario=NAME` in the query must
-/// select it.
+/// If several scenarios have a run with this id, `scenario=NAME` in the query must select one.
 fn find<'a>(
     gateway: &'a GatewayState,
     id: &str,
@@ -260,7 +255,6 @@ fn find<'a>(
     }
 }
 
-/// Returns the value of `scenario` in a query.
 fn scenario_name(query: Option<&str>) -> Option<String> {
     let mut parameters = query?.split('&');
     let value = parameters.find_map(|parameter| parameter.strip_prefix("scenario="))?;

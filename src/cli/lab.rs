@@ -2,12 +2,11 @@
 
 mod child;
 mod output;
-mod progress;
 mod session;
 mod tls;
 
 use std::ffi::OsString;
-use std::io::{stderr, stdout};
+use std::io::stderr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -21,21 +20,16 @@ use self::tls::Certificates;
 use super::serve::{SignalEffect, Signals, install_tls_provider, raise_file_limit};
 use crate::config::lab::ScenarioFile;
 use crate::config::{ConfigErrors, Environment, LogSettings, suggest};
-use crate::lab::report::baseline::{self, Comparison};
+use crate::lab::report::Report;
+use crate::lab::report::baseline::{Baseline, Comparison};
 use crate::lab::report::document::Document;
-use crate::lab::report::{Report, terminal};
 use crate::lab::verdict::Verdict;
 use crate::pipeline::log;
 use crate::scenario::Scenario;
 
-/// Exit code if a rule failed, or if a verdict is worse than in the baseline.
 const FAILED: u8 = 1;
 
-/// Exit code if the client could not be judged.
 const NOT_JUDGED: u8 = 2;
-
-/// Width of a report that is not written to a terminal, in columns.
-const DEFAULT_WIDTH: usize = 100;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -75,8 +69,8 @@ enum LabCommand {
     reason = "the comments are the help text of the command"
 )]
 struct RunArgs {
-    /// File with further scenarios. Only its sections [scenario.NAME], and [limit.NAME] with the name of a scenario, are
-    /// used
+    /// File with further scenarios. Only its sections [scenario.NAME], and [limit.NAME] with the name of a scenario,
+    /// are used
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Scenario to run; can be repeated
@@ -117,9 +111,6 @@ struct RunArgs {
     /// Write the report as Markdown, for pull requests
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
-    /// Write all requests and responses as an HTTP archive
-    #[arg(long, value_name = "FILE")]
-    har: Option<PathBuf>,
     /// Write the report as a web page in one file
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -138,11 +129,9 @@ enum Suite {
     Standard,
 }
 
-/// A scenario and the file that defines it.
 type Selected<'a> = (ScenarioFile<'a>, Arc<Scenario>);
 
-/// Lists scenarios, or runs the command and prints the report to standard output. Prints errors to standard error, and
-/// returns [`NOT_JUDGED`] for them.
+/// Errors go to standard error, with the exit code [`NOT_JUDGED`].
 pub(super) fn run(args: &Args) -> ExitCode {
     let result = match &args.action {
         Some(LabCommand::List { config }) => list(config.as_deref()),
@@ -150,7 +139,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
     };
     result.unwrap_or_else(|error| {
         match error.downcast_ref::<ConfigErrors>() {
-            Some(errors) => eprintln!("{}", errors.render(has_colour(&stderr()))),
+            Some(errors) => eprintln!("{}", errors.render(output::has_colour(&stderr()))),
             None => eprintln!("error: {error:#}"),
         }
         ExitCode::from(NOT_JUDGED)
@@ -159,7 +148,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
 
 fn list(config: Option<&Path>) -> anyhow::Result<ExitCode> {
     let text = read_config(config)?;
-    let mut scenarios = all_scenarios(&files(config, text.as_deref()))?;
+    let mut scenarios = all_scenarios(config, text.as_deref())?;
     scenarios.sort_by(|(_, a), (_, b)| a.name.cmp(&b.name));
     scenarios.dedup_by(|(_, later), (_, first)| later.name == first.name);
     let names = scenarios.iter().map(|(_, scenario)| scenario.name.len());
@@ -175,9 +164,9 @@ fn list(config: Option<&Path>) -> anyhow::Result<ExitCode> {
 
 impl RunArgs {
     fn run(&self) -> anyhow::Result<ExitCode> {
-        let text = read_config(self.config.as_deref())?;
-        let files = files(self.config.as_deref(), text.as_deref());
-        let scenarios = self.select(all_scenarios(&files)?)?;
+        let config = self.config.as_deref();
+        let text = read_config(config)?;
+        let scenarios = self.select(all_scenarios(config, text.as_deref())?)?;
         let mut outputs = self.open_outputs()?;
         let baseline = self.baseline.as_deref().map(read_baseline).transpose()?;
         install_tls_provider();
@@ -185,21 +174,15 @@ impl RunArgs {
         let _log = log::start(LogSettings::WARNINGS)?;
         let report = self.run_scenarios(scenarios)?;
         let document = Document::of(&report);
-        let table = terminal::render(&document, has_colour(&stdout()), terminal_width());
-        if outputs.iter().any(Output::is_stdout) {
-            eprint!("{table}");
-        } else {
-            output::print(&table)?;
-        }
+        output::print_table(&document, &outputs)?;
         for output in &mut outputs {
-            output.write(&report, &document)?;
+            output.write(&document)?;
         }
-        let comparison = baseline.map(|old| baseline::compare(&old, &document));
-        let code = exit_code(&report, comparison.transpose()?.as_ref());
+        let comparison = baseline.map(|old| old.compare(&document));
+        let code = exit_code(&report, comparison.as_ref());
         Ok(ExitCode::from(code))
     }
 
-    /// Returns the scenarios to run, in order.
     fn select<'a>(&self, known: Vec<Selected<'a>>) -> anyhow::Result<Vec<Selected<'a>>> {
         if self.suite.is_some() {
             let shipped = ScenarioFile::shipped();
@@ -224,31 +207,13 @@ impl RunArgs {
     }
 
     fn open_outputs(&self) -> anyhow::Result<Vec<Output>> {
-        let paths = [
+        let files = [
             (Format::Json, &self.json),
             (Format::Junit, &self.junit),
             (Format::Markdown, &self.markdown),
-            (Format::Har, &self.har),
             (Format::Html, &self.html),
         ];
-        let given = paths
-            .into_iter()
-            .filter_map(|(format, path)| Some((format, path.as_deref()?)));
-        let mut outputs: Vec<Output> = Vec::new();
-        for (format, path) in given {
-            let output = Output::open(format, path, self.include_secrets)?;
-            if outputs.iter().any(|earlier| earlier.is_same_file(&output)) {
-                bail!(
-                    "two reports cannot be written to the same file: {}",
-                    path.display()
-                );
-            }
-            outputs.push(output);
-        }
-        if outputs.iter().filter(|output| output.is_stdout()).count() > 1 {
-            bail!("only one report can be written to standard output (`-`)");
-        }
-        Ok(outputs)
+        output::open_all(files, self.include_secrets)
     }
 
     fn run_scenarios(&self, scenarios: Vec<Selected<'_>>) -> anyhow::Result<Report> {
@@ -288,7 +253,6 @@ impl RunArgs {
         })
     }
 
-    /// Returns the file name of the command's program.
     fn program_name(&self) -> String {
         let program = self.command.first().map(Path::new);
         let name = program.and_then(Path::file_name).unwrap_or_default();
@@ -296,15 +260,14 @@ impl RunArgs {
     }
 }
 
-/// Determines the exit code, and writes its reason to standard error unless it is 0.
+/// Writes the reason to standard error unless the code is 0.
 fn exit_code(report: &Report, comparison: Option<&Comparison>) -> u8 {
     for scenario in &report.scenarios {
         if let Some(failure) = &scenario.failure {
             eprintln!("error: scenario {}: {failure}", scenario.name);
         }
     }
-    let no_regressions = Vec::new();
-    let regressions = comparison.map_or(&no_regressions, |it| &it.regressions);
+    let regressions = comparison.map_or(&[][..], |it| &it.regressions);
     for regression in regressions {
         eprintln!("error: worse than the baseline: {regression}");
     }
@@ -343,40 +306,29 @@ fn read_config(path: Option<&Path>) -> anyhow::Result<Option<String>> {
     path.map(read).transpose()
 }
 
-/// Returns the files with scenarios. The name of a scenario refers to the first file that contains it.
-fn files<'a>(config: Option<&'a Path>, text: Option<&'a str>) -> Vec<ScenarioFile<'a>> {
+/// Scenarios of the file, then the shipped ones. A name refers to the first scenario that has it.
+fn all_scenarios<'a>(
+    config: Option<&'a Path>,
+    text: Option<&'a str>,
+) -> anyhow::Result<Vec<Selected<'a>>> {
     let name = config.and_then(Path::to_str).unwrap_or("--config");
     let own = text.map(|text| ScenarioFile { name, text });
-    own.into_iter().chain([ScenarioFile::shipped()]).collect()
-}
-
-fn all_scenarios<'a>(files: &[ScenarioFile<'a>]) -> anyhow::Result<Vec<Selected<'a>>> {
     let env = Environment::of_process();
-    let mut all: Vec<Selected<'a>> = Vec::new();
-    for file in files {
-        for scenario in file.scenarios(&env)? {
-            all.push((*file, scenario));
-        }
+    let mut all = Vec::new();
+    for file in own.into_iter().chain([ScenarioFile::shipped()]) {
+        let scenarios = file.scenarios(&env)?;
+        all.extend(scenarios.into_iter().map(|scenario| (file, scenario)));
     }
     Ok(all)
 }
 
-/// Reads a baseline and checks that it can be compared with a report.
-fn read_baseline(path: &Path) -> anyhow::Result<String> {
+fn read_baseline(path: &Path) -> anyhow::Result<Baseline> {
     let failed = || format!("cannot use the baseline {}", path.display());
     let text = std::fs::read_to_string(path).with_context(failed)?;
-    let empty = Report {
-        client: String::new(),
-        client_version: None,
-        started: SystemTime::UNIX_EPOCH,
-        scenarios: Vec::new(),
-        include_secrets: false,
-    };
     // Only the text of the error is kept, because it contains the cause.
-    baseline::compare(&text, &Document::of(&empty))
+    Baseline::parse(&text)
         .map_err(|error| anyhow::Error::msg(error.to_string()))
-        .with_context(failed)?;
-    Ok(text)
+        .with_context(failed)
 }
 
 fn positive_duration(text: &str) -> Result<Duration, String> {
@@ -384,17 +336,5 @@ fn positive_duration(text: &str) -> Result<Duration, String> {
         Ok(Duration::ZERO) => Err("the time limit must be longer than 0".into()),
         Ok(duration) => Ok(duration),
         Err(error) => Err(format!("{error}; write a duration such as 90s or 5m")),
-    }
-}
-
-fn has_colour(output: &impl std::io::IsTerminal) -> bool {
-    output.is_terminal() && std::env::var_os("NO_COLOR").is_none()
-}
-
-fn terminal_width() -> usize {
-    match rustix::termios::tcgetwinsize(stdout()) {
-        // A terminal can report 0 columns if its size is not known.
-        Ok(size) if size.ws_col > 0 => usize::from(size.ws_col),
-        _ => DEFAULT_WIDTH,
     }
 }

@@ -3,15 +3,13 @@
 //! Requests with an idempotency key belong together if client and key are equal. A request without a key continues the
 //! operation of an identical request that failed before.
 //!
-//! Concurrent identical requests make this ambiguous, such as those of several threads. If two operations match, the
-//! request and both operations are unattributed, and no rule uses them. Connections also show concurrency: all
-//! identical requests are unattributed if connections alternate and a request on another connection is early. Without
-//! an early request, a client with a connection pool can alternate too. A request that follows a response immediately
-//! on another connection starts an operation of its own.
+//! Concurrent identical requests, such as those of several threads, make this ambiguous. If two operations match, no
+//! rule uses the request and both operations. Connections also show concurrency: all identical requests are
+//! unattributed if connections alternate and a request on another connection is early. Without an early request, a
+//! client with a connection pool can alternate too.
 //!
-//! A client that gives up and later sends an identical request without a key looks like a client that retries. Both
-//! are one operation, unless the client sends the request immediately although it has waited before its retries. A
-//! client can separate its operations with the header `X-Tidegate-Test`.
+//! A client that gives up and later sends an identical request without a key looks like a client that retries, unless
+//! it has waited before its retries and sends this request immediately.
 
 use std::collections::{HashMap, HashSet};
 use std::time::{Duration, SystemTime};
@@ -37,20 +35,18 @@ const MIN_BACKOFF: Duration = Duration::from_millis(100);
 /// A first request and its retries.
 #[derive(Clone, Debug)]
 pub(crate) struct Operation {
-    /// Client that sent all requests of the operation.
     pub(crate) client: ClientId,
     /// Indices of the attempts in the trace, in the order of their arrival.
     pub(crate) attempts: Vec<usize>,
 }
 
 impl Operation {
-    /// Returns the index of the last attempt in the trace.
     pub(crate) fn last(&self) -> usize {
         *self.attempts.last().expect("an operation has an attempt")
     }
 }
 
-/// Client and test that sent a request. Operations never extend over several senders.
+/// Operations never extend over several senders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Sender<'a> {
     pub(super) client: ClientId,
@@ -66,11 +62,9 @@ pub(super) struct Content<'a> {
     hash: [u8; 32],
 }
 
-/// Operations of a trace, and the requests that belong to none.
 pub(super) struct Grouping {
-    /// Operations in the order of their first attempt.
     pub(super) operations: Vec<Operation>,
-    /// Indices of the attempts that belong to no operation, in ascending order.
+    /// In ascending order.
     pub(super) unattributed: Vec<usize>,
 }
 
@@ -98,14 +92,8 @@ impl<'a> Content<'a> {
     }
 }
 
-/// Returns the number of operations in attempts, which are in the order of their arrival. The number is approximate if
-/// concurrent requests get dates in `Retry-After`.
-pub(crate) fn count(attempts: &[Attempt]) -> usize {
-    group(attempts, SystemTime::UNIX_EPOCH).operations.len()
-}
-
-/// Groups attempts, which are in the order of their arrival, into operations. `trace_started` is the system time at the
-/// start of the trace.
+/// Groups attempts, which are in the order of their arrival. `trace_started` is the system time at the start of the
+/// trace.
 pub(super) fn group(attempts: &[Attempt], trace_started: SystemTime) -> Grouping {
     let mut builder = Builder {
         attempts,
@@ -138,13 +126,11 @@ pub(super) fn group(attempts: &[Attempt], trace_started: SystemTime) -> Grouping
 /// Identical requests of a sender without a key.
 #[derive(Default)]
 struct Identical {
-    /// Indices of their operations.
+    /// Operations of these requests.
     operations: Vec<usize>,
-    /// Indices of the operations whose last attempt fails.
+    /// Those whose last attempt fails.
     failed: Vec<usize>,
-    /// Connections of the requests.
     connections: HashSet<u64>,
-    /// Connection of the last request.
     connection: Option<u64>,
     /// Whether a connection was used again after another one.
     is_interleaved: bool,
@@ -153,13 +139,12 @@ struct Identical {
 }
 
 impl Identical {
-    /// Whether the requests are concurrent. A client with a connection pool can return to an earlier connection, and a
-    /// client that reconnects can retry early. A client that does both more likely sends several requests at a time.
+    /// A client with a connection pool can return to an earlier connection, and a client that reconnects can retry
+    /// early. A client that does both more likely sends several requests at a time.
     fn is_concurrent(&self) -> bool {
         self.is_interleaved && self.is_early
     }
 
-    /// Adds the connection of a request.
     fn add_connection(&mut self, connection: u64) {
         let is_known = !self.connections.insert(connection);
         self.is_interleaved |= is_known && self.connection != Some(connection);
@@ -167,12 +152,11 @@ impl Identical {
     }
 }
 
-/// Operations while they are built.
 struct Builder<'a> {
     attempts: &'a [Attempt],
     trace_started: SystemTime,
     operations: Vec<Operation>,
-    /// Indices of the operations that can have further attempts among the unattributed ones.
+    /// Operations that can have further attempts among the unattributed ones.
     ambiguous: HashSet<usize>,
     /// Pairs of operations: the second starts immediately after a failure of the first, on another connection.
     immediate: Vec<[usize; 2]>,
@@ -180,8 +164,7 @@ struct Builder<'a> {
 }
 
 impl<'a> Builder<'a> {
-    /// Adds an attempt with a key and returns its operation. `last` is the last operation with this key, if there is
-    /// one.
+    /// `last` is the last operation with this key.
     fn add_keyed(&mut self, index: usize, last: Option<usize>) -> usize {
         let arrived = self.attempts[index].arrived;
         let has_failed =
@@ -195,7 +178,6 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Adds an attempt without a key to the identical requests before it.
     fn add_keyless(&mut self, index: usize, identical: &mut Identical) {
         let attempt = &self.attempts[index];
         identical.add_connection(attempt.connection);
@@ -240,15 +222,13 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Whether an identical request follows the response of an operation immediately, on another connection. A new
-    /// process or a delay takes longer.
+    /// A new process or a delay takes longer than [`IMMEDIATE`].
     fn is_immediate(&self, operation: usize, next: &Attempt) -> bool {
         let failed = self.last_attempt(operation);
         has_switched(failed, next) && gap(failed, next).is_some_and(|gap| gap < IMMEDIATE)
     }
 
-    /// Whether an identical request on another connection is early: before the time that the response states, or sooner
-    /// than most clients retry.
+    /// Early: before the time that the response states, or sooner than most clients retry.
     fn is_early(&self, operation: usize, next: &Attempt) -> bool {
         let failed = self.last_attempt(operation);
         let Some(response) = failed
@@ -266,9 +246,8 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Whether an identical request shows that the client has given up the operation and started the next one: the
-    /// client had waited before its last retry, and sends this request immediately. A response that states a time is
-    /// excluded, because an immediate request after it is too early in either case.
+    /// Whether the client had waited before its last retry, and sends this request immediately. A response that states
+    /// a time is excluded, because an immediate request after it is too early in either case.
     fn has_given_up(&self, operation: usize, next: &Attempt) -> bool {
         let [.., before, last] = self.operations[operation].attempts[..] else {
             return false;
@@ -317,13 +296,11 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// Whether an attempt uses another connection than the failed attempt, although the response was complete. A client
-/// that lost its connection needs another one.
+/// A client that lost its connection needs another one, so this is no switch.
 fn has_switched(failed: &Attempt, next: &Attempt) -> bool {
     failed.connection != next.connection && Outcome::of(failed) != Outcome::Lost
 }
 
-/// Returns the time from the end of the response to a failed attempt to the next attempt.
 fn gap(failed: &Attempt, next: &Attempt) -> Option<Duration> {
     let ended = failed.response.as_ref()?.ended;
     Some(next.arrived.saturating_sub(ended))

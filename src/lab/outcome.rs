@@ -1,6 +1,6 @@
 //! Classification of attempts by their responses.
 //!
-//! The lists of statuses are those of the lab and not those of a client: a client can retry fewer failures.
+//! A client can retry fewer failures than the lab counts as retryable.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,7 +10,6 @@ use http::{HeaderMap, StatusCode};
 
 use crate::scenario::trace::{Attempt, ResponseEnd};
 
-/// Headers that state whether a retry can succeed.
 const SHOULD_RETRY: [&str; 2] = ["x-should-retry", "stripe-should-retry"];
 
 /// Result of an attempt, as the client sees it.
@@ -27,7 +26,6 @@ pub(crate) enum Outcome {
 }
 
 impl Outcome {
-    /// Returns the outcome of an attempt at the end of the trace.
     pub(crate) fn of(attempt: &Attempt) -> Self {
         let Some(response) = &attempt.response else {
             return Self::Lost;
@@ -38,8 +36,8 @@ impl Outcome {
         }
     }
 
-    /// Returns the outcome that the client knows at a time. An attempt without response at that time is lost, because a
-    /// client that sends the request again has stopped waiting.
+    /// The outcome that the client knows at a time. An attempt without response at that time is lost, because a client
+    /// that sends the request again has stopped waiting.
     pub(crate) fn at(attempt: &Attempt, time: Duration) -> Self {
         match &attempt.response {
             Some(response) if response.started <= time => Self::of(attempt),
@@ -56,12 +54,11 @@ impl Outcome {
         }
     }
 
-    /// Whether the attempt has failed. The failure need not be retryable.
+    /// The failure need not be retryable.
     pub(crate) fn is_failure(self) -> bool {
         self != Self::Success
     }
 
-    /// Whether a retry can succeed after this outcome.
     pub(crate) fn is_retryable(self) -> bool {
         matches!(self, Self::Retryable(_) | Self::Lost)
     }
@@ -77,7 +74,6 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// Whether the response states that a retry cannot succeed.
 pub(super) fn is_marked_final(headers: &HeaderMap) -> bool {
     has_should_retry(headers, b"false")
 }

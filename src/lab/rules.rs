@@ -1,7 +1,7 @@
 //! Judges a trace by the rules of the lab.
 //!
-//! Each rule is a function of the [`GroupedTrace`] that returns a [`Finding`]. A rule that needs the absence of requests,
-//! such as "does not retry 400", passes only if the client has ended. Otherwise a retry can still follow.
+//! A rule that needs the absence of requests, such as "does not retry 400", passes only if the client has ended.
+//! Otherwise a retry can still follow.
 
 mod backoff;
 mod delays;
@@ -26,7 +26,7 @@ const MIN_TOLERANCE: Duration = Duration::from_millis(50);
 /// Maximum delay of the gateway's timers that counts as tolerance. A slower gateway does not excuse a client.
 const MAX_NOISE: Duration = Duration::from_millis(200);
 
-/// Judges the requests of a trace. `has_ended` means that the client sends no further requests.
+/// `has_ended` means that the client sends no further requests.
 pub(crate) fn judge(trace: &Trace, has_ended: bool) -> Judgement {
     let grouping = group(&trace.attempts, trace.started);
     let trace = GroupedTrace::new(trace, &grouping.operations, has_ended);
@@ -58,41 +58,32 @@ pub(crate) fn judge(trace: &Trace, has_ended: bool) -> Judgement {
     }
 }
 
-/// Input of the rules.
 struct GroupedTrace<'a> {
-    /// System time at the start of the trace.
     started: SystemTime,
     attempts: &'a [Attempt],
     operations: &'a [Operation],
-    /// All retries, in the order of the operations.
+    /// In the order of the operations.
     retries: Vec<ObservedRetry<'a>>,
-    /// A retry is early if it arrives more than this time before the stated time.
     tolerance: Duration,
-    /// 99th percentile of the delay of the gateway's timers, at most [`MAX_NOISE`].
+    /// At most [`MAX_NOISE`].
     noise: Duration,
-    /// Whether the trace contains all requests of the client.
     has_ended: bool,
 }
 
 /// Attempt that follows a failed attempt of the same operation.
 struct ObservedRetry<'a> {
-    /// Index of the operation.
+    /// Index in `operations`.
     operation: usize,
     /// Number of earlier retries of the operation.
     number: usize,
-    /// Index of the attempt in the trace.
+    /// Index of `next` in the trace.
     index: usize,
-    /// The attempt whose failure the retry follows.
     failed: &'a Attempt,
-    /// The attempt that follows it.
     next: &'a Attempt,
-    /// Outcome of the failed attempt when the next one arrives.
     outcome: Outcome,
-    /// Times that the response to the failed attempt states.
     stated: StatedTimes,
 }
 
-/// Result of a rule.
 struct Finding {
     verdict: Verdict,
     summary: String,
@@ -140,7 +131,6 @@ impl<'a> GroupedTrace<'a> {
         }
     }
 
-    /// Returns the last attempt of an operation, with its index in the trace.
     fn last(&self, operation: &Operation) -> (usize, &'a Attempt) {
         let index = operation.last();
         (index, &self.attempts[index])
@@ -168,8 +158,8 @@ impl<'a> ObservedRetry<'a> {
         }
     }
 
-    /// Returns the time from the end of the failed attempt to the retry. `None` if the end is not known, because the
-    /// client stopped waiting.
+    /// From the end of the failed attempt to the retry. `None` if the end is not known, because the client stopped
+    /// waiting.
     fn delay(&self) -> Option<Duration> {
         let response = self.failed.response.as_ref()?;
         match self.next.arrived.checked_sub(response.ended) {
@@ -179,8 +169,7 @@ impl<'a> ObservedRetry<'a> {
         }
     }
 
-    /// Returns the time at which the response started. If there was none before the retry, returns the time at which
-    /// the failed attempt arrived.
+    /// Start of the response. If there was none before the retry, arrival of the failed attempt.
     fn failed_at(&self) -> Duration {
         let started = self
             .failed
@@ -191,17 +180,16 @@ impl<'a> ObservedRetry<'a> {
         started.unwrap_or(self.failed.arrived)
     }
 
-    /// Returns the time from the failure to the retry. Stated times count from the start of the response.
+    /// Stated times count from the start of the response.
     fn gap(&self) -> Duration {
         self.next.arrived.saturating_sub(self.failed_at())
     }
 
-    /// Returns the outcome of the failed attempt with its time, such as "503 at 1.204 s".
+    /// Such as "503 at 1.204 s".
     fn failure(&self) -> String {
         format!("{} at {}", self.outcome, readable(self.failed_at()))
     }
 
-    /// Returns the retry as evidence: the failed attempt, and `text`.
     fn evidence(&self, text: impl AsRef<str>) -> Evidence {
         Evidence {
             attempt: Some(self.index),
@@ -235,7 +223,6 @@ impl Finding {
         Self::new(Verdict::NotEnoughData, summary)
     }
 
-    /// Adds the first [`MAX_EVIDENCE`] observations.
     fn with(mut self, evidence: impl IntoIterator<Item = Evidence>) -> Self {
         self.evidence = evidence.into_iter().take(MAX_EVIDENCE).collect();
         self
@@ -256,13 +243,13 @@ impl Finding {
     }
 }
 
-/// Returns the method and path of a request, for evidence. A query can contain credentials, so it is omitted.
+/// A query can contain credentials, so it is omitted.
 fn request_line(attempt: &Attempt) -> String {
     let path = attempt.target.split('?').next().unwrap_or_default();
     format!("{} {path}", attempt.method)
 }
 
-/// Formats a duration for people: `250 ms` below one second, otherwise `1.204 s`.
+/// `250 ms` below one second, otherwise `1.204 s`.
 fn readable(duration: Duration) -> String {
     let millis = (duration.as_secs_f64() * 1_000.0).round();
     if millis < 1_000.0 {
@@ -272,7 +259,7 @@ fn readable(duration: Duration) -> String {
     }
 }
 
-/// Formats the range of some durations: "1.000 s to 2.000 s", or one duration if both texts are equal.
+/// "1.000 s to 2.000 s", or one duration if both texts are equal.
 fn readable_range(durations: impl Iterator<Item = Duration> + Clone) -> String {
     let (Some(least), Some(most)) = (durations.clone().min(), durations.max()) else {
         return "none".into();
@@ -288,7 +275,6 @@ fn range<T: PartialEq + Display>(least: &T, most: &T) -> String {
     }
 }
 
-/// Formats a number with its noun: "1 retry", "2 retries".
 pub(super) fn count(number: usize, singular: &str, plural: &str) -> String {
     let noun = if number == 1 { singular } else { plural };
     format!("{number} {noun}")

@@ -13,7 +13,7 @@ use crate::config::Environment;
 use crate::config::lab::ScenarioFile;
 use crate::request::client::ClientId;
 use crate::retry::{
-    Backoff, Failure, Jitter, Next, Preset, RetryAfter, RetryAfterPolicy, RetryPolicy, RetryState,
+    Backoff, Failure, Jitter, Next, RetryAfter, RetryAfterPolicy, RetryPolicy, RetryState,
     RetryTable, Strategy,
 };
 use crate::scenario::step::Step;
@@ -195,7 +195,6 @@ impl SimulatedClients {
             headers,
             started,
             ended: started,
-            sent: 0,
             end,
         }
     }
@@ -268,15 +267,6 @@ pub(super) fn body(text: &str) -> ObservedBody {
 /// Returns the client with this number.
 pub(super) fn client(number: u32) -> ClientId {
     ClientId::of(IpAddr::V4(Ipv4Addr::from_bits(0x0a00_0000 + number)), 64)
-}
-
-/// Returns the policy of a preset with at least four attempts, so that it shows three delays.
-pub(super) fn four_attempts(preset: Preset) -> RetryPolicy {
-    let policy = preset.policy();
-    RetryPolicy {
-        attempts: policy.attempts.max(NonZeroU32::new(4).unwrap()),
-        ..policy
-    }
 }
 
 /// Returns a policy with a base of 1 s, a cap of 30 s and four attempts.

@@ -11,22 +11,19 @@ use http::header::RETRY_AFTER;
 use crate::retry::RetryAfter;
 use crate::scenario::trace::ObservedResponse;
 
-/// Headers with a wait in milliseconds.
 const MILLISECONDS: [(&str, &str); 2] = [
     ("retry-after-ms", "Retry-After-Ms"),
     ("x-amz-retry-after", "X-Amz-Retry-After"),
 ];
 
-/// Times that a response states, and whether it has such a header at all.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StatedTimes {
-    /// Valid times, shortest first.
+    /// Shortest first.
     stated: Vec<Stated>,
     /// Whether the response has a header for a time, valid or not. Its retry does not show the backoff of the client.
     pub(super) has_header: bool,
 }
 
-/// Time that a header of a response states.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stated {
     pub(super) header: &'static str,
@@ -35,7 +32,6 @@ pub(super) struct Stated {
     pub(super) wait: Duration,
 }
 
-/// Form of a stated time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Form {
     Seconds,
@@ -44,7 +40,7 @@ pub(super) enum Form {
 }
 
 impl StatedTimes {
-    /// Reads the headers of a response. `trace_started` is the system time at the start of the trace.
+    /// `trace_started` is the system time at the start of the trace.
     pub(super) fn of(response: &ObservedResponse, trace_started: SystemTime) -> Self {
         let headers = &response.headers;
         let mut stated = Vec::new();
@@ -78,7 +74,7 @@ impl StatedTimes {
         }
     }
 
-    /// Returns the shortest stated time. Zero states nothing that a client could violate.
+    /// Zero states nothing that a client could violate.
     pub(super) fn shortest(&self) -> Option<Stated> {
         self.stated
             .first()
@@ -86,20 +82,18 @@ impl StatedTimes {
             .filter(|stated| !stated.wait.is_zero())
     }
 
-    /// Returns the longest stated time that a client with this gap has waited for.
     pub(super) fn obeyed(&self, gap: Duration, tolerance: Duration) -> Option<Stated> {
         let waited = |stated: &&Stated| stated.wait <= gap.saturating_add(tolerance);
         self.stated.iter().rev().find(waited).copied()
     }
 
-    /// Whether a gap differs from a stated time by at most 10 %, so that the client obeys it.
+    /// A gap that differs from a stated time by at most 10 % obeys it.
     pub(super) fn explains(&self, gap: Duration) -> bool {
         let mut stated = self.stated.iter().filter(|stated| !stated.wait.is_zero());
         stated.any(|stated| gap.abs_diff(stated.wait) <= stated.wait / 10)
     }
 }
 
-/// Returns the shortest time that a response states. `trace_started` is the system time at the start of the trace.
 pub(super) fn stated_wait(
     response: &ObservedResponse,
     trace_started: SystemTime,
@@ -108,7 +102,7 @@ pub(super) fn stated_wait(
     shortest.map(|stated| stated.wait)
 }
 
-/// Whether a response has a header for a time, valid or not.
+/// Valid or not.
 pub(super) fn has_time(headers: &HeaderMap) -> bool {
     let mut names = MILLISECONDS.iter().map(|(name, _)| *name);
     headers.contains_key(RETRY_AFTER) || names.any(|name| headers.contains_key(name))
@@ -124,7 +118,7 @@ impl Form {
     }
 }
 
-/// Parses a number of milliseconds, which can have decimals.
+/// The number can have decimals.
 fn milliseconds(headers: &HeaderMap, name: &str) -> Option<Duration> {
     let text = headers.get(name)?.to_str().ok()?.trim();
     let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));

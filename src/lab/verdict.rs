@@ -1,4 +1,4 @@
-//! Verdicts: the rules of the lab, and the result of each rule with its evidence.
+//! Verdicts of the rules, with their evidence. docs/lab.md says what each rule judges.
 
 use std::time::Duration;
 
@@ -6,93 +6,68 @@ use serde::{Deserialize, Serialize};
 
 use super::operation::Operation;
 
-/// Result of a rule or of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Verdict {
-    /// The client follows the rule.
     Pass,
     /// The client should be improved, but does no harm by itself.
     Warn,
-    /// The client violates the rule.
     Fail,
-    /// The requests of the client do not show whether it follows the rule.
     NotEnoughData,
 }
 
-/// Rule by which the lab judges a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Rule {
-    /// Waits for the time in `Retry-After` and similar headers, if it is below one minute.
     RetryAfter,
-    /// What the client does if the stated time is one minute or more: waits, gives up, or retries early.
     LongRetryAfter,
-    /// Retries a failure that a retry can repair.
     Retries,
-    /// Does not retry a failure that a retry cannot repair, such as 400.
     Retryable,
-    /// Does not retry a response that is marked as final: 409 or 422.
     FinalResponse,
-    /// Gives up after a bounded number of attempts. Many attempts are a warning if the operation ends.
     Stops,
-    /// The delay between attempts grows.
     Backoff,
-    /// The delay between attempts is random.
     Jitter,
-    /// All attempts of an operation have the same idempotency key.
     SameKey,
-    /// All attempts of an operation have the same body.
     SameBody,
-    /// Each operation has a new idempotency key.
     NewKey,
-    /// Does not repeat a POST or PATCH without an idempotency key.
     UnsafeRetry,
-    /// Clients that fail at the same time do not retry at the same time.
     Synchrony,
-    /// Number of requests per operation.
     Amplification,
-    /// Attempts use the same connection if it is still usable.
     ConnectionReuse,
 }
 
-/// Verdict of one rule.
 #[derive(Clone, Debug)]
 pub(crate) struct RuleVerdict {
     pub(crate) rule: Rule,
     pub(crate) verdict: Verdict,
     /// What the client does, in one sentence with figures.
     pub(crate) summary: String,
-    /// Observations that support the verdict, at most [`MAX_EVIDENCE`].
+    /// At most [`MAX_EVIDENCE`].
     pub(crate) evidence: Vec<Evidence>,
 }
 
-/// Observation that supports a verdict.
 #[derive(Clone, Debug)]
 pub(crate) struct Evidence {
-    /// Index of the attempt in the trace; `None` if the observation concerns no single attempt.
+    /// Index in the trace; `None` if the observation concerns no single attempt.
     pub(crate) attempt: Option<usize>,
     /// Times, statuses, gaps and headers, such as "503 at 1.204 s, retried after 0.998 s".
     pub(crate) text: String,
 }
 
-/// Maximum number of observations in the evidence of a rule.
 pub(crate) const MAX_EVIDENCE: usize = 5;
 
-/// Result of all rules for a trace.
 #[derive(Clone, Debug)]
 pub(crate) struct Judgement {
-    /// One verdict per rule, in the order of [`Rule::ALL`].
+    /// In the order of [`Rule::ALL`].
     pub(crate) rules: Vec<RuleVerdict>,
     /// Operations in the order of their first attempt.
     pub(crate) operations: Vec<Operation>,
-    /// Indices of the attempts that belong to no operation, because several operations match.
+    /// Attempts that belong to no operation, because several operations match.
     pub(crate) unattributed: Vec<usize>,
     /// A retry is early if it arrives more than this time before the stated time.
     pub(crate) tolerance: Duration,
 }
 
 impl Rule {
-    /// All rules, in the order in which reports list them.
     pub(crate) const ALL: [Self; 15] = [
         Self::RetryAfter,
         Self::LongRetryAfter,
@@ -111,7 +86,6 @@ impl Rule {
         Self::ConnectionReuse,
     ];
 
-    /// Returns the name of the rule in JSON, `JUnit` and baselines.
     pub(crate) fn id(self) -> &'static str {
         match self {
             Self::RetryAfter => "retry-after",
@@ -132,7 +106,6 @@ impl Rule {
         }
     }
 
-    /// Returns the rule as a phrase about the client, for people.
     pub(crate) fn title(self) -> &'static str {
         match self {
             Self::RetryAfter => "waits for the stated time",
@@ -155,7 +128,6 @@ impl Rule {
 }
 
 impl Verdict {
-    /// Returns the name of the verdict in JSON and baselines.
     pub(crate) fn id(self) -> &'static str {
         match self {
             Self::Pass => "pass",
@@ -167,7 +139,7 @@ impl Verdict {
 }
 
 impl Judgement {
-    /// Returns the worst verdict of all rules that had enough data.
+    /// The worst verdict of the rules that had enough data.
     pub(crate) fn verdict(&self) -> Verdict {
         let has = |verdict| self.rules.iter().any(|rule| rule.verdict == verdict);
         [Verdict::Fail, Verdict::Warn, Verdict::Pass]

@@ -256,7 +256,7 @@ impl PendingRequest<'_> {
     fn finish_aborted(mut self, traced: Option<Box<TracedAttempt>>) {
         if let Some(mut traced) = traced {
             traced.started(None, &HeaderMap::new());
-            traced.ended(ResponseEnd::Aborted, 0);
+            traced.ended(ResponseEnd::Aborted);
         }
         self.end(*NO_RESPONSE, true);
         self.log.metrics.totals.truncated.inc();
@@ -470,7 +470,7 @@ impl Drop for LoggedBody {
                     BodyEnd::Failed { .. } => ResponseEnd::Aborted,
                     BodyEnd::Unfinished => ResponseEnd::ClientClosed,
                 };
-                traced.ended(end, self.bytes);
+                traced.ended(end);
             }
             let AccessLogLine { facts, status, .. } = &*line;
             self.log.write(facts, *status, self.bytes, is_truncated);

@@ -11,18 +11,16 @@ use crate::clock::Moment;
 /// Position in the steps of a scenario. Each client, idempotency key or test has its own.
 #[derive(Clone, Debug)]
 pub(crate) struct Position {
-    /// Index of the current step. At the end of the scenario, it is the number of steps.
     step: usize,
-    /// Number of requests that the current step has applied to.
     used: u32,
-    /// Time at which the first request reached the current step.
+    /// First request at the current step.
     since: Option<Moment>,
     random: Rng,
 }
 
 impl Position {
-    /// Creates the position before the first step. `seed` determines the choices of `chance`. If the listener refuses
-    /// connections from the start, because this is the first step, `refused_since` is the time at which it began.
+    /// `seed` determines the choices of `chance`. `refused_since` is the time at which the listener began to refuse
+    /// connections, if the first step is `refuse`.
     pub(crate) fn new(seed: u64, refused_since: Option<Moment>) -> Self {
         Self {
             step: 0,
@@ -32,8 +30,8 @@ impl Position {
         }
     }
 
-    /// Returns the step that applies to a request at `now`, and advances. `None` means that the request passes, because
-    /// the scenario has ended or because `chance` did not choose the step.
+    /// Advances. `None` means that the request passes, because the scenario has ended or because `chance` did not
+    /// choose the step.
     pub(crate) fn next(&mut self, scenario: &Scenario, now: Moment) -> Option<Arc<Step>> {
         let step = self.current(scenario, now)?;
         // A refusal is counted when it is announced.
@@ -44,7 +42,7 @@ impl Position {
         is_chosen.then(|| Arc::clone(step))
     }
 
-    /// Returns how long the listener refuses connections from now on, if the next step is `refuse`. Starts its time.
+    /// How long the listener refuses connections from now on, if the next step is `refuse`. Starts its time.
     pub(super) fn refuses_next(
         &mut self,
         scenario: &Scenario,
@@ -60,7 +58,7 @@ impl Position {
         }
     }
 
-    /// Returns the current step after skipping the steps that no longer apply; `None` if the scenario has ended.
+    /// Skips the steps that no longer apply. `None` if the scenario has ended.
     fn current<'s>(&mut self, scenario: &'s Scenario, now: Moment) -> Option<&'s Arc<Step>> {
         loop {
             let Some(step) = scenario.steps.get(self.step) else {

@@ -23,7 +23,6 @@ const BEFORE_RESET: Duration = Duration::from_millis(50);
 /// Number of parts per second in which a slow body is sent.
 const PARTS_PER_SECOND: u64 = 10;
 
-/// Returns the reply of a step that does not reach the upstream, at the time `now`.
 pub(crate) fn reply(step: &Step, now: SystemTime) -> Reply<ResponseBody> {
     let abort = match step.action {
         StepAction::Reset if step.after.is_some() => None,
@@ -72,7 +71,6 @@ pub(crate) fn response(step: &Step, now: SystemTime) -> Response<ResponseBody> {
     response
 }
 
-/// Returns the response to a request that passes on a route without an upstream.
 pub(crate) fn passed() -> Response<ResponseBody> {
     let mut response = Response::new(ResponseBody::from(Bytes::from_static(b"{}")));
     let json = HeaderValue::from_static("application/json");
@@ -80,8 +78,7 @@ pub(crate) fn passed() -> Response<ResponseBody> {
     response
 }
 
-/// Returns a JSON document of [`DEFAULT_BODY`] bytes. Clients that parse the response accept it, and it is large enough
-/// to be truncated within.
+/// Clients that parse the response accept JSON, and it is large enough to be truncated within.
 pub(crate) fn default_body(step: &Step) -> Bytes {
     let start = format!(
         "{{\"step\":{},\"padding\":\"",
@@ -129,7 +126,6 @@ fn body(step: &Step, content: Bytes, is_stream: bool) -> ResponseBody {
     })
 }
 
-/// What happens within a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BodyFault {
     /// The body pauses for this time, and then continues.
@@ -145,11 +141,9 @@ struct StepBody {
     rest: Bytes,
     sent: u64,
     rate: Option<u64>,
-    /// Number of bytes that are sent before the rate applies.
     slow_from: u64,
     /// Fault, and the number of bytes before it; `None` if the fault is over.
     fault: Option<(u64, BodyFault)>,
-    /// Time of the next part or of the fault.
     wait: Option<Pin<Box<Sleep>>>,
     /// Whether the time of the next part has passed.
     is_due: bool,
@@ -158,7 +152,6 @@ struct StepBody {
 }
 
 impl StepBody {
-    /// Returns the number of bytes of the next part, and the time before it is sent.
     fn next_part(&self) -> (usize, Duration) {
         let mut length = self.rest.len() as u64;
         if let Some((after, _)) = self.fault {

@@ -27,10 +27,9 @@ const ATTEMPT_BYTES: usize = 1_024;
 /// Estimated size of a header line in memory without its texts, in bytes.
 const HEADER_BYTES: usize = 64;
 
-/// What all scenarios of a gateway share.
 #[derive(Debug, Default)]
 pub(super) struct ScenarioTotals {
-    /// Size of all traces in bytes, estimated.
+    /// Estimated, in bytes.
     pub(super) bytes: AtomicUsize,
     pub(super) untraced: AtomicU64,
     pub(super) removed_runs: AtomicU64,
@@ -42,7 +41,6 @@ pub(super) struct ScenarioTotals {
 #[derive(Debug, Default)]
 pub(super) struct Runs {
     pub(super) by_id: HashMap<Arc<str>, Run>,
-    /// Number of runs that were ever started.
     pub(super) started: u64,
 }
 
@@ -57,11 +55,9 @@ pub(super) struct Run {
     pub(super) attempts: Vec<Arc<Attempt>>,
     pub(super) bytes: usize,
     pub(super) untraced: u64,
-    /// Number of traced requests whose response is not complete.
     pub(super) in_flight: usize,
 }
 
-/// Place of an attempt in the traces of a scenario.
 #[derive(Clone, Debug)]
 pub(super) struct AttemptId {
     pub(super) run: Arc<str>,
@@ -95,7 +91,7 @@ impl Runs {
         run
     }
 
-    /// Returns the run of an attempt; `None` if it was removed.
+    /// `None` if the run was removed.
     pub(super) fn find(&mut self, id: &AttemptId) -> Option<&mut Run> {
         let run = self.by_id.get_mut(&id.run);
         run.filter(|run| run.number == id.number)
@@ -136,7 +132,6 @@ impl Runs {
     }
 }
 
-/// Returns the estimated size of an attempt in memory, in bytes.
 pub(super) fn attempt_bytes(attempt: &Attempt) -> usize {
     let lines = attempt.headers.iter();
     let response = attempt.response.iter();

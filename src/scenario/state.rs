@@ -9,7 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
-use xxhash_rust::xxh3::xxh3_64;
+use siphasher::sip::SipHasher13;
 
 use super::position::Position;
 use super::runs::{AttemptId, MAX_BYTES, MAX_POSITIONS, Run, Runs, ScenarioTotals, attempt_bytes};
@@ -20,14 +20,12 @@ use super::{CountBy, Scenario};
 use crate::clock::{Clock, Moment};
 use crate::request::test_id::TestId;
 
-/// All scenarios of a gateway.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scenarios {
     states: Arc<[Arc<ScenarioState>]>,
     shared: Arc<ScenarioTotals>,
 }
 
-/// Use of the bounds, for metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ScenarioUse {
     pub(crate) runs: usize,
@@ -37,7 +35,6 @@ pub(crate) struct ScenarioUse {
     pub(crate) removed_runs: u64,
 }
 
-/// A scenario and its runs.
 pub(crate) struct ScenarioState {
     pub(crate) scenario: Arc<Scenario>,
     clock: Clock,
@@ -49,17 +46,14 @@ pub(crate) struct ScenarioState {
     refusal: OnceLock<RefusalHook>,
 }
 
-/// How the listener refuses connections.
 struct RefusalHook {
     refuse: RefuseConnections,
     /// Time since which the listener refuses connections, because the first step is `refuse`.
     since: Option<Moment>,
 }
 
-/// Makes the listener refuse connections for a time.
 type RefuseConnections = Box<dyn Fn(Duration) + Send + Sync>;
 
-/// Summary of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct RunInfo {
     pub(crate) scenario: Arc<str>,
@@ -69,7 +63,7 @@ pub(crate) struct RunInfo {
 }
 
 impl Scenarios {
-    /// Returns the state of these scenarios. A scenario that has not changed keeps its runs.
+    /// A scenario that has not changed keeps its runs.
     pub(crate) fn renewed(&self, scenarios: &[Arc<Scenario>], clock: &Clock) -> Self {
         let state = |scenario: &Arc<Scenario>| match self.get(&scenario.name) {
             Some(known) if known.scenario == *scenario => Arc::clone(known),
@@ -81,14 +75,13 @@ impl Scenarios {
         }
     }
 
-    /// Returns the state of the scenario with this name.
     pub(crate) fn get(&self, name: &str) -> Option<&Arc<ScenarioState>> {
         self.states
             .iter()
             .find(|state| &*state.scenario.name == name)
     }
 
-    /// Returns all scenarios in the order of their names.
+    /// In the order of their names.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<ScenarioState>> {
         self.states.iter()
     }
@@ -97,17 +90,14 @@ impl Scenarios {
         self.states.is_empty()
     }
 
-    /// Measures the delay of timers until the future is dropped.
     pub(crate) fn measure_timers(&self) -> impl Future<Output = ()> + Send + use<> {
         Arc::clone(&self.shared.timer_delay).measure()
     }
 
-    /// Includes the bodies of requests in all traces from now on.
     pub(crate) fn include_bodies(&self) {
         self.shared.includes_bodies.store(true, Ordering::Relaxed);
     }
 
-    /// Returns how much of the bounds is in use.
     pub(crate) fn usage(&self) -> ScenarioUse {
         ScenarioUse {
             runs: self.states.iter().map(|state| state.run_count()).sum(),
@@ -139,13 +129,11 @@ impl ScenarioState {
         }
     }
 
-    /// Returns the time since the scenario was loaded.
     pub(crate) fn elapsed(&self) -> Duration {
         self.clock.now().since(self.origin)
     }
 
-    /// Sets how the listener refuses connections. If the first step is `refuse`, it refuses them from now on. The first
-    /// call counts.
+    /// If the first step is `refuse`, the listener refuses connections from now on. The first call counts.
     pub(crate) fn set_refusal(&self, refuse: impl Fn(Duration) + Send + Sync + 'static) {
         let now = self.clock.now();
         let time = Position::new(0, None).refuses_next(&self.scenario, now);
@@ -159,12 +147,10 @@ impl ScenarioState {
         let _already_set = self.refusal.set(refusal);
     }
 
-    /// Whether the trace includes the bodies of requests.
     pub(crate) fn includes_bodies(&self) -> bool {
         self.shared.includes_bodies.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of requests whose response is not complete.
     pub(crate) fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
     }
@@ -178,7 +164,6 @@ impl ScenarioState {
         }
     }
 
-    /// Returns the id of the run that a request belongs to.
     pub(crate) fn run_id(
         &self,
         client: crate::request::client::ClientId,
@@ -190,7 +175,6 @@ impl ScenarioState {
         }
     }
 
-    /// Adds a request to the trace of its run.
     pub(crate) fn begin(self: &Arc<Self>, run: &Arc<str>, attempt: Attempt) -> TracedAttempt {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
         let bytes = attempt_bytes(&attempt);
@@ -219,14 +203,13 @@ impl ScenarioState {
         TracedAttempt::new(Arc::clone(self), id)
     }
 
-    /// Returns the step that applies to the next request of a run; `None` if the request passes. `key` is the
-    /// idempotency key of the request.
+    /// `None` if the request passes.
     pub(crate) fn next_step(&self, run: &Arc<str>, key: Option<&str>) -> Option<Arc<Step>> {
         let now = self.clock.now();
         let scenario = &*self.scenario;
         let key = key.filter(|_| scenario.by == CountBy::Key);
-        let key = key.map_or(0, |key| xxh3_64(key.as_bytes()));
-        let seed = scenario.seed ^ xxh3_64(run.as_bytes()) ^ key;
+        let key = key.map_or(0, hash);
+        let seed = scenario.seed ^ hash(run) ^ key;
         let refusal = self.refusal.get();
         let positions = &self.shared.positions;
         let mut runs = self.runs.lock();
@@ -251,7 +234,7 @@ impl ScenarioState {
         step
     }
 
-    /// Starts a run with this id. A run that already has this id ends, and its clients start with the first step.
+    /// A run that already has this id ends, and its clients start with the first step.
     pub(crate) fn start_run(&self, id: &str) -> RunInfo {
         let id: Arc<str> = id.into();
         let mut runs = self.runs.lock();
@@ -260,23 +243,20 @@ impl ScenarioState {
         self.info(&id, run)
     }
 
-    /// Whether a request of the run with this id is in flight.
     pub(crate) fn is_in_flight(&self, id: &str) -> bool {
         let runs = self.runs.lock();
         runs.by_id.get(id).is_some_and(|run| run.in_flight > 0)
     }
 
-    /// Whether there is a run with this id.
     pub(crate) fn has_run(&self, id: &str) -> bool {
         self.runs.lock().by_id.contains_key(id)
     }
 
-    /// Removes the run with this id. Returns whether it existed.
     pub(crate) fn remove_run(&self, id: &str) -> bool {
         self.runs.lock().remove(id, &self.shared)
     }
 
-    /// Returns all runs, oldest first.
+    /// Oldest first.
     pub(crate) fn runs(&self) -> Vec<RunInfo> {
         let runs = self.runs.lock();
         let mut infos: Vec<_> = runs
@@ -297,8 +277,7 @@ impl ScenarioState {
         }
     }
 
-    /// Returns the requests of one run, with times since its start, and whether one of them is in flight. `None` if
-    /// there is no run with this id.
+    /// Times count since the start of the run. The flag says whether one of its requests is in flight.
     pub(crate) fn run_trace(&self, id: &str) -> Option<(Trace, bool)> {
         let runs = self.runs.lock();
         let run = runs.by_id.get(id)?;
@@ -318,7 +297,7 @@ impl ScenarioState {
         Some((trace, in_flight))
     }
 
-    /// Returns the requests of all runs, with times since the scenario was loaded.
+    /// Times count since the scenario was loaded.
     pub(crate) fn trace(&self) -> Trace {
         let runs = self.runs.lock();
         let attempts = runs.by_id.values().flat_map(|run| &run.attempts);
@@ -328,8 +307,7 @@ impl ScenarioState {
         self.trace_of(attempts, untraced)
     }
 
-    /// Copies attempts in the order of their arrival. A request is added after its body has been read, so the order
-    /// of the trace can differ.
+    /// A request is added after its body has been read, so the order of the trace can differ from that of the arrivals.
     fn trace_of(&self, mut attempts: Vec<Arc<Attempt>>, untraced: u64) -> Trace {
         attempts.sort_by_key(|attempt| attempt.arrived);
         Trace {
@@ -340,7 +318,7 @@ impl ScenarioState {
         }
     }
 
-    /// Changes an attempt of a trace. Does nothing if its run has ended.
+    /// Does nothing if the run has ended.
     pub(super) fn update(&self, id: &AttemptId, change: impl FnOnce(&mut Attempt)) {
         let mut runs = self.runs.lock();
         let Some(run) = runs.find(id) else {
@@ -358,6 +336,10 @@ impl ScenarioState {
     fn run_count(&self) -> usize {
         self.runs.lock().by_id.len()
     }
+}
+
+fn hash(text: &str) -> u64 {
+    SipHasher13::new().hash(text.as_bytes())
 }
 
 impl fmt::Debug for ScenarioState {

@@ -8,35 +8,30 @@ use std::time::{Duration, SystemTime};
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue, StatusCode};
 
-/// One step of a scenario. The configuration parses it from a text such as `delay 200ms + 429 retry-after=2`.
+/// The configuration parses it from a text such as `delay 200ms + 429 retry-after=2`.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Step {
-    /// The step as written in the configuration.
     pub(crate) text: Arc<str>,
     /// Places in `text` of the content of each body (`None`) and header. Reports redact them.
     pub(crate) contents: Vec<(Option<HeaderName>, Range<usize>)>,
     /// Time from the arrival of the request to the action.
     pub(crate) delay: Duration,
     pub(crate) action: StepAction,
-    /// Rate of the response body in bytes per second; `None` means that the body is sent at once.
+    /// Bytes per second; `None` means that the body is sent at once.
     pub(crate) rate: Option<u64>,
-    /// Value of `Retry-After` in the response.
     pub(crate) retry_after: Option<RetryAfterText>,
-    /// Further headers of the response.
     pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
-    /// Body of the response; `None` means the default body.
+    /// `None` means the default body.
     pub(crate) body: Option<Bytes>,
-    /// Number of body bytes that are sent before the action takes effect.
+    /// Body bytes that are sent before the action takes effect.
     pub(crate) after: Option<u64>,
     pub(crate) extent: Extent,
     /// Probability of the action, from 0 to 1. If the action is not chosen, the request passes.
     pub(crate) chance: f64,
 }
 
-/// What happens to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StepAction {
-    /// The gateway responds with this status.
     Respond(StatusCode),
     /// The request goes to the upstream. Without an upstream, the gateway responds with 200.
     Pass,
@@ -56,16 +51,13 @@ pub(crate) enum StepAction {
     Refuse,
 }
 
-/// How many requests a step applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// This number of requests.
     Times(NonZeroU32),
     /// All requests within this time. The time starts with the first request that reaches the step.
     For(Duration),
 }
 
-/// Value of `Retry-After` in a scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RetryAfterText {
     /// This text, which can be invalid.
@@ -77,7 +69,6 @@ pub(crate) enum RetryAfterText {
 }
 
 impl Step {
-    /// Creates a step that responds once with a status.
     pub(crate) fn respond(status: StatusCode) -> Self {
         Self {
             text: status.as_str().into(),
@@ -96,7 +87,6 @@ impl Step {
 }
 
 impl RetryAfterText {
-    /// Returns the header value of a response that is sent at `now`.
     pub(crate) fn value(&self, now: SystemTime) -> HeaderValue {
         let date = match self {
             Self::Literal(value) => return value.clone(),

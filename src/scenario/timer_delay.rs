@@ -6,7 +6,6 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until};
 
-/// Time between two measurements.
 const INTERVAL: Duration = Duration::from_millis(20);
 
 /// Maximum delay that is distinguished, in milliseconds. Longer delays count as this one.
@@ -21,9 +20,9 @@ pub(super) struct TimerDelay(Mutex<Measured>);
 
 #[derive(Debug)]
 struct Measured {
-    /// Number of delays by their length in milliseconds: of the current period, and of the period before it.
+    /// By their length in milliseconds: of the current period, and of the period before it.
     counts: [[u64; MAX_MILLIS + 1]; 2],
-    /// Start of the current period; `None` before the first measurement.
+    /// `None` before the first measurement.
     since: Option<Instant>,
 }
 
@@ -58,7 +57,7 @@ impl TimerDelay {
         measured.counts[0][millis.min(MAX_MILLIS)] += 1;
     }
 
-    /// Returns the 99th percentile of the delays, rounded up to a millisecond. Zero if nothing was measured.
+    /// Rounded up to a millisecond. Zero if nothing was measured.
     pub(super) fn percentile_99(&self) -> Duration {
         let [current, before] = self.0.lock().counts;
         let total: u64 = current.iter().chain(&before).sum();

@@ -9,11 +9,11 @@ use super::state::ScenarioState;
 use super::step::Step;
 use super::trace::{Attempt, ObservedResponse, ResponseEnd};
 
-/// Attempt in flight. If it is dropped before the response is complete, the client has closed the connection.
+/// If it is dropped before the response is complete, the client has closed the connection.
 #[derive(Debug)]
 pub(crate) struct TracedAttempt {
     state: Arc<ScenarioState>,
-    /// Place of the attempt in the trace; `None` if the trace was full.
+    /// `None` if the trace was full.
     id: Option<AttemptId>,
     has_ended: bool,
 }
@@ -31,7 +31,7 @@ impl TracedAttempt {
         self.update(|attempt| attempt.step = Some(Arc::clone(step)));
     }
 
-    /// Notes that the gateway starts to send a response now. `status` is `None` if it closes the connection instead.
+    /// `status` is `None` if the gateway closes the connection instead.
     pub(crate) fn started(&self, status: Option<StatusCode>, headers: &HeaderMap) {
         let now = self.state.elapsed();
         self.update(|attempt| {
@@ -40,20 +40,17 @@ impl TracedAttempt {
                 headers: headers.clone(),
                 started: now,
                 ended: now,
-                sent: 0,
                 end: ResponseEnd::ClientClosed,
             });
         });
     }
 
-    /// Notes that the response ended now, after `sent` bytes of its body.
-    pub(crate) fn ended(&mut self, end: ResponseEnd, sent: u64) {
+    pub(crate) fn ended(&mut self, end: ResponseEnd) {
         self.has_ended = true;
         let now = self.state.elapsed();
         self.update(|attempt| {
             if let Some(response) = &mut attempt.response {
                 response.ended = now;
-                response.sent = sent;
                 response.end = end;
             }
         });
@@ -69,7 +66,7 @@ impl TracedAttempt {
 impl Drop for TracedAttempt {
     fn drop(&mut self) {
         if !self.has_ended {
-            self.ended(ResponseEnd::ClientClosed, 0);
+            self.ended(ResponseEnd::ClientClosed);
         }
         self.state.leave(self.id.as_ref());
     }

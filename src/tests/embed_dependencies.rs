@@ -26,7 +26,7 @@ fn the_embed_feature_compiles_at_most_120_crates() {
 #[test]
 fn the_gateway_without_the_lab_compiles_no_crate_of_its_reports_and_certificates() {
     let (without, with) = (crates("gateway"), crates("gateway,lab"));
-    for lab_only in ["indicatif", "rcgen", "textwrap"] {
+    for lab_only in ["rcgen", "textwrap"] {
         assert!(has(&with, lab_only), "{with:#?}");
         assert!(
             !has(&without, lab_only),

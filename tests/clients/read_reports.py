@@ -5,7 +5,6 @@ import sys
 from pathlib import Path
 
 import junitparser
-from haralyzer import HarParser
 from markdown_it import MarkdownIt
 
 directory = Path(sys.argv[1])
@@ -38,30 +37,6 @@ def junit():
     ]
 
 
-def har():
-    parser = HarParser(json.loads((directory / "report.har").read_text()))
-    return [
-        {
-            "title": page.title,
-            "entries": [
-                {
-                    "started": entry.startTime.isoformat(),
-                    "time": entry.time,
-                    "method": entry.request.method,
-                    "url": entry.request.url,
-                    "status": entry.response.status,
-                    "retry_after": [
-                        header["value"] for header in entry.response.headers if header["name"] == "retry-after"
-                    ],
-                    "query": entry.request.queryString,
-                }
-                for entry in page.entries
-            ],
-        }
-        for page in parser.pages
-    ]
-
-
 def markdown():
     text = (directory / "report.md").read_text()
     parser = MarkdownIt("commonmark").enable("table")
@@ -88,4 +63,4 @@ def markdown():
     }
 
 
-print(json.dumps({"junit": junit(), "har": har(), "markdown": markdown()}))
+print(json.dumps({"junit": junit(), "markdown": markdown()}))

@@ -1,18 +1,17 @@
-//! The command of a lab run: starts it, and ends it with all processes that it started.
+//! The command of a lab run, and the end of all processes that it started.
 //!
-//! The lab is a child subreaper (`PR_SET_CHILD_SUBREAPER`): a process whose parent has ended becomes a child of the lab.
-//! So every process that the command starts remains a descendant of the lab, also after `setsid` and a double fork, and
-//! `/proc` shows it. A process group would be simpler, but a process can leave it. If SIGKILL ends the lab itself, the
-//! command is not ended.
+//! The lab is a child subreaper (`PR_SET_CHILD_SUBREAPER`): a process whose parent has ended becomes a child of the
+//! lab. So every process that the command starts remains a descendant of the lab, also after `setsid` and a double
+//! fork, and `/proc` shows it. A process group would be simpler, but a process can leave it. If SIGKILL ends the lab
+//! itself, the command is not ended.
 
 use std::collections::HashSet;
 use std::ffi::OsString;
-use std::io::{self, BufRead as _, BufReader, Read};
+use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::thread::JoinHandle;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -21,59 +20,43 @@ use rustix::process::{
 };
 use tokio::time::{Instant, sleep};
 
-use super::progress::Progress;
 use crate::cli::serve::Signals;
 
-/// Time between SIGTERM and SIGKILL.
 const TERMINATION_GRACE: Duration = Duration::from_secs(2);
 
 /// How long the lab tries to kill processes. A process in an uninterruptible system call does not end before the call.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Interval between two checks whether processes have ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Maximum length of a line of the command's output that is written at once, in bytes.
-const MAX_LINE: u64 = 64 * 1024;
-
-/// Command of the client, and where it finds the gateway.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClientCommand<'a> {
-    /// Program and arguments; not empty.
+    /// Not empty.
     pub(super) words: &'a [OsString],
-    /// URL of the gateway, without a trailing slash.
+    /// Without a trailing slash.
     pub(super) url: &'a str,
-    /// CA certificate of the gateway, if the URL has the scheme `https`.
     pub(super) ca_file: Option<&'a Path>,
 }
 
-/// Running command. Its processes are killed when this value is dropped.
+/// Its processes are killed when this value is dropped.
 #[derive(Debug)]
 pub(super) struct ClientProcess {
     pid: Pid,
-    /// How the command ended; `None` while it runs.
     status: Option<WaitStatus>,
     /// Children that the lab had before it started the command. They belong to the program that executed the lab.
     inherited: HashSet<i32>,
-    /// Threads that write the output of the command.
-    output: Vec<JoinHandle<()>>,
 }
 
 impl ClientCommand<'_> {
-    /// Starts the command. Its standard output and standard error go to the standard error of the lab.
-    pub(super) fn start(&self, progress: &Progress) -> anyhow::Result<ClientProcess> {
+    /// Standard output and standard error of the command go to the standard error of the lab.
+    pub(super) fn start(&self) -> anyhow::Result<ClientProcess> {
         let own = getpid();
         set_child_subreaper(Some(own)).context("cannot become a child subreaper")?;
         let inherited = running_descendants(&HashSet::new())?;
         let mut command = self.prepare();
-        if progress.is_shown() {
-            // A process that writes to the terminal itself would break the progress bar.
-            command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        } else {
-            let stderr = io::stderr().as_fd().try_clone_to_owned()?;
-            command.stdout(stderr).stderr(Stdio::inherit());
-        }
-        let mut child = command.spawn().map_err(|error| self.explain(&error))?;
+        let stderr = io::stderr().as_fd().try_clone_to_owned()?;
+        command.stdout(stderr);
+        let child = command.spawn().map_err(|error| self.explain(&error))?;
         Ok(ClientProcess {
             pid: Pid::from_child(&child),
             status: None,
@@ -81,7 +64,6 @@ impl ClientCommand<'_> {
                 .into_iter()
                 .map(|pid| pid.as_raw_nonzero().get())
                 .collect(),
-            output: copy_output(&mut child, progress),
         })
     }
 
@@ -133,7 +115,7 @@ impl ClientCommand<'_> {
 }
 
 impl ClientProcess {
-    /// Returns how the command ended, or `None` while it runs. Also removes other ended processes from the process table.
+    /// Also removes other ended processes from the process table.
     pub(super) fn status(&mut self) -> Option<WaitStatus> {
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
             if pid == self.pid {
@@ -143,8 +125,8 @@ impl ClientProcess {
         self.status
     }
 
-    /// Ends all processes that the command started: with SIGTERM, and after [`TERMINATION_GRACE`] or a signal to the lab
-    /// with SIGKILL. Returns the number of processes that were running.
+    /// Ends all processes that the command started: with SIGTERM, and after [`TERMINATION_GRACE`] or a signal to the
+    /// lab with SIGKILL. Returns the number of processes that were running.
     pub(super) async fn end(&mut self, signals: &mut Signals) -> anyhow::Result<usize> {
         let running = self.running()?;
         for pid in &running {
@@ -158,11 +140,10 @@ impl ClientProcess {
             }
         }
         self.kill()?;
-        self.finish_output();
         Ok(running.len())
     }
 
-    /// Kills all processes that the command started, and the processes that these start meanwhile.
+    /// Also kills the processes that these start meanwhile.
     fn kill(&mut self) -> anyhow::Result<()> {
         let deadline = std::time::Instant::now() + KILL_TIMEOUT;
         loop {
@@ -188,14 +169,6 @@ impl ClientProcess {
         self.status();
         running_descendants(&self.inherited)
     }
-
-    /// Waits until the output of the command is written. All writers have ended, so this takes no longer than writing.
-    fn finish_output(&mut self) {
-        for thread in self.output.drain(..) {
-            // An error is ignored: it means that the thread panicked, and the panic message is already written.
-            let _ = thread.join();
-        }
-    }
 }
 
 impl Drop for ClientProcess {
@@ -206,13 +179,13 @@ impl Drop for ClientProcess {
     }
 }
 
-/// Sends a signal to a process. An error is ignored: the process has ended, or it has changed its user, and
-/// [`ClientProcess::kill`] reports processes that remain.
+/// An error is ignored: the process has ended, or it has changed its user, and [`ClientProcess::kill`] reports
+/// processes that remain.
 fn signal(pid: Pid, signal: Signal) {
     let _ = kill_process(pid, signal);
 }
 
-/// Returns the descendants of this process that have not ended, without `excluded` children and their descendants.
+/// Descendants of this process that have not ended, without `excluded` children and their descendants.
 fn running_descendants(excluded: &HashSet<i32>) -> anyhow::Result<Vec<Pid>> {
     let processes = processes().context("cannot read the list of processes in /proc")?;
     let mut family = HashSet::from([getpid().as_raw_nonzero().get()]);
@@ -236,7 +209,7 @@ fn running_descendants(excluded: &HashSet<i32>) -> anyhow::Result<Vec<Pid>> {
 struct ProcessEntry {
     pid: i32,
     parent: i32,
-    /// Whether the process is a zombie: it has ended, and its parent has not read its status.
+    /// A zombie: its parent has not read its status.
     has_ended: bool,
 }
 
@@ -270,31 +243,6 @@ fn parse_stat(pid: i32, stat: &str) -> Option<ProcessEntry> {
         parent: fields.next()?.parse().ok()?,
         has_ended: matches!(state, "Z" | "X"),
     })
-}
-
-/// Starts a thread for each pipe of the command that writes its lines above the progress bar.
-fn copy_output(child: &mut Child, progress: &Progress) -> Vec<JoinHandle<()>> {
-    let stdout = child
-        .stdout
-        .take()
-        .map(|pipe| Box::new(pipe) as Box<dyn Read + Send>);
-    let stderr = child.stderr.take().map(|pipe| Box::new(pipe) as _);
-    let pipes = [stdout, stderr].into_iter().flatten();
-    pipes
-        .map(|pipe| {
-            let progress = progress.clone();
-            std::thread::spawn(move || copy_lines(pipe, &progress))
-        })
-        .collect()
-}
-
-fn copy_lines(pipe: impl Read, progress: &Progress) {
-    let mut pipe = BufReader::new(pipe);
-    let mut line = Vec::new();
-    while let Ok(1..) = pipe.by_ref().take(MAX_LINE).read_until(b'\n', &mut line) {
-        progress.write(&line);
-        line.clear();
-    }
 }
 
 #[cfg(test)]

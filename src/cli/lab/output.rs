@@ -1,119 +1,78 @@
-//! Report files of a lab run. They are opened before the run, so that a wrong path is reported before the client runs.
+//! Output of a lab run: the table, and report files. The files are opened before the run, so that a wrong path is
+//! reported before the client runs.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 
 use crate::lab::report::document::Document;
-use crate::lab::report::{Report, har, html, junit, markdown};
+use crate::lab::report::{html, junit, markdown, terminal};
 
-/// File name that means standard output.
 const STDOUT: &str = "-";
 
-/// Format of a report file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Width of a table that is not written to a terminal, in columns.
+const DEFAULT_WIDTH: usize = 100;
+
+#[derive(Clone, Copy, Debug)]
 pub(super) enum Format {
     Json,
     Junit,
     Markdown,
-    Har,
     Html,
 }
 
-/// Report file. A file that did not exist is removed if no report is written to it.
+/// A file that did not exist is removed if no report is written to it.
 #[derive(Debug)]
 pub(super) struct Output {
     format: Format,
-    /// `None` for standard output.
-    file: Option<OutputFile>,
-}
-
-#[derive(Debug)]
-struct OutputFile {
     path: PathBuf,
-    file: File,
+    /// `None` for standard output.
+    file: Option<File>,
     is_unused: bool,
 }
 
 impl Output {
-    /// Opens a report file. Its content is not changed before [`write`](Self::write). A new file is readable only by its
-    /// owner if it is private.
-    pub(super) fn open(format: Format, path: &Path, is_private: bool) -> anyhow::Result<Self> {
-        let file = if path == Path::new(STDOUT) {
-            None
-        } else {
-            Some(
-                OutputFile::open(path, is_private)
-                    .with_context(|| format!("cannot write the report to {}", path.display()))?,
-            )
+    /// The content is not changed before [`write`](Self::write). A new private file is readable only by its owner.
+    fn open(format: Format, path: &Path, is_private: bool) -> anyhow::Result<Self> {
+        let is_file = path != Path::new(STDOUT);
+        let is_unused = is_file && !path.exists();
+        let open = || {
+            OpenOptions::new()
+                .write(true)
+                .create(true)
+                .truncate(false)
+                .mode(if is_private { 0o600 } else { 0o666 })
+                .open(path)
+                .with_context(|| format!("cannot write the report to {}", path.display()))
         };
-        Ok(Self { format, file })
-    }
-
-    pub(super) fn is_stdout(&self) -> bool {
-        self.file.is_none()
-    }
-
-    /// Whether both outputs are the same file, also under different names.
-    pub(super) fn is_same_file(&self, other: &Self) -> bool {
-        let identity = |output: &Self| {
-            let metadata = output.file.as_ref()?.file.metadata().ok()?;
-            metadata.is_file().then(|| (metadata.dev(), metadata.ino()))
-        };
-        identity(self).is_some_and(|own| identity(other) == Some(own))
-    }
-
-    pub(super) fn write(&mut self, report: &Report, document: &Document) -> anyhow::Result<()> {
-        let mut text = match self.format {
-            Format::Json => document.to_json(),
-            Format::Junit => junit::render(document),
-            Format::Markdown => markdown::render(document),
-            Format::Har => har::render(report),
-            Format::Html => html::render(document),
-        };
-        if !text.ends_with('\n') {
-            text.push('\n');
-        }
-        match &mut self.file {
-            None => print(&text),
-            Some(output) => {
-                let written = output.write(text.as_bytes());
-                written.with_context(|| format!("cannot write {}", output.path.display()))
-            }
-        }
-    }
-}
-
-impl OutputFile {
-    fn open(path: &Path, is_private: bool) -> io::Result<Self> {
-        let is_unused = !path.exists();
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(if is_private { 0o600 } else { 0o666 })
-            .open(path)?;
         Ok(Self {
+            format,
             path: path.to_owned(),
-            file,
+            file: is_file.then(open).transpose()?,
             is_unused,
         })
     }
 
-    fn write(&mut self, text: &[u8]) -> io::Result<()> {
+    pub(super) fn write(&mut self, document: &Document) -> anyhow::Result<()> {
+        let text = match self.format {
+            Format::Json => document.to_json(),
+            Format::Junit => junit::render(document),
+            Format::Markdown => markdown::render(document),
+            Format::Html => html::render(document),
+        };
         self.is_unused = false;
-        // A pipe or device cannot be truncated and does not need to be.
-        if self.file.metadata()?.is_file() {
-            self.file.set_len(0)?;
+        match &mut self.file {
+            None => print(&text),
+            Some(file) => replace(file, &text)
+                .with_context(|| format!("cannot write {}", self.path.display())),
         }
-        self.file.write_all(text)
     }
 }
 
-impl Drop for OutputFile {
+impl Drop for Output {
     fn drop(&mut self) {
         if self.is_unused {
             // An error is ignored: the empty file does no harm.
@@ -122,7 +81,51 @@ impl Drop for OutputFile {
     }
 }
 
-/// Writes a text to standard output. A closed pipe is not an error: the reader has read enough.
+fn replace(file: &mut File, text: &str) -> io::Result<()> {
+    // A pipe or device cannot be truncated and does not need to be.
+    if file.metadata()?.is_file() {
+        file.set_len(0)?;
+    }
+    file.write_all(text.as_bytes())
+}
+
+/// Opens the files that are given. Two reports in one file, or on standard output, are an error.
+pub(super) fn open_all(
+    files: [(Format, &Option<PathBuf>); 4],
+    is_private: bool,
+) -> anyhow::Result<Vec<Output>> {
+    let mut outputs: Vec<Output> = Vec::new();
+    for (format, path) in files {
+        let Some(path) = path else { continue };
+        if outputs.iter().any(|earlier| earlier.path == *path) {
+            let path = path.display();
+            bail!("two reports cannot be written to the same file: {path}");
+        }
+        outputs.push(Output::open(format, path, is_private)?);
+    }
+    Ok(outputs)
+}
+
+/// Prints the table to standard output, or to standard error if a report goes to standard output.
+pub(super) fn print_table(document: &Document, outputs: &[Output]) -> anyhow::Result<()> {
+    let width = match rustix::termios::tcgetwinsize(io::stdout()) {
+        // A terminal can report 0 columns if its size is not known.
+        Ok(size) if size.ws_col > 0 => usize::from(size.ws_col),
+        _ => DEFAULT_WIDTH,
+    };
+    let table = terminal::render(document, has_colour(&io::stdout()), width);
+    if outputs.iter().any(|output| output.file.is_none()) {
+        eprint!("{table}");
+        return Ok(());
+    }
+    print(&table)
+}
+
+pub(super) fn has_colour(output: &impl io::IsTerminal) -> bool {
+    output.is_terminal() && std::env::var_os("NO_COLOR").is_none()
+}
+
+/// A closed pipe is not an error: the reader has read enough.
 pub(super) fn print(text: &str) -> anyhow::Result<()> {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),

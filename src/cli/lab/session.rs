@@ -1,7 +1,6 @@
 //! One scenario of a lab run: its gateway on a free port, and the command that sends requests to it.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,13 +10,11 @@ use rustix::process::WaitStatus;
 use tokio::time::{Instant, interval};
 
 use super::child::{ClientCommand, ClientProcess};
-use super::progress::{Progress, readable};
 use super::tls::Certificates;
 use crate::cli::serve::Signals;
 use crate::clock::Clock;
 use crate::config::Environment;
 use crate::config::lab::{LabOptions, ScenarioFile};
-use crate::lab::operation;
 use crate::lab::report::ScenarioResult;
 use crate::pipeline::GatewayState;
 use crate::scenario::trace::Trace;
@@ -30,11 +27,7 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_mins(1);
 /// Maximum time limit of a command. A scenario can state waits that are longer than the clock can represent.
 const MAX_TIMEOUT: Duration = Duration::from_hours(365 * 24);
 
-/// Interval between two checks of the command.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
-
-/// Number of checks of the command between two updates of the progress.
-const POLLS_PER_UPDATE: u32 = 25;
 
 /// A command has settled if it has ended and no request was in flight for this time.
 const QUIET: Duration = Duration::from_millis(100);
@@ -42,11 +35,6 @@ const QUIET: Duration = Duration::from_millis(100);
 /// How long the lab waits at most for a command that has ended to settle.
 const MAX_SETTLE: Duration = Duration::from_secs(2);
 
-/// Maximum number of requests whose operations the progress counts. Counting copies the trace, and the gateway cannot
-/// add requests meanwhile.
-const MAX_COUNTED: u64 = 1_000;
-
-/// A scenario, and what is needed to run it.
 pub(super) struct Session<'a> {
     pub(super) file: ScenarioFile<'a>,
     pub(super) scenario: Arc<Scenario>,
@@ -57,7 +45,7 @@ pub(super) struct Session<'a> {
     pub(super) include_secrets: bool,
 }
 
-/// Gateway of a session. It is stopped when this value is dropped.
+/// It is stopped when this value is dropped.
 struct LabGateway {
     /// `None` after the gateway was stopped.
     gateway: Option<Gateway>,
@@ -65,7 +53,6 @@ struct LabGateway {
     url: String,
 }
 
-/// How the command ended.
 enum CommandEnd {
     Exited(WaitStatus),
     TimedOut,
@@ -73,48 +60,46 @@ enum CommandEnd {
 }
 
 impl Session<'_> {
-    /// Returns the time limit of the command.
     pub(super) fn limit(&self) -> Duration {
         let default = || DEFAULT_TIMEOUT.saturating_add(self.scenario.longest_wait());
         self.timeout.unwrap_or_else(default).min(MAX_TIMEOUT)
     }
 
-    /// Runs the command in the scenario and judges it. Returns `false` if further scenarios cannot run, because the command
-    /// does not start or a signal has interrupted it.
+    /// Returns `false` if further scenarios cannot run, because the command does not start or a signal has interrupted
+    /// it.
     pub(super) async fn run(
         &self,
         env: &Environment,
         signals: &mut Signals,
     ) -> anyhow::Result<(ScenarioResult, bool)> {
         let gateway = self.start_gateway(env)?;
-        let progress = Progress::start(&self.scenario.name, self.limit());
-        let ca_file: Option<PathBuf> = self.certificates.map(Certificates::ca_file);
+        let (name, limit) = (&self.scenario.name, readable(self.limit()));
+        eprintln!("scenario {name}: running the command, at most {limit}");
+        let url = gateway.url.clone();
+        let ca_file = self.certificates.map(Certificates::ca_file);
         let command = ClientCommand {
             words: self.command,
-            url: &gateway.url,
+            url: &url,
             ca_file: ca_file.as_deref(),
         };
-        let mut client = match command.start(&progress) {
+        let mut client = match command.start() {
             Ok(client) => client,
             Err(error) => {
-                progress.finish();
-                let url = gateway.url.clone();
                 let trace = gateway.stop().await?;
-                let mut result = self.judge(url, Duration::ZERO, trace, false);
+                let mut result = self.judge(Duration::ZERO, trace, false);
                 result.failure = Some(format!("{error:#}"));
                 return Ok((result, false));
             }
         };
         let began = Instant::now();
-        let end = self.watch(&gateway, &mut client, signals, &progress).await;
+        let end = self.watch(&gateway, &mut client, signals).await;
         let duration = began.elapsed();
-        let terminated = client.end(signals).await;
-        progress.finish();
-        let terminated = terminated?;
-        let url = gateway.url.clone();
+        let terminated = client.end(signals).await?;
         let trace = gateway.stop().await?;
+        let has_ended = matches!(end, CommandEnd::Exited(_)) && terminated == 0;
+        let mut result = self.judge(duration, trace, has_ended);
+        self.explain(&end, terminated, &url, &mut result);
         let can_continue = !matches!(end, CommandEnd::Interrupted);
-        let result = self.result(&end, terminated, url, duration, trace);
         Ok((result, can_continue))
     }
 
@@ -144,26 +129,21 @@ impl Session<'_> {
         })
     }
 
-    /// Waits until the command has ended and no request is in flight, and shows the progress.
+    /// Waits until the command has ended and no request is in flight.
     async fn watch(
         &self,
         gateway: &LabGateway,
         client: &mut ClientProcess,
         signals: &mut Signals,
-        progress: &Progress,
     ) -> CommandEnd {
-        let limit = self.limit();
-        let deadline = Instant::now() + limit;
+        let deadline = Instant::now() + self.limit();
         let mut polls = interval(POLL_INTERVAL);
         let mut quiet_since = Instant::now();
         let mut exited_at = None;
-        for number in 1_u32.. {
+        loop {
             tokio::select! {
                 _ = signals.next() => return CommandEnd::Interrupted,
                 _ = polls.tick() => {}
-            }
-            if progress.is_shown() && number.is_multiple_of(POLLS_PER_UPDATE) {
-                progress.update(progress_text(&gateway.state, limit));
             }
             let now = Instant::now();
             if gateway.state.in_flight() > 0 {
@@ -176,22 +156,12 @@ impl Session<'_> {
                     return CommandEnd::Exited(status);
                 }
             } else if now >= deadline {
-                break;
+                return CommandEnd::TimedOut;
             }
         }
-        CommandEnd::TimedOut
     }
 
-    fn result(
-        &self,
-        end: &CommandEnd,
-        terminated: usize,
-        url: String,
-        duration: Duration,
-        trace: Trace,
-    ) -> ScenarioResult {
-        let has_ended = matches!(end, CommandEnd::Exited(_)) && terminated == 0;
-        let mut result = self.judge(url, duration, trace, has_ended);
+    fn explain(&self, end: &CommandEnd, terminated: usize, url: &str, result: &mut ScenarioResult) {
         match end {
             CommandEnd::Exited(status) => {
                 result.notes.extend(exit_note(*status));
@@ -214,30 +184,23 @@ impl Session<'_> {
             }
         }
         if result.trace.attempts.is_empty() {
-            let sent_none = no_request(&result.url, self.scenario.refuses_connections());
-            result.failure = Some(match result.failure {
+            let sent_none = no_request(url, self.scenario.refuses_connections());
+            result.failure = Some(match result.failure.take() {
                 Some(failure) => format!("{failure}, and {sent_none}"),
                 None => sent_none,
             });
         }
-        result
     }
 
-    fn judge(
-        &self,
-        url: String,
-        duration: Duration,
-        trace: Trace,
-        has_ended: bool,
-    ) -> ScenarioResult {
+    fn judge(&self, duration: Duration, trace: Trace, has_ended: bool) -> ScenarioResult {
         let note = self.upstream_note(&trace);
         let mut result = ScenarioResult::of(&self.scenario, trace, has_ended);
         result.notes.extend(note);
-        (result.url, result.duration) = (url, duration);
+        result.duration = duration;
         result
     }
 
-    /// Returns a note if requests failed because of the upstream and not because of the scenario.
+    /// Distinguishes failures of the upstream from those of the scenario.
     fn upstream_note(&self, trace: &Trace) -> Option<String> {
         let url = self.upstream?;
         let failed = trace.attempts.iter().filter(|attempt| {
@@ -256,8 +219,7 @@ impl Session<'_> {
 }
 
 impl LabGateway {
-    /// Stops the gateway and returns the requests that it observed. All clients have ended, so the gateway only has to
-    /// notice that their connections are closed.
+    /// All clients have ended, so the gateway only has to notice that their connections are closed.
     async fn stop(mut self) -> anyhow::Result<Trace> {
         let deadline = Instant::now() + MAX_SETTLE;
         while self.state.in_flight() > 0 && Instant::now() < deadline {
@@ -283,17 +245,15 @@ impl Drop for LabGateway {
     }
 }
 
-fn progress_text(state: &ScenarioState, limit: Duration) -> String {
-    let requests: u64 = state.runs().iter().map(|run| run.requests).sum();
-    let limit = readable(limit);
-    if requests > MAX_COUNTED {
-        return format!("at most {limit}, requests: {requests}");
-    }
-    let operations = operation::count(&state.trace().attempts);
-    format!("at most {limit}, requests: {requests}, operations: {operations}")
+/// Without fractions of a second if the limit is long.
+fn readable(limit: Duration) -> humantime::FormattedDuration {
+    let rounded = match limit.as_secs() {
+        0..10 => Duration::new(limit.as_secs(), limit.subsec_millis() * 1_000_000),
+        seconds => Duration::from_secs(seconds),
+    };
+    humantime::format_duration(rounded)
 }
 
-/// Returns why a command that sent no request could not be judged.
 fn no_request(url: &str, refuses_connections: bool) -> String {
     let proxy = ["http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY"];
     let proxy = proxy.into_iter().find(|it| std::env::var_os(it).is_some());
@@ -310,7 +270,6 @@ fn no_request(url: &str, refuses_connections: bool) -> String {
     )
 }
 
-/// Returns the note on a command that did not exit with status 0.
 fn exit_note(status: WaitStatus) -> Option<String> {
     match (status.exit_status(), status.terminating_signal()) {
         (Some(0), _) => None,

@@ -11,10 +11,9 @@ use rcgen::{
 };
 use tempfile::TempDir;
 
-/// Names that the certificate of the gateway is valid for.
 const NAMES: [&str; 2] = ["127.0.0.1", "localhost"];
 
-/// Certificates in a directory that only this user can read. The directory is removed when this value is dropped.
+/// In a directory that only this user can read, and that is removed when this value is dropped.
 #[derive(Debug)]
 pub(super) struct Certificates {
     directory: TempDir,
@@ -53,7 +52,7 @@ impl Certificates {
     }
 }
 
-/// Returns the CA certificate, the certificate of the gateway and its private key. The key of the CA is not stored.
+/// The CA certificate, the certificate of the gateway and its key. The key of the CA is not stored.
 fn pem_texts() -> Result<[String; 3], rcgen::Error> {
     let mut ca = CertificateParams::new(Vec::new())?;
     ca.distinguished_name

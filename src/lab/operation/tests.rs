@@ -17,7 +17,6 @@ fn get(arrived: u64, status: Option<u16>, after: u64) -> Attempt {
         headers: HeaderMap::new(),
         started: millis(arrived + after),
         ended: millis(arrived + after),
-        sent: 0,
         end: ResponseEnd::Complete,
     });
     Attempt {
@@ -148,7 +147,7 @@ fn an_immediate_request_on_another_connection_after_a_reset_is_a_retry() {
 }
 
 #[test]
-fn requests_with_other_methods_targets_bodies_or_tests_are_other_operations() {
+fn requests_of_other_clients_or_with_other_contents_are_other_operations() {
     let first = get(0, Some(503), 1);
     let body = ObservedBody {
         length: 1,
@@ -158,6 +157,10 @@ fn requests_with_other_methods_targets_bodies_or_tests_are_other_operations() {
     test.headers
         .insert(X_TIDEGATE_TEST, HeaderValue::from_static("2"));
     let others = [
+        Attempt {
+            client: client(2),
+            ..get(1_000, Some(200), 1)
+        },
         Attempt {
             method: Method::PUT,
             ..get(1_000, Some(200), 1)

@@ -1,8 +1,7 @@
 //! Comparison of a run with an earlier JSON report of the same client.
 //!
-//! A regression is a rule whose verdict is worse than before: a pass that became a warning or a failure, or a warning
-//! that became a failure. "Not enough data" is never a regression, because a different number of requests causes it.
-//! The comparison reads only the fields that it needs, so it accepts reports of other releases with the same schema.
+//! "Not enough data" is never a regression, because a different number of requests causes it. The comparison reads only
+//! the fields that it needs, so it accepts reports of other releases with the same schema.
 
 use std::fmt;
 
@@ -14,25 +13,22 @@ use super::document::{Document, SCHEMA};
 use super::text::{printable, verdict_name};
 use crate::lab::verdict::Verdict;
 
-/// Differences between a baseline and a run.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Comparison {
-    /// Rules whose verdict is worse than in the baseline, in the order of the run.
+    /// In the order of the run.
     pub(crate) regressions: Vec<Regression>,
-    /// Names of scenarios of the baseline that the run does not include.
+    /// Scenarios of the baseline that the run does not include.
     pub(crate) missing: Vec<String>,
     /// Number of rules that both the baseline and the run judge.
     pub(crate) compared: usize,
 }
 
-/// Rule whose verdict is worse than in the baseline.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Regression {
     scenario: String,
     rule: &'static str,
     old: Verdict,
     new: Verdict,
-    /// What the client does now.
     summary: String,
 }
 
@@ -52,16 +48,12 @@ impl fmt::Display for Regression {
     }
 }
 
-/// Why a baseline cannot be used.
 #[derive(Debug, Error)]
 pub(crate) enum BaselineError {
-    /// The file ends before the document does.
     #[error("the baseline is truncated; run the lab with `--json` to write a new one")]
     Truncated,
-    /// The file is not a JSON document of the expected structure.
     #[error("the baseline is not a JSON report of `tidegate lab --json`: {0}")]
     Malformed(#[source] serde_json::Error),
-    /// The schema of the document is not supported.
     #[error(
         "the baseline has the schema '{0}', but this version of tidegate reads '{SCHEMA}'; run the lab with `--json` \
          to write a new one"
@@ -74,59 +66,59 @@ struct BaselineSchema {
     schema: String,
 }
 
-#[derive(Deserialize)]
-struct Baseline {
+#[derive(Debug, Deserialize)]
+pub(crate) struct Baseline {
     scenarios: Vec<BaselineScenario>,
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 struct BaselineScenario {
     name: String,
     rules: Vec<BaselineRule>,
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 struct BaselineRule {
     id: String,
     verdict: Verdict,
 }
 
-/// Compares a run with a baseline, which is the text of an earlier JSON report.
-pub(crate) fn compare(old: &str, new: &Document) -> Result<Comparison, BaselineError> {
-    // The schema is read first, because a document of another schema can have another structure.
-    let BaselineSchema { schema } = parse(old)?;
-    if schema != SCHEMA {
-        return Err(BaselineError::Schema(printable(&schema)));
+impl Baseline {
+    pub(crate) fn parse(text: &str) -> Result<Self, BaselineError> {
+        // The schema is read first, because a document of another schema can have another structure.
+        let BaselineSchema { schema } = parse(text)?;
+        if schema != SCHEMA {
+            return Err(BaselineError::Schema(printable(&schema)));
+        }
+        parse(text)
     }
-    let Baseline { scenarios } = parse(old)?;
-    let mut comparison = Comparison {
-        regressions: Vec::new(),
-        missing: Vec::new(),
-        compared: 0,
-    };
-    for old in scenarios {
-        let Some(new) = new.scenarios.iter().find(|new| new.name == old.name) else {
-            comparison.missing.push(printable(&old.name));
-            continue;
-        };
-        for rule in &new.rules {
-            let before = old.rules.iter().find(|before| before.id == rule.id);
-            let Some(before) = before.map(|before| before.verdict) else {
+
+    pub(crate) fn compare(&self, new: &Document) -> Comparison {
+        let mut comparison = Comparison::default();
+        for old in &self.scenarios {
+            let Some(new) = new.scenarios.iter().find(|new| new.name == old.name) else {
+                comparison.missing.push(printable(&old.name));
                 continue;
             };
-            comparison.compared += 1;
-            if is_worse(before, rule.verdict) {
-                comparison.regressions.push(Regression {
-                    scenario: new.name.clone(),
-                    rule: rule.id,
-                    old: before,
-                    new: rule.verdict,
-                    summary: rule.summary.clone(),
-                });
+            for rule in &new.rules {
+                let before = old.rules.iter().find(|before| before.id == rule.id);
+                let Some(before) = before.map(|before| before.verdict) else {
+                    continue;
+                };
+                comparison.compared += 1;
+                if is_worse(before, rule.verdict) {
+                    comparison.regressions.push(Regression {
+                        scenario: new.name.clone(),
+                        rule: rule.id,
+                        old: before,
+                        new: rule.verdict,
+                        summary: rule.summary.clone(),
+                    });
+                }
             }
         }
+        comparison
     }
-    Ok(comparison)
 }
 
 fn parse<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, BaselineError> {

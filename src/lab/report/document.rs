@@ -1,8 +1,7 @@
 //! The document of a report: its content as data, redacted and in units for programs.
 //!
-//! The document is the JSON report and the input of the other renderers. Field names are stable within a schema version.
-//! A new version can add fields. All texts are printable lines ([`printable`]), and all times are milliseconds with a
-//! resolution of 1 µs.
+//! The document is the JSON report and the input of the other renderers. Field names are stable within a schema
+//! version. All texts are printable lines ([`printable`]), and all times are milliseconds with a resolution of 1 µs.
 
 use std::collections::HashSet;
 use std::fmt::Write as _;
@@ -22,23 +21,19 @@ use crate::scenario::trace::{Attempt, ObservedBody, ResponseEnd, Trace};
 /// Name of the schema. A change that a reader of an older document cannot handle gets a new name and version.
 pub(super) const SCHEMA: &str = "tidegate-lab/1";
 
-/// A report as data.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Document {
     pub(super) schema: &'static str,
     pub(super) schema_version: u32,
     pub(super) client: String,
-    /// Version of the client.
     pub(super) version: Option<String>,
-    /// Start of the first scenario, as an RFC 3339 time in UTC.
+    /// RFC 3339, in UTC.
     pub(super) started: String,
     pub(super) verdict: Verdict,
-    /// Whether credentials and bodies were removed.
     pub(super) redacted: bool,
     pub(super) scenarios: Vec<DocumentScenario>,
 }
 
-/// A scenario of a document.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct DocumentScenario {
     pub(super) name: String,
@@ -47,23 +42,19 @@ pub(super) struct DocumentScenario {
     pub(super) duration_ms: f64,
     pub(super) verdict: Verdict,
     pub(super) notes: Vec<String>,
-    /// Why the scenario could not be judged.
     pub(super) failure: Option<String>,
-    /// Number of different clients.
     pub(super) clients: u64,
-    /// Number of requests, including those that are not in the trace.
+    /// Includes the requests that are not in the trace.
     pub(super) requests: u64,
-    /// Number of requests that are not in the trace, because it was full.
+    /// Not in the trace, because it was full.
     pub(super) unrecorded: u64,
-    /// Number of requests in the trace that belong to no operation.
+    /// In the trace, but in no operation.
     pub(super) unattributed: u64,
-    /// A retry is early if it arrives more than this time before the stated time.
     pub(super) tolerance_ms: f64,
     pub(super) rules: Vec<DocumentRule>,
     pub(super) operations: Vec<DocumentOperation>,
 }
 
-/// Verdict of a rule.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct DocumentRule {
     pub(super) id: &'static str,
@@ -73,69 +64,53 @@ pub(super) struct DocumentRule {
     pub(super) evidence: Vec<DocumentEvidence>,
 }
 
-/// Observation that supports a verdict.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct DocumentEvidence {
-    /// Number of the request in the scenario, from 1.
+    /// From 1.
     pub(super) request: Option<u64>,
     pub(super) text: String,
 }
 
-/// A first request and its retries.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct DocumentOperation {
     pub(super) client: String,
-    /// Idempotency key of the first request.
     pub(super) key: Option<String>,
     pub(super) method: String,
     pub(super) target: String,
     pub(super) attempts: Vec<DocumentAttempt>,
 }
 
-/// One request of an operation, and its response.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct DocumentAttempt {
-    /// Number of the request in the scenario, from 1.
+    /// From 1.
     pub(super) request: u64,
-    /// Time of the request since the start of the trace.
     pub(super) arrived_ms: f64,
-    /// Status of the response. `None` if the client received none.
     pub(super) status: Option<u16>,
-    /// Meaning of the response for the client: `success`, `retryable`, `final` or `lost`.
     pub(super) outcome: &'static str,
-    /// How the response ended. `None` if there was no response.
+    /// `None` if there was no response.
     pub(super) end: Option<&'static str>,
-    /// Step of the scenario that determined the response.
     pub(super) step: Option<String>,
-    /// Time from the request to the start of the response.
     pub(super) response_ms: Option<f64>,
-    /// Time from the request to the end of the response.
     pub(super) ended_ms: Option<f64>,
-    /// Time from the end of the previous response of the operation to this request. If there was no response, the time
-    /// since the previous request.
+    /// From the end of the previous response of the operation; without one, from the previous request.
     pub(super) gap_ms: Option<f64>,
-    /// Time that the response asks the client to wait.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) stated_wait_ms: Option<f64>,
-    /// Number of the connection. Requests with the same number used the same connection.
     pub(super) connection: u64,
     pub(super) body: DocumentBody,
 }
 
-/// Body of a request.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct DocumentBody {
-    /// Number of bytes.
     pub(super) length: u64,
-    /// First 64 bits of the hash, as hexadecimal digits.
+    /// The first 64 bits as hexadecimal digits, which is enough to compare the bodies of a report.
     pub(super) hash: String,
-    /// Content, if the report includes secrets.
+    /// Only if the report includes secrets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) content: Option<String>,
 }
 
 impl Document {
-    /// Converts a report to a document. The document contains credentials and bodies only if the report includes them.
     pub(crate) fn of(report: &Report) -> Self {
         let redaction = Redaction::of(report);
         let runs = report.scenarios.iter();
@@ -151,13 +126,11 @@ impl Document {
         }
     }
 
-    /// Returns the document as JSON.
     pub(crate) fn to_json(&self) -> String {
         let json = serde_json::to_string_pretty(self);
         json.expect("the document has only string keys and finite numbers") + "\n"
     }
 
-    /// Returns name and version of the client.
     pub(super) fn client_name(&self) -> String {
         match &self.version {
             Some(version) => format!("{} {version}", self.client),
@@ -167,7 +140,6 @@ impl Document {
 }
 
 impl DocumentScenario {
-    /// Returns the number of rules with a verdict.
     pub(super) fn count(&self, verdict: Verdict) -> u64 {
         let rules = self.rules.iter();
         rules.filter(|rule| rule.verdict == verdict).count() as u64
@@ -224,7 +196,6 @@ fn rule_verdict(rule: &RuleVerdict, redaction: &Redaction) -> DocumentRule {
     }
 }
 
-/// Converts an operation. Returns `None` if it has no attempts.
 fn document_operation(
     operation: &Operation,
     trace: &Trace,
@@ -298,20 +269,18 @@ fn body(body: &ObservedBody, redaction: &Redaction) -> DocumentBody {
     }
 }
 
-/// Returns the first 64 bits of the hash of a body, which is enough to compare the bodies of a report.
-pub(super) fn short_hash(body: &ObservedBody) -> String {
+fn short_hash(body: &ObservedBody) -> String {
     body.hash[..8].iter().fold(String::new(), |mut hex, byte| {
         write!(hex, "{byte:02x}").expect("writing to a string never fails");
         hex
     })
 }
 
-/// Returns the number of the attempt with this index in the trace.
 fn request_number(index: usize) -> u64 {
     index as u64 + 1
 }
 
-/// Converts a duration to milliseconds. The result has at most three decimals, so that JSON has no rounding noise.
-pub(super) fn ms(duration: Duration) -> f64 {
+/// At most three decimals, so that JSON has no rounding noise.
+fn ms(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 1_000_000.0).round() / 1_000.0
 }

@@ -1,7 +1,7 @@
 //! The report as one HTML file, to share with the author of a client.
 //!
 //! The page needs no script and loads nothing, which its content security policy enforces. Colours follow the light or
-//! dark scheme of the reader. Every colour has a word, symbol or shape with the same meaning.
+//! dark scheme of the reader. Every colour has a word or shape with the same meaning.
 
 mod axis;
 mod lane;
@@ -11,13 +11,12 @@ use std::fmt::{self, Write as _};
 
 use super::document::{Document, DocumentRule, DocumentScenario};
 use super::terminal::{observed, tally};
-use super::text::{count, escape_markup, verdict_name, verdict_symbol};
+use super::text::{count, escape_markup, verdict_name};
 use crate::lab::verdict::Verdict;
 use timeline::Timeline;
 
 const STYLE: &str = include_str!("html/style.css");
 
-/// Renders a report as an HTML page.
 pub(crate) fn render(document: &Document) -> String {
     let mut out = String::new();
     write(document, &mut out).expect("writing to a string never fails");
@@ -79,7 +78,6 @@ fn write_overview(document: &Document, out: &mut String) -> fmt::Result {
     Ok(())
 }
 
-/// Writes a scenario. `number` is its number in the report.
 fn write_scenario(
     scenario: &DocumentScenario,
     number: usize,
@@ -190,14 +188,13 @@ fn write_rule(rule: &DocumentRule, timeline: &Timeline<'_>, out: &mut String) ->
 
 fn badge(verdict: Verdict) -> String {
     format!(
-        "<span class=\"badge {}\">{} {}</span>",
+        "<span class=\"badge {}\">{}</span>",
         verdict.id(),
-        verdict_symbol(verdict),
         verdict_name(verdict)
     )
 }
 
-/// Returns an RFC 3339 time as `2026-11-18, 09:30 UTC`.
+/// Shows an RFC 3339 time as `2026-11-18, 09:30 UTC`.
 fn day_and_time(time: &str) -> String {
     match (time.get(..10), time.get(11..16)) {
         (Some(day), Some(time)) => format!("{day}, {time} UTC"),

@@ -10,7 +10,6 @@ use super::terminal::observed;
 use super::text::escape_markup;
 use crate::lab::verdict::Verdict;
 
-/// Renders a report as JUnit XML.
 pub(crate) fn render(document: &Document) -> String {
     let mut out = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
     write(document, &mut out).expect("writing to a string never fails");
@@ -60,7 +59,6 @@ fn write(document: &Document, out: &mut String) -> fmt::Result {
     writeln!(out, "</testsuites>")
 }
 
-/// Writes the test case of a rule. The evidence is the content of the element.
 fn write_rule(rule: &DocumentRule, class: &str, out: &mut String) -> fmt::Result {
     let name = escape_markup(&format!("{}: {}", rule.id, rule.title));
     let summary = escape_markup(&rule.summary);
@@ -90,7 +88,6 @@ fn write_rule(rule: &DocumentRule, class: &str, out: &mut String) -> fmt::Result
     writeln!(out, "\n    </testcase>")
 }
 
-/// Returns the attributes with the numbers of test cases.
 fn counts(scenarios: &[DocumentScenario]) -> String {
     let sum = |number: fn(&DocumentScenario) -> u64| scenarios.iter().map(number).sum::<u64>();
     let errors = sum(|scenario| u64::from(scenario.failure.is_some()));

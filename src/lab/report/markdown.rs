@@ -10,7 +10,6 @@ use super::terminal::{observed, tally};
 use super::text::{count, escape_markup, verdict_name};
 use crate::lab::verdict::Verdict;
 
-/// Renders a report as Markdown.
 pub(crate) fn render(document: &Document) -> String {
     let mut out = String::new();
     write(document, &mut out).expect("writing to a string never fails");
@@ -80,7 +79,6 @@ fn write_scenario(scenario: &DocumentScenario, out: &mut String) -> fmt::Result 
     write_evidence(scenario, out)
 }
 
-/// Writes the evidence of the rules that failed or warned.
 fn write_evidence(scenario: &DocumentScenario, out: &mut String) -> fmt::Result {
     let rules = scenario.rules.iter();
     let rules: Vec<_> = rules
@@ -120,8 +118,8 @@ fn labelled(verdict: Verdict) -> String {
     format!("{symbol} {}", verdict_name(verdict))
 }
 
-/// Escapes a text inside a paragraph or a table cell, but not at the start of a line. An empty comment after `@` and `#` prevents that GitHub notifies a
-/// user or links an issue.
+/// Escapes a text inside a paragraph or a table cell, but not at the start of a line. An empty comment after `@` and
+/// `#` prevents that GitHub notifies a user or links an issue.
 fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {

@@ -1,8 +1,8 @@
 //! Redaction of credentials in reports.
 //!
 //! A credential is recognised by the name of its header or query parameter, with the words of the idempotency stage and
-//! a few more. In texts of rules and notes, the values of recognised credentials are also replaced wherever they occur,
-//! because these texts can quote a request. A credential in a path or in a header with another name is not recognised.
+//! a few more. Texts of rules and notes can quote a request, so the values of recognised credentials are also replaced
+//! in them. A credential in a path or in a header with another name is not recognised.
 
 use std::cell::RefCell;
 use std::collections::{BTreeSet, HashMap};
@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::HeaderMap;
 use percent_encoding::percent_decode_str;
 
 use super::Report;
@@ -18,10 +18,9 @@ use crate::idempotency::credentials::has_credential_word;
 use crate::scenario::step::Step;
 use crate::scenario::trace::Attempt;
 
-/// Text that replaces a credential.
-pub(super) const REDACTED: &str = "[redacted]";
+const REDACTED: &str = "[redacted]";
 
-/// Words in names of headers and parameters that mark a credential, in addition to those of the idempotency stage.
+/// In addition to the words of the idempotency stage.
 const WORDS: [&str; 8] = [
     "csrf",
     "xsrf",
@@ -40,17 +39,15 @@ const PARAMETERS: [&str; 5] = ["sig", "pass", "pwd", "code", "otp"];
 /// other words.
 const MIN_LENGTH: usize = 8;
 
-/// Rules for the redaction of one report.
 pub(super) struct Redaction {
     include_secrets: bool,
-    /// Values of the credentials in the report, longest first.
+    /// Longest first.
     values: Vec<String>,
     /// Redacted steps, because a report has many requests and few steps.
     steps: RefCell<HashMap<Arc<str>, String>>,
 }
 
 impl Redaction {
-    /// Collects the credentials in the requests and responses of a report.
     pub(super) fn of(report: &Report) -> Self {
         let mut values = BTreeSet::new();
         if !report.include_secrets {
@@ -69,7 +66,6 @@ impl Redaction {
         }
     }
 
-    /// Whether the report includes credentials and bodies.
     pub(super) fn includes_secrets(&self) -> bool {
         self.include_secrets
     }
@@ -82,7 +78,6 @@ impl Redaction {
         without_parameters(&without_user_information(text))
     }
 
-    /// Redacts a text about requests, which can quote any part of them.
     pub(super) fn text(&self, text: &str) -> String {
         let mut text = self.url(text);
         for value in &self.values {
@@ -93,7 +88,6 @@ impl Redaction {
         text
     }
 
-    /// Returns the text of a step without headers that are credentials, and without bodies.
     pub(super) fn step(&self, step: &Step) -> String {
         let text = &*step.text;
         if self.include_secrets {
@@ -121,24 +115,15 @@ impl Redaction {
         steps.insert(Arc::clone(&step.text), redacted.clone());
         redacted
     }
-
-    /// Returns the value of a header for a report. A value that is not UTF-8 is converted with replacement characters.
-    pub(super) fn header(&self, name: &HeaderName, value: &HeaderValue) -> String {
-        if !self.include_secrets && is_credential_header(name.as_str()) {
-            return REDACTED.to_owned();
-        }
-        self.url(&String::from_utf8_lossy(value.as_bytes()))
-    }
 }
 
-/// Returns whether a header with this name contains a credential.
 fn is_credential_header(name: &str) -> bool {
     name.eq_ignore_ascii_case("cookie")
         || name.eq_ignore_ascii_case("set-cookie")
         || is_credential_name(name)
 }
 
-/// Returns whether a query parameter with this name, which can be percent-encoded, contains a credential.
+/// `name` can be percent-encoded.
 fn is_credential_parameter(name: &str) -> bool {
     let name = percent_decode_str(name).decode_utf8_lossy();
     PARAMETERS
@@ -155,7 +140,6 @@ fn is_credential_name(name: &str) -> bool {
         || name.ends_with("key") && !name.contains("idempotency")
 }
 
-/// Replaces the user information of all URLs in a text.
 fn without_user_information(text: &str) -> String {
     let mut redacted = String::new();
     let mut rest = text;
@@ -177,8 +161,7 @@ fn without_user_information(text: &str) -> String {
     redacted
 }
 
-/// Replaces the values of query parameters that are credentials. Parameters in a fragment are also replaced, because
-/// OAuth sends tokens in it.
+/// Parameters in a fragment are also replaced, because OAuth sends tokens in it.
 fn without_parameters(text: &str) -> String {
     let mut redacted = String::new();
     let mut rest = text;
@@ -210,7 +193,6 @@ fn next_parameter(text: &str) -> Option<(&str, std::ops::Range<usize>)> {
     }
 }
 
-/// Adds the values of the credentials of a request and of its response to `values`.
 fn collect(attempt: &Attempt, values: &mut BTreeSet<String>) {
     let mut rest = attempt.target.as_str();
     while let Some((name, value)) = next_parameter(rest) {
@@ -293,11 +275,6 @@ mod tests {
 
     #[test]
     fn header_names_decide_which_values_are_redacted() {
-        let value = HeaderValue::from_static("value");
-        let redacted = |name: &str| {
-            let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
-            redaction(false).header(&name, &value) == REDACTED
-        };
         for name in [
             "authorization",
             "proxy-authorization",
@@ -312,7 +289,7 @@ mod tests {
             "x-hub-signature-256",
             "ocp-apim-subscription-key",
         ] {
-            assert!(redacted(name), "{name}");
+            assert!(is_credential_header(name), "{name}");
         }
         for name in [
             "idempotency-key",
@@ -322,7 +299,7 @@ mod tests {
             "x-request-id",
             "host",
         ] {
-            assert!(!redacted(name), "{name}");
+            assert!(!is_credential_header(name), "{name}");
         }
     }
 

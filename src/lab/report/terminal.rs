@@ -1,4 +1,4 @@
-//! The report as text for a terminal: a table of the rules for each scenario.
+//! The report as text for a terminal.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -12,23 +12,19 @@ use crate::lab::verdict::Verdict;
 /// Least width of a report, in columns. A narrower terminal breaks the lines itself.
 const MIN_WIDTH: usize = 60;
 
-/// Greatest width of a report, in columns. Longer lines are hard to read.
 const MAX_WIDTH: usize = 120;
 
 /// Width of the labels in the header of a scenario, including the space after them.
 const LABEL: usize = 10;
 
-/// Width of the verdicts of the rules and of the margin before them.
 const VERDICT: usize = 8;
 
-/// Lines of a report, in the width of the terminal.
 struct Page {
     out: String,
     width: usize,
     colour: bool,
 }
 
-/// Renders a report for a terminal that is `width` columns wide. `colour` adds escape sequences for colours.
 pub(crate) fn render(document: &Document, colour: bool, width: usize) -> String {
     let mut page = Page {
         out: String::new(),
@@ -84,7 +80,7 @@ impl Page {
         ));
     }
 
-    /// Writes the row of a rule. Summaries start at `column`. `with_reasons` also writes why there is not enough data.
+    /// Summaries start at `column`.
     fn rule(&mut self, rule: &DocumentRule, column: usize, with_reasons: bool) {
         let (verdict, summary) = match rule.verdict {
             // These words are too long for the column of the verdicts.
@@ -117,7 +113,6 @@ impl Page {
         }
     }
 
-    /// Writes one line per scenario and the verdict on the whole run.
     fn overview(&mut self, document: &Document) {
         let names = document.scenarios.iter();
         let column = names.map(|scenario| display_width(&scenario.name)).max();
@@ -136,7 +131,6 @@ impl Page {
         self.line(&format!("Total: {total} ({scenarios})"));
     }
 
-    /// Writes a label and its text, wrapped and indented.
     fn field(&mut self, label: &str, text: &str) {
         let mut start = format!("{label:LABEL$}");
         for line in wrapped(text, self.width - LABEL) {
@@ -145,7 +139,6 @@ impl Page {
         }
     }
 
-    /// Writes a text, wrapped and indented.
     fn wrap(&mut self, text: &str, indent: usize) {
         for line in wrapped(text, self.width - indent) {
             self.line(&format!("{}{line}", " ".repeat(indent)));
@@ -171,7 +164,6 @@ impl Page {
     }
 }
 
-/// Returns what the gateway observed in a scenario, in figures.
 pub(super) fn observed(scenario: &DocumentScenario) -> String {
     let mut text = format!(
         "{}, {}, {}, {}",
@@ -192,7 +184,6 @@ pub(super) fn observed(scenario: &DocumentScenario) -> String {
     text
 }
 
-/// Returns the number of rules per verdict.
 pub(super) fn tally(scenario: &DocumentScenario) -> String {
     let counts = [
         (Verdict::Fail, "fail"),
@@ -211,8 +202,7 @@ pub(super) fn tally(scenario: &DocumentScenario) -> String {
     counts.join(", ")
 }
 
-/// Breaks a text into lines of at most `width` columns. Long words, such as paths, are broken, too. There is always at
-/// least one line.
+/// Long words, such as paths, are broken, too. There is always at least one line.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let lines = textwrap::wrap(text, width);
     lines.into_iter().map(Cow::into_owned).collect()

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use crate::lab::verdict::Verdict;
 use crate::request::log_fields::is_unprintable;
 
-/// Returns a text as one line that is valid in every format. Control characters, invisible characters and directional
-/// marks become escapes such as `\u{1b}`. So do the two characters that XML 1.0 does not allow otherwise.
+/// One line that is valid in every format. Control characters, invisible characters and directional marks become
+/// escapes such as `\u{1b}`. So do the two characters that XML 1.0 does not allow otherwise.
 pub(super) fn printable(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
@@ -19,7 +19,6 @@ pub(super) fn printable(text: &str) -> String {
     out
 }
 
-/// Escapes a text for the content and the attributes of HTML and XML.
 pub(super) fn escape_markup(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {
@@ -35,7 +34,7 @@ pub(super) fn escape_markup(text: &str) -> String {
     out
 }
 
-/// Returns a time in milliseconds for people, such as `250 ms`, `1.204 s` or `130 s`.
+/// Such as `250 ms`, `1.204 s` or `130 s`.
 pub(super) fn duration(ms: f64) -> String {
     if ms < 999.5 {
         return format!("{ms:.0} ms");
@@ -50,27 +49,15 @@ pub(super) fn duration(ms: f64) -> String {
     format!("{} s", text.trim_end_matches('0').trim_end_matches('.'))
 }
 
-/// Returns a number with its noun, in singular or plural: `1 request`, `2 requests`.
 pub(super) fn count(number: u64, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {noun}{plural}")
 }
 
-/// Returns the verdict in words, for people.
 pub(super) fn verdict_name(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::NotEnoughData => "not enough data",
         verdict => verdict.id(),
-    }
-}
-
-/// Returns a symbol for the verdict, so that color is not the only difference.
-pub(super) fn verdict_symbol(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Pass => "✓",
-        Verdict::Warn => "!",
-        Verdict::Fail => "✗",
-        Verdict::NotEnoughData => "–",
     }
 }
 

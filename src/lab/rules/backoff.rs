@@ -18,7 +18,6 @@ const MIN_STEP: f64 = 1.15;
 /// Least number of delays of one operation that show a level.
 const MIN_LEVEL: usize = 8;
 
-/// Judges whether the delay grows.
 pub(super) fn backoff(trace: &GroupedTrace<'_>) -> Finding {
     let delays = Delays::chosen(trace, 2);
     let operations = count(delays.len(), "operation", "operations");
@@ -72,7 +71,6 @@ pub(super) fn backoff(trace: &GroupedTrace<'_>) -> Finding {
     finding.with(evidence)
 }
 
-/// How the delay changes from retry to retry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Growth {
     Grows,
@@ -99,7 +97,7 @@ fn growth(samples: &[Sample]) -> Growth {
     }
 }
 
-/// Returns the growth of the delays of one operation. Jitter can look like growth, so that every step must be clear.
+/// Jitter can look like growth, so every step must be clear.
 fn growth_of_one(samples: &[Sample]) -> Growth {
     let steps: Vec<_> = steps(samples).collect();
     let is_equal = |step: &f64| (0.95..1.05).contains(step);
@@ -132,7 +130,6 @@ fn is_level(samples: &[Sample]) -> bool {
     is_same(median(&delays[1..]) / delays[0]) && is_same(median(late) / median(early))
 }
 
-/// Returns the base, factor and cap of growing delays as text.
 fn fit(samples: &[Sample]) -> String {
     let base = readable(seconds(samples[0].median()));
     let mut growing: Vec<_> = steps(samples).collect();
@@ -163,8 +160,8 @@ fn largest(samples: &[Sample]) -> &Sample {
         .expect("there are at least two samples")
 }
 
-/// Returns the standard error of a median, relative to the median. 0.36 is the factor for a uniform distribution, whose
-/// standard deviation is 0.29 of its width.
+/// Standard error of the median, relative to it. 0.36 is the factor for a uniform distribution, whose standard
+/// deviation is 0.29 of its width.
 #[expect(clippy::cast_precision_loss, reason = "a sample is small")]
 fn relative_error(sample: &Sample) -> f64 {
     0.36 * sample.width() / sample.median() / (sample.len() as f64).sqrt()
@@ -183,7 +180,7 @@ pub(super) fn describe(sample: &Sample) -> Evidence {
     }
 }
 
-/// Converts seconds to a duration. Negative seconds become zero.
+/// Negative seconds become zero.
 pub(super) fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }

@@ -2,24 +2,21 @@
 
 use super::{GroupedTrace, ObservedRetry};
 
-/// Delays of all operations.
 pub(super) struct Delays {
     /// One list per operation: the number of earlier retries, and the delay in seconds.
     operations: Vec<Vec<(usize, f64)>>,
 }
 
 /// Delays before one retry of many operations.
-#[derive(Clone, Debug)]
 pub(super) struct Sample {
-    /// Number of earlier retries.
     pub(super) retry: usize,
-    /// Delays in seconds, in ascending order.
-    pub(super) sorted: Vec<f64>,
+    /// In seconds, in ascending order.
+    sorted: Vec<f64>,
 }
 
 impl Delays {
-    /// Returns the delays that the client chose itself: those after responses without a stated time. Operations with
-    /// fewer than `least` delays are omitted.
+    /// The delays that the client chose itself: those after responses without a stated time. Operations with fewer than
+    /// `least` delays are omitted.
     pub(super) fn chosen(trace: &GroupedTrace<'_>, least: usize) -> Self {
         let mut delays = Self::of(trace, |retry| {
             let delay = retry.delay().filter(|_| !retry.stated.has_header)?;
@@ -29,8 +26,7 @@ impl Delays {
         delays
     }
 
-    /// Returns a value for each retry of a response with a stated time. `value` computes it from the time to the retry
-    /// and the stated time, both in seconds.
+    /// `value` gets the time to the retry and the stated time, both in seconds.
     pub(super) fn stated(trace: &GroupedTrace<'_>, value: impl Fn(f64, f64) -> f64) -> Self {
         Self::of(trace, |retry| {
             let stated = retry.stated.shortest()?.wait.as_secs_f64();
@@ -52,18 +48,16 @@ impl Delays {
         Self { operations }
     }
 
-    /// Returns the number of operations.
     pub(super) fn len(&self) -> usize {
         self.operations.len()
     }
 
-    /// Returns the delays of each operation in the order of its retries.
     pub(super) fn operations(&self) -> impl Iterator<Item = Vec<f64>> {
         let operations = self.operations.iter();
         operations.map(|delays| delays.iter().map(|(_, delay)| *delay).collect())
     }
 
-    /// Returns all delays by retry, first retry first. Retries with fewer than `least` delays are omitted.
+    /// By retry, first retry first. Retries with fewer than `least` delays are omitted.
     pub(super) fn samples(&self, least: usize) -> Vec<Sample> {
         let mut samples: Vec<Sample> = Vec::new();
         for &(retry, delay) in self.operations.iter().flatten() {
@@ -80,15 +74,6 @@ impl Delays {
             sample.sorted.sort_by(f64::total_cmp);
         }
         samples
-    }
-
-    /// Returns the pairs of delays before the retry with this number and before the next one.
-    pub(super) fn pairs(&self, retry: usize) -> Vec<(f64, f64)> {
-        let pairs = self.operations.iter().flat_map(|delays| delays.windows(2));
-        pairs
-            .filter(|pair| pair[0].0 == retry && pair[1].0 == retry + 1)
-            .map(|pair| (pair[0].1, pair[1].1))
-            .collect()
     }
 }
 
@@ -109,23 +94,22 @@ impl Sample {
         self.sorted[self.sorted.len() - 1]
     }
 
-    /// Returns the quantile `part` (0 to 1), interpolated between the two nearest delays.
+    /// Interpolated between the two nearest delays. `part` is from 0 to 1.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
         reason = "a sample is small, and `part` is from 0 to 1"
     )]
-    pub(super) fn quantile(&self, part: f64) -> f64 {
+    fn quantile(&self, part: f64) -> f64 {
         let position = part * (self.sorted.len() - 1) as f64;
         let (below, weight) = (position.floor() as usize, position.fract());
         let above = (below + 1).min(self.sorted.len() - 1);
         self.sorted[below] * (1.0 - weight) + self.sorted[above] * weight
     }
 
-    /// Returns the width of the distribution: twice the interquartile range, which is the width of a uniform
-    /// distribution. Single slow requests do not change it. The range of less than four delays is about half of the
-    /// width.
+    /// Twice the interquartile range, which is the width of a uniform distribution. Single slow requests do not change
+    /// it. The range of less than four delays is about half of the width.
     pub(super) fn width(&self) -> f64 {
         if self.len() < 4 {
             return 2.0 * (self.max() - self.min());

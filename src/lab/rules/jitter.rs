@@ -1,17 +1,15 @@
 //! Rule `jitter`: the delay between attempts is random.
 //!
-//! Jitter spreads the delays before the same retry of many operations. The spread shows whether there is jitter, and
-//! its shape shows the kind ([`kind`]). Some clients retry only after stated times. Their spread beyond the stated time
-//! counts.
-
-mod kind;
+//! Jitter spreads the delays before the same retry of many operations. Some clients retry only after stated times.
+//! Their spread beyond the stated time counts.
+//!
+//! The kind of jitter is not determined: the delays of percent and proportional jitter have the same distribution.
 
 use std::time::Duration;
 
 use super::backoff::{describe, seconds};
 use super::delays::{Delays, Sample};
 use super::{Finding, GroupedTrace, count, readable};
-use kind::Kind;
 
 /// Least width of a distribution, in seconds, that counts as jitter. Clients and networks vary by less.
 const MIN_WIDTH: f64 = 0.02;
@@ -22,47 +20,26 @@ const MIN_RELATIVE_WIDTH: f64 = 0.02;
 /// Number of operations that show whether there is jitter.
 const MIN_OPERATIONS: usize = 4;
 
-/// Number of operations that show the kind of jitter.
-const MIN_OPERATIONS_FOR_KIND: usize = 20;
-
-/// Least median of the first delay that shows the kind of jitter, in seconds. The latency of requests changes shorter
-/// delays too much.
-const MIN_DELAY_FOR_KIND: f64 = 0.02;
-
-/// Judges whether the delay is random, and reports the kind of jitter.
 pub(super) fn jitter(trace: &GroupedTrace<'_>) -> Finding {
     let chosen = Delays::chosen(trace, 1);
     if chosen.len() == 0 {
         return of_stated(trace);
     }
     let samples = chosen.samples(1);
-    let operations = samples.iter().map(Sample::len).max().unwrap_or_default();
-    let operations_text = count(operations, "operation", "operations");
-    let finding = match presence(&chosen, trace.noise) {
-        None if has_formula(&chosen) => {
-            Finding::warn(format!("Delay has no jitter ({operations_text})."))
-        }
+    let number = samples.iter().map(Sample::len).max().unwrap_or_default();
+    let operations = count(number, "operation", "operations");
+    let without_random_numbers = || has_formula(&chosen).then_some(false);
+    let finding = match presence(&chosen, trace.noise).or_else(without_random_numbers) {
+        Some(true) => Finding::pass(format!("Jitter present ({operations}).")),
+        Some(false) => Finding::warn(format!("Delay has no jitter ({operations}).")),
         None => Finding::not_enough_data(format!(
-            "Too few operations to show whether the delay is random: {operations}, {MIN_OPERATIONS} needed."
+            "Too few operations to show whether the delay is random: {number}, {MIN_OPERATIONS} needed."
         )),
-        Some(false) => Finding::warn(format!("Delay has no jitter ({operations_text}).")),
-        Some(true) if operations < MIN_OPERATIONS_FOR_KIND => Finding::pass(format!(
-            "Jitter present, kind inconclusive: {operations_text}, {MIN_OPERATIONS_FOR_KIND} needed."
-        )),
-        Some(true) if samples[0].median() < MIN_DELAY_FOR_KIND => Finding::pass(format!(
-            "Jitter present, kind inconclusive: the delays are too short ({operations_text})."
-        )),
-        Some(true) => match kind::kind(&chosen, MIN_OPERATIONS_FOR_KIND) {
-            Kind::Unknown(reason) => Finding::pass(format!(
-                "Jitter present, kind inconclusive: {reason} ({operations_text})."
-            )),
-            kind => Finding::pass(format!("Jitter present: {kind} ({operations_text}).")),
-        },
     };
     finding.with(samples.iter().map(describe))
 }
 
-/// Whether the delays are random. `None` if there are too few.
+/// `None` if there are too few delays.
 fn presence(delays: &Delays, noise: Duration) -> Option<bool> {
     let samples = delays.samples(MIN_OPERATIONS);
     if samples.is_empty() {
@@ -77,7 +54,7 @@ fn presence(delays: &Delays, noise: Duration) -> Option<bool> {
     Some(samples.iter().any(is_wide))
 }
 
-/// Whether the delays of all operations that have enough delays follow a formula without random numbers.
+/// All operations that have enough delays count.
 fn has_formula(delays: &Delays) -> bool {
     let formulas: Vec<_> = delays
         .operations()
@@ -99,8 +76,8 @@ fn is_formula(delays: &[f64]) -> Option<bool> {
     (ratios.len() >= 2).then(|| ratios.iter().all(is_steady))
 }
 
-/// Judges retries after stated times. A client without jitter always exceeds the stated time by the same time. If it
-/// ignores the stated time, its delays are always the same.
+/// A client without jitter always exceeds the stated time by the same time. If it ignores the stated time, its delays
+/// are always the same.
 fn of_stated(trace: &GroupedTrace<'_>) -> Finding {
     let beyond = Delays::stated(trace, |gap, stated| gap - stated);
     let gaps = Delays::stated(trace, |gap, _| gap);
@@ -133,11 +110,7 @@ fn of_stated(trace: &GroupedTrace<'_>) -> Finding {
     }
 }
 
-/// Formats seconds that can be negative.
 fn signed(time: f64) -> String {
     let sign = if time < -0.0005 { "-" } else { "" };
     format!("{sign}{}", readable(seconds(time.abs())))
 }
-
-#[cfg(test)]
-mod tests;

@@ -52,11 +52,9 @@ impl Renewed<'_> {
     }
 }
 
-/// Judges whether a retry has the key of the failed attempt.
-///
 /// A retry with another key looks like a new operation. The rule recognises it by its content, and by the client: a
-/// client that repeats a key after some failure sends another key only for a new operation. The gaps must also show that
-/// the client retries. Otherwise it can be a client without retries that sends identical operations.
+/// client that repeats a key after some failure sends another key only for a new operation. The gaps must also show
+/// that the client retries. Otherwise it can be a client without retries that sends identical operations.
 pub(super) fn same_key(trace: &GroupedTrace<'_>) -> Finding {
     let keyed = trace
         .retries
@@ -93,8 +91,8 @@ pub(super) fn same_key(trace: &GroupedTrace<'_>) -> Finding {
     })
 }
 
-/// Returns the pairs of identical requests of one sender in sequence with different keys. Concurrent pairs are omitted,
-/// and pairs after a final response, because a client can send a new operation after it.
+/// Pairs of one sender with different keys. Concurrent pairs are omitted, and pairs after a final response, because a
+/// client can send a new operation after it.
 fn renewed<'a>(trace: &GroupedTrace<'a>) -> Vec<Renewed<'a>> {
     let mut last: HashMap<_, &Attempt> = HashMap::new();
     let mut renewed = Vec::new();
@@ -120,8 +118,7 @@ fn renewed<'a>(trace: &GroupedTrace<'a>) -> Vec<Renewed<'a>> {
     renewed
 }
 
-/// Whether the client waits longer after failures than after successes, which shows that it retries. A client that
-/// sends identical operations one after the other does not.
+/// A client that sends identical operations one after the other does not wait longer after failures.
 fn is_slower(retries: &[&Renewed<'_>], repetitions: &[&Renewed<'_>]) -> bool {
     let median = |renewed: &[&Renewed<'_>]| {
         let mut gaps: Vec<_> = renewed.iter().map(|renewed| renewed.gap()).collect();
@@ -131,7 +128,7 @@ fn is_slower(retries: &[&Renewed<'_>], repetitions: &[&Renewed<'_>]) -> bool {
     median(retries) > median(repetitions) * 2 + Duration::from_millis(20)
 }
 
-/// Whether most sequences of at least two gaps grow, like the delays of a client with backoff.
+/// Most sequences of at least two gaps must grow.
 fn has_backoff(retries: &[&Renewed<'_>]) -> bool {
     let mut sequences: HashMap<_, Vec<Duration>> = HashMap::new();
     for renewed in retries {
@@ -146,7 +143,6 @@ fn has_backoff(retries: &[&Renewed<'_>]) -> bool {
     sequences.iter().copied().filter(grows).count() * 2 > sequences.len()
 }
 
-/// Whether most retries of responses that state a time follow at that time.
 fn follows_stated_times(trace: &GroupedTrace<'_>, retries: &[&Renewed<'_>]) -> bool {
     let (mut stated, mut followed) = (0, 0);
     for renewed in retries {
@@ -161,7 +157,6 @@ fn follows_stated_times(trace: &GroupedTrace<'_>, retries: &[&Renewed<'_>]) -> b
     followed * 2 > stated
 }
 
-/// Judges whether a retry with the same key has the same content.
 pub(super) fn same_body(trace: &GroupedTrace<'_>) -> Finding {
     let keyed = trace
         .retries
@@ -198,7 +193,6 @@ pub(super) fn same_body(trace: &GroupedTrace<'_>) -> Finding {
     }
 }
 
-/// Judges whether a new operation has a new key.
 pub(super) fn new_key(trace: &GroupedTrace<'_>) -> Finding {
     let mut last: HashMap<_, &Attempt> = HashMap::new();
     let (mut reused, mut repeated) = (Vec::new(), Vec::new());
@@ -252,8 +246,7 @@ pub(super) fn new_key(trace: &GroupedTrace<'_>) -> Finding {
     }
 }
 
-/// Judges whether a POST or PATCH without a key is repeated. The rule `retryable-only` judges repetitions after a final
-/// response.
+/// The rule `retryable-only` judges repetitions after a final response.
 pub(super) fn post_without_key(trace: &GroupedTrace<'_>) -> Finding {
     let retries = trace.retries.iter();
     let repeated: Vec<_> = retries
@@ -290,8 +283,7 @@ pub(super) fn post_without_key(trace: &GroupedTrace<'_>) -> Finding {
     }
 }
 
-/// Whether the gateway refused the stream of the failed attempt. The server has then not processed it, so a repetition
-/// is safe (RFC 9113, section 8.7).
+/// The server has not processed a refused stream, so a repetition is safe (RFC 9113, section 8.7).
 fn is_refused(retry: &ObservedRetry<'_>) -> bool {
     let response = retry.failed.response.as_ref();
     let is_reset = response.is_some_and(|response| response.end == ResponseEnd::Aborted);
@@ -299,8 +291,7 @@ fn is_refused(retry: &ObservedRetry<'_>) -> bool {
     is_reset && retry.failed.version == Version::HTTP_2 && action == Some(StepAction::RefusedStream)
 }
 
-/// Whether both bodies are multipart with different boundaries. Clients choose a random boundary for each attempt, so
-/// the bodies of a correct client differ too.
+/// Clients choose a random boundary for each attempt, so the bodies of a correct client differ too.
 fn has_new_boundary(earlier: &Attempt, later: &Attempt) -> bool {
     let [before, after] = [earlier, later].map(|attempt| attempt.headers.get(CONTENT_TYPE));
     let is_multipart = |value: &http::HeaderValue| {
@@ -315,14 +306,13 @@ fn has_new_boundary(earlier: &Attempt, later: &Attempt) -> bool {
         && (&earlier.method, &earlier.target) == (&later.method, &later.target)
 }
 
-/// Whether the gateway received the whole body. It can respond before it has read the body.
+/// The gateway can respond before it has read the body.
 fn is_complete(attempt: &Attempt) -> bool {
     let declared = attempt.headers.get(CONTENT_LENGTH);
     let declared = declared.and_then(|value| value.to_str().ok()?.parse::<u64>().ok());
     !attempt.body.is_partial && declared.is_none_or(|declared| declared == attempt.body.length)
 }
 
-/// Returns in what the later request differs from the earlier one.
 fn difference(earlier: &Attempt, later: &Attempt) -> String {
     let [before, after] = [earlier, later].map(request_line);
     if before != after {

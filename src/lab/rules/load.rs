@@ -17,13 +17,11 @@ const MIN_CLIENTS: usize = 10;
 /// Time within which clients fail together, and least time within which retries arrive together.
 const TOGETHER: Duration = Duration::from_millis(50);
 
-/// Number of requests per operation above which the client causes too much load.
 const MAX_AMPLIFICATION: f64 = 10.0;
 
 /// Maximum time between attempts in which a connection is expected to stay open.
 const MAX_IDLE: Duration = Duration::from_secs(30);
 
-/// Judges whether clients that failed together retry together.
 pub(super) fn synchrony(trace: &GroupedTrace<'_>) -> Finding {
     let group = failed_together(trace);
     if group.len() < MIN_CLIENTS {
@@ -69,7 +67,7 @@ pub(super) fn synchrony(trace: &GroupedTrace<'_>) -> Finding {
     finding.with([evidence])
 }
 
-/// Returns the first retry of each client in the largest group of clients that failed together.
+/// The first retry of each client in the largest group that failed within [`TOGETHER`].
 fn failed_together<'r, 'a>(trace: &'r GroupedTrace<'a>) -> Vec<&'r ObservedRetry<'a>> {
     let mut retries: Vec<_> = trace.retries.iter().collect();
     retries.sort_by_key(|retry| retry.failed_at());
@@ -81,7 +79,6 @@ fn failed_together<'r, 'a>(trace: &'r GroupedTrace<'a>) -> Vec<&'r ObservedRetry
     retries.drain(window).collect()
 }
 
-/// Returns the indices of the largest number of ascending times that lie within `interval`.
 fn longest_window(times: &[Duration], interval: Duration) -> std::ops::Range<usize> {
     let mut longest = 0..0;
     let mut start = 0;
@@ -96,7 +93,6 @@ fn longest_window(times: &[Duration], interval: Duration) -> std::ops::Range<usi
     longest
 }
 
-/// Judges the number of requests per operation.
 pub(super) fn amplification(trace: &GroupedTrace<'_>) -> Finding {
     let attempts = trace
         .operations
@@ -130,7 +126,6 @@ pub(super) fn amplification(trace: &GroupedTrace<'_>) -> Finding {
     }
 }
 
-/// Judges whether retries use an open connection.
 pub(super) fn connection_reuse(trace: &GroupedTrace<'_>) -> Finding {
     let mut used = HashSet::new();
     // Connections that are used before each attempt. A client with a pool can use any of them.
@@ -162,7 +157,6 @@ pub(super) fn connection_reuse(trace: &GroupedTrace<'_>) -> Finding {
     Finding::warn(summary).with(evidence)
 }
 
-/// Whether the connection of the failed attempt is open when the retry arrives.
 fn is_open(retry: &ObservedRetry<'_>) -> bool {
     let Some(response) = &retry.failed.response else {
         return false;

@@ -21,7 +21,6 @@ const MAX_ATTEMPTS: usize = 20;
 /// Number of attempts of a failed operation above which the client does not stop, even if it has ended.
 const UNBOUNDED: usize = 100;
 
-/// Judges whether the client retries any failure that a retry can repair.
 pub(super) fn retries(trace: &GroupedTrace<'_>) -> Finding {
     let retried: Vec<_> = retries_of(trace, Outcome::is_retryable).collect();
     let last = trace
@@ -70,7 +69,6 @@ pub(super) fn retries(trace: &GroupedTrace<'_>) -> Finding {
     Finding::warn(format!("Retried none of {number}.")).with(evidence)
 }
 
-/// Judges whether the client retries statuses that a retry cannot change, except 409 and 422.
 pub(super) fn retryable_only(trace: &GroupedTrace<'_>) -> Finding {
     let is_judged = |outcome| match outcome {
         Outcome::Final(status) => !is_conflict(status),
@@ -99,7 +97,6 @@ pub(super) fn retryable_only(trace: &GroupedTrace<'_>) -> Finding {
         .unless_separate(by_status.values().flatten().map(|retry| retry.next))
 }
 
-/// Judges whether the client retries 409 and 422.
 pub(super) fn final_response(trace: &GroupedTrace<'_>) -> Finding {
     let is_judged = |outcome| matches!(outcome, Outcome::Final(status) if is_conflict(status));
     let retried: Vec<_> = retries_of(trace, is_judged).collect();
@@ -125,7 +122,6 @@ pub(super) fn final_response(trace: &GroupedTrace<'_>) -> Finding {
     not_retried(trace, responses, "status 409 or 422")
 }
 
-/// Judges whether the client stops after a bounded number of attempts.
 pub(super) fn stops(trace: &GroupedTrace<'_>) -> Finding {
     let has_many = |operation: &&Operation| operation.attempts.len() > MAX_ATTEMPTS;
     let many: Vec<_> = trace.operations.iter().filter(has_many).collect();
@@ -168,14 +164,13 @@ pub(super) fn stops(trace: &GroupedTrace<'_>) -> Finding {
     Finding::pass(summary)
 }
 
-/// Whether an operation with many attempts has no end: it did not succeed, and the client was still retrying at the end
-/// of the trace or had sent more than [`UNBOUNDED`] attempts.
+/// No end: it did not succeed, and the client was still retrying at the end of the trace or had sent more than
+/// [`UNBOUNDED`] attempts.
 fn is_unbounded(trace: &GroupedTrace<'_>, operation: &Operation) -> bool {
     let (_, last) = trace.last(operation);
     Outcome::of(last).is_failure() && (!trace.has_ended || operation.attempts.len() > UNBOUNDED)
 }
 
-/// Returns the finding on operations with more than [`MAX_ATTEMPTS`] attempts.
 fn many_attempts(trace: &GroupedTrace<'_>, verdict: Verdict, operations: &[&Operation]) -> Finding {
     let attempts = operations.iter().map(|operation| operation.attempts.len());
     let summary = format!(
@@ -195,12 +190,12 @@ fn many_attempts(trace: &GroupedTrace<'_>, verdict: Verdict, operations: &[&Oper
     Finding::new(verdict, summary).with(evidence)
 }
 
-/// Whether a request changes data and has no key, so that a server would execute its repetition again.
+/// A server would execute its repetition again.
 pub(super) fn is_unsafe_without_key(attempt: &Attempt) -> bool {
     attempt.key.is_none() && [Method::POST, Method::PATCH].contains(&attempt.method)
 }
 
-/// Whether the client closed the connection during a successful response. It can have read all that it needs.
+/// The client can have read all that it needs.
 fn is_abandoned(attempt: &Attempt) -> bool {
     attempt.response.as_ref().is_some_and(|response| {
         let is_success = response.status.is_some_and(|status| status.as_u16() < 400);
@@ -212,14 +207,14 @@ fn is_conflict(status: StatusCode) -> bool {
     [StatusCode::CONFLICT, StatusCode::UNPROCESSABLE_ENTITY].contains(&status)
 }
 
-/// Whether the response to the failed attempt is final: any 422, and a 409 that is marked as final.
+/// Any 422, and a 409 that is marked as final.
 fn is_final(retry: &ObservedRetry<'_>) -> bool {
     let response = retry.failed.response.as_ref();
     let is_marked = response.is_some_and(|response| is_marked_final(&response.headers));
     retry.outcome == Outcome::Final(StatusCode::UNPROCESSABLE_ENTITY) || is_marked
 }
 
-/// Whether the retry has other credentials or expectations. It is then a corrected request, such as after a 401.
+/// A retry with other credentials or expectations is a corrected request, such as after a 401.
 pub(super) fn is_corrected(retry: &ObservedRetry<'_>) -> bool {
     let [before, after] = [&retry.failed.headers, &retry.next.headers];
     // A signature differs in every request, so it does not show that the credentials are new.
@@ -255,7 +250,6 @@ fn attempts_with<'r>(
     attempts.filter(move |attempt| is_judged(Outcome::of(attempt)))
 }
 
-/// Returns the finding of a rule whose responses were not retried.
 fn not_retried(trace: &GroupedTrace<'_>, responses: usize, what: &str) -> Finding {
     let number = count(responses, "response", "responses");
     if responses == 0 {
@@ -273,7 +267,6 @@ fn retried_after(retry: &ObservedRetry<'_>) -> Evidence {
     retry.evidence(format!("retried after {}", readable(retry.gap())))
 }
 
-/// Returns the time from the first to the last attempt of an operation.
 fn duration(trace: &GroupedTrace<'_>, operation: &Operation) -> Duration {
     let first = trace.attempts[operation.attempts[0]].arrived;
     trace.last(operation).1.arrived.saturating_sub(first)

@@ -52,7 +52,6 @@ impl Attempt {
             headers: http::HeaderMap::new(),
             started: time,
             ended: time,
-            sent: 0,
             end,
         });
         self

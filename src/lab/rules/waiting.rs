@@ -11,7 +11,6 @@ use crate::scenario::trace::Attempt;
 /// Least stated time that the rule `long-retry-after` judges. Shorter times belong to `retry-after`.
 const LONG: Duration = Duration::from_mins(1);
 
-/// Retry of a response that states a time.
 struct Waited<'r, 'a> {
     retry: &'r ObservedRetry<'a>,
     stated: Stated,
@@ -40,7 +39,6 @@ impl Waited<'_, '_> {
     }
 }
 
-/// Returns the retries of responses that state a time, short or long.
 fn waited<'r, 'a>(trace: &'r GroupedTrace<'a>, is_long: bool) -> Vec<Waited<'r, 'a>> {
     let retries = trace.retries.iter();
     let waited = retries.filter(|retry| matches!(retry.outcome, Outcome::Retryable(_)));
@@ -55,7 +53,6 @@ fn waited<'r, 'a>(trace: &'r GroupedTrace<'a>, is_long: bool) -> Vec<Waited<'r, 
     waited.collect()
 }
 
-/// Judges whether retries wait for a stated time of less than a minute.
 pub(super) fn retry_after(trace: &GroupedTrace<'_>) -> Finding {
     let waited = waited(trace, false);
     if waited.is_empty() {
@@ -91,7 +88,6 @@ pub(super) fn retry_after(trace: &GroupedTrace<'_>) -> Finding {
     Finding::pass(summary).with(in_time.iter().map(|waited| waited.evidence()))
 }
 
-/// Judges what the client does if the stated time is a minute or more.
 pub(super) fn long_retry_after(trace: &GroupedTrace<'_>) -> Finding {
     let waited = waited(trace, true);
     let (early, in_time): (Vec<_>, Vec<_>) = waited
@@ -144,7 +140,6 @@ pub(super) fn long_retry_after(trace: &GroupedTrace<'_>) -> Finding {
     .with(evidence)
 }
 
-/// Returns the stated time of the response to an attempt, if it is retryable and states a minute or more.
 fn long_stated(trace: &GroupedTrace<'_>, attempt: &Attempt) -> Option<Stated> {
     let response = attempt.response.as_ref()?;
     if !matches!(Outcome::of(attempt), Outcome::Retryable(_)) {

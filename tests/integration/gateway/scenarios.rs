@@ -1,6 +1,5 @@
 //! Tests of routes with a scenario: scripted responses and faults on real sockets, and the verdicts of the admin API.
 
-mod many_clients;
 mod runs;
 mod steps;
 

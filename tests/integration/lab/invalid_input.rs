@@ -53,7 +53,7 @@ fn a_file_that_cannot_be_read_or_written_is_rejected() {
     let script = traced(path);
     let missing = path.join("missing/file");
     let missing = missing.to_str().unwrap();
-    for option in ["--json", "--junit", "--markdown", "--har", "--html"] {
+    for option in ["--json", "--junit", "--markdown", "--html"] {
         let lab = lab(path, "limited", &[option, missing], &script);
         assert_rejected(path, &lab, &["cannot write the report", missing]);
     }
@@ -64,7 +64,7 @@ fn a_file_that_cannot_be_read_or_written_is_rejected() {
     let lab = lab_with(&["--baseline", baseline.to_str().unwrap()]);
     assert_rejected(path, &lab, &["not a JSON report"]);
     let lab = lab_with(&["--json", "-", "--html", "-"]);
-    assert_rejected(path, &lab, &["only one report"]);
+    assert_rejected(path, &lab, &["two reports"]);
     let lab = Process::with(&["lab", "--config", missing, "--scenario", "a", "--", "true"]);
     assert_rejected(path, &lab, &["cannot read", missing]);
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use super::{assert_ends, directory, lab};
-use crate::support::{ProcessBuilder, TIDEGATE};
+use crate::support::ProcessBuilder;
 
 /// Starts processes that ignore SIGTERM: one in its own session, one after a double fork, and one in a pipeline.
 const STUBBORN: &str = "
@@ -141,31 +141,4 @@ fn a_second_signal_kills_the_processes_at_once() {
         assert!(began.elapsed() < Duration::from_secs(2));
         assert_eq!(lab.processes(), Vec::<String>::new());
     }
-}
-
-#[test]
-fn output_of_the_command_appears_above_the_progress_in_a_terminal() {
-    let directory = directory();
-    let config = directory.path().join("lab.toml");
-    let lab = format!(
-        "{} lab --config {} --scenario limited -- sh -c 'echo a line; curl -s --retry 1 {{url}}/ >/dev/null'",
-        TIDEGATE,
-        config.display()
-    );
-    let mut terminal = std::process::Command::new("script");
-    terminal
-        .args(["--quiet", "--return", "--command", &lab, "/dev/null"])
-        .env("TERM", "xterm")
-        .env("NO_COLOR", "1")
-        .stdin(std::process::Stdio::null());
-    let output = terminal.output().expect("`script` is installed");
-    let screen = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(output.status.code(), Some(0), "{screen}");
-    assert!(screen.contains("a line\r\n"), "{screen}");
-    assert!(screen.contains("scenario limited"), "{screen}");
-    assert!(
-        screen.contains("at most 1m 1s, requests: 1, operations: 1"),
-        "{screen}"
-    );
-    assert!(screen.contains("limited: pass"), "{screen}");
 }

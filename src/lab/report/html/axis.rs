@@ -5,36 +5,31 @@ use std::fmt::{self, Write as _};
 /// Maximum number of intervals between ticks.
 const INTERVALS: f64 = 6.0;
 
-/// Time axis that starts at zero.
 pub(super) struct Axis {
-    /// Time at the right end, in milliseconds.
     end_ms: f64,
 }
 
 impl Axis {
-    /// Creates an axis that ends at this time, or at 1 ms if the time is shorter.
+    /// The axis ends at 1 ms if the time is shorter.
     pub(super) fn until(end_ms: f64) -> Self {
         Self {
             end_ms: end_ms.max(1.0),
         }
     }
 
-    /// Returns the time at the right end, in milliseconds.
     pub(super) fn end_ms(&self) -> f64 {
         self.end_ms
     }
 
-    /// Returns the position of a time, in percent. A time after the end is at the end.
+    /// A time after the end is at the end.
     pub(super) fn x(&self, ms: f64) -> f64 {
         rounded((ms / self.end_ms * 100.0).clamp(0.0, 100.0))
     }
 
-    /// Returns the width of an interval, in percent.
     pub(super) fn width(&self, start_ms: f64, end_ms: f64) -> f64 {
         rounded((self.x(end_ms) - self.x(start_ms)).max(0.0))
     }
 
-    /// Returns the times of the ticks, at round numbers.
     pub(super) fn ticks(&self) -> impl Iterator<Item = f64> {
         let (step, end_ms) = (round_step(self.end_ms / INTERVALS), self.end_ms);
         (0_u32..)
@@ -42,7 +37,6 @@ impl Axis {
             .take_while(move |tick| *tick <= end_ms)
     }
 
-    /// Writes the axis with its labels.
     pub(super) fn write(&self, out: &mut String) -> fmt::Result {
         out.push_str(
             "<div class=\"plot axis\"><svg height=\"24\" role=\"img\" aria-label=\"Time axis in seconds\">\n",
@@ -60,7 +54,7 @@ impl Axis {
     }
 }
 
-/// Returns the least of 1, 2 and 5 times a power of ten that is not below `least`.
+/// The least of 1, 2 and 5 times a power of ten that is not below `least`.
 fn round_step(least: f64) -> f64 {
     let power = 10_f64.powf(least.log10().floor());
     let factor = [1.0, 2.0, 5.0]
@@ -74,7 +68,6 @@ fn rounded(percent: f64) -> f64 {
     (percent * 1_000.0).round() / 1_000.0
 }
 
-/// Returns the label of a tick, in seconds.
 fn seconds(ms: f64) -> String {
     let text = format!("{:.4}", ms / 1_000.0);
     format!("{} s", text.trim_end_matches('0').trim_end_matches('.'))

@@ -14,7 +14,7 @@ const MAX_ATTEMPTS: usize = 100;
 /// Vertical position of the marks, in pixels.
 const MARKS: u32 = 26;
 
-/// Writes the lane of an operation. `number` is its number in the scenario, and `anchor` returns the id of a request.
+/// `number` is the number of the operation in the scenario, and `anchor` returns the id of a request.
 pub(super) fn write(
     operation: &DocumentOperation,
     number: usize,
@@ -103,7 +103,7 @@ fn write_bars(
     write_gap_label(axis, attempt, next, out)
 }
 
-/// Writes the length of the gap, and the stated time. A part that needs more space than the gap has is omitted.
+/// A part that needs more space than the gap has is omitted.
 fn write_gap_label(
     axis: &Axis,
     attempt: &DocumentAttempt,
@@ -136,7 +136,7 @@ fn write_gap_label(
     )
 }
 
-/// Writes the mark of a request. `labelled` is the position of the last mark with a label.
+/// `labelled` is the position of the last mark with a label.
 fn write_mark(
     axis: &Axis,
     attempt: &DocumentAttempt,
@@ -165,24 +165,20 @@ fn write_mark(
     Ok(())
 }
 
-/// Returns the attempts of an operation that are drawn.
 pub(super) fn shown(
     operation: &DocumentOperation,
 ) -> impl Iterator<Item = &DocumentAttempt> + Clone {
     operation.attempts.iter().take(MAX_ATTEMPTS)
 }
 
-/// Returns the time of the end of the response, or of the request if there is no response.
 pub(super) fn ended(attempt: &DocumentAttempt) -> f64 {
     attempt.arrived_ms + attempt.ended_ms.unwrap_or(0.0)
 }
 
-/// Returns the time until which the response asks the client to wait.
 pub(super) fn due(attempt: &DocumentAttempt) -> Option<f64> {
     Some(attempt.arrived_ms + attempt.response_ms? + attempt.stated_wait_ms?)
 }
 
-/// Returns the id of the shape for an attempt.
 fn shape(attempt: &DocumentAttempt) -> &'static str {
     match attempt.end {
         Some("complete" | "aborted") => attempt.outcome,
@@ -190,7 +186,6 @@ fn shape(attempt: &DocumentAttempt) -> &'static str {
     }
 }
 
-/// Returns the response of an attempt in few characters.
 pub(super) fn outcome(attempt: &DocumentAttempt) -> String {
     match (attempt.end, attempt.status) {
         (Some("complete"), Some(status)) => status.to_string(),
@@ -201,44 +196,23 @@ pub(super) fn outcome(attempt: &DocumentAttempt) -> String {
     }
 }
 
-/// Returns all facts about an attempt, for the tooltip of its mark.
 fn described(attempt: &DocumentAttempt) -> String {
-    let mut facts = vec![match (attempt.end, attempt.status) {
-        (Some("complete"), Some(status)) => status.to_string(),
-        (Some("client-closed"), _) => "the client closed before the end of the response".to_owned(),
-        (None, _) => "no response".to_owned(),
-        (_, Some(status)) => format!("{status}, cut off"),
-        _ => "connection closed without a response".to_owned(),
-    }];
-    facts.extend(
-        attempt
-            .response_ms
-            .map(|ms| format!("after {}", duration(ms))),
-    );
-    facts.extend(
-        attempt
-            .stated_wait_ms
-            .map(|ms| format!("states a wait of {}", duration(ms))),
-    );
-    facts.extend(attempt.step.as_ref().map(|step| format!("step {step}")));
-    facts.push(format!("connection {}", attempt.connection));
     format!(
         "Request {} at {}: {}",
         attempt.request,
         duration(attempt.arrived_ms),
-        facts.join(", ")
+        outcome(attempt)
     )
 }
 
-/// Returns how an operation ended.
 fn result(operation: &DocumentOperation) -> Option<String> {
     let (first, last) = (operation.attempts.first()?, operation.attempts.last()?);
     let time = duration(ended(last) - first.arrived_ms);
     Some(format!("{} after {time}", outcome(last)))
 }
 
-/// Returns the class of a label that has `space` percent of the width. On a narrow screen, a label with less than
-/// `narrow` percent is hidden. A label with less than `wide` percent is not written.
+/// A label with less than `wide` percent of the width is not written. On a narrow screen, a label with less than
+/// `narrow` percent is hidden.
 fn label_class(space: f64, wide: f64, narrow: f64) -> Option<&'static str> {
     match space {
         _ if space >= narrow => Some(""),

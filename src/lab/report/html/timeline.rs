@@ -26,7 +26,6 @@ pub(super) const SHAPES: &str = "<svg width=\"0\" height=\"0\" style=\"position:
     <path id=\"lost\" d=\"M-5 -5 L5 5 M-5 5 L5 -5\" class=\"lost\"/>\n\
     <circle id=\"open\" r=\"6\" class=\"open\"/>\n</defs></svg>\n";
 
-/// Shapes with their meaning, for the legend.
 const LEGEND: [(&str, &str); 5] = [
     ("success", "success"),
     ("retryable", "failure that a retry can repair"),
@@ -35,20 +34,18 @@ const LEGEND: [(&str, &str); 5] = [
     ("open", "client closed, or no response yet"),
 ];
 
-/// Timeline of a scenario.
 pub(super) struct Timeline<'a> {
     scenario: &'a DocumentScenario,
     /// Number of the scenario in the report, which makes the anchors unique.
     number: usize,
-    /// Indices of the operations that are drawn.
+    /// Indices of the operations.
     drawn: Vec<usize>,
-    /// Numbers of the requests that are drawn.
     requests: BTreeSet<u64>,
     axis: Axis,
 }
 
 impl<'a> Timeline<'a> {
-    /// Selects the operations to draw: those with evidence against the client, then the first ones.
+    /// Operations with evidence against the client come first.
     pub(super) fn of(scenario: &'a DocumentScenario, number: usize) -> Self {
         let against = scenario.rules.iter();
         let against = against.filter(|rule| matches!(rule.verdict, Verdict::Warn | Verdict::Fail));
@@ -83,17 +80,14 @@ impl<'a> Timeline<'a> {
         }
     }
 
-    /// Whether a request is drawn.
     pub(super) fn shows(&self, request: u64) -> bool {
         self.requests.contains(&request)
     }
 
-    /// Returns the id of the mark of a request.
     pub(super) fn anchor(&self, request: u64) -> String {
         format!("s{}-r{request}", self.number)
     }
 
-    /// Writes the timeline, and a table with the same requests.
     pub(super) fn write(&self, with_legend: bool, out: &mut String) -> fmt::Result {
         if self.drawn.is_empty() {
             return Ok(());
@@ -166,7 +160,6 @@ impl<'a> Timeline<'a> {
     }
 }
 
-/// Writes the meaning of the marks.
 fn write_legend(out: &mut String) -> fmt::Result {
     out.push_str("<ul class=\"legend\">\n");
     for (shape, meaning) in LEGEND {

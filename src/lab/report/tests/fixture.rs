@@ -218,7 +218,6 @@ pub(super) fn scenario(name: &str, exchanges: &[SampleRequest]) -> ScenarioResul
         name: name.to_owned(),
         summary: "one line".to_owned(),
         steps: ["429 retry-after=2", "503"].map(step).to_vec(),
-        url: "http://127.0.0.1:8080".to_owned(),
         duration: Duration::from_millis(9_500),
         trace: Trace {
             started: started(),
@@ -267,7 +266,6 @@ fn attempt(exchange: &SampleRequest, connection: u64) -> Attempt {
             headers: headers(&exchange.response_headers),
             started: arrived + Duration::from_millis(5),
             ended: arrived + Duration::from_millis(10),
-            sent: 64,
             end,
         }),
     }

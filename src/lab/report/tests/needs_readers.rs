@@ -1,4 +1,4 @@
-//! Tests that other programs read the reports: JUnit, HAR and Markdown libraries from PyPI, and Chromium.
+//! Tests that other programs read the reports: JUnit and Markdown libraries from PyPI, and Chromium.
 //!
 //! `make test` installs these programs. The module name starts with `needs_`, so `make quick` skips the tests.
 
@@ -11,7 +11,7 @@ use tempfile::TempDir;
 
 use super::fixture::report;
 use crate::lab::report::document::Document;
-use crate::lab::report::{har, html, junit, markdown};
+use crate::lab::report::{html, junit, markdown};
 
 /// Returns the directory in which `make clients` has installed the readers.
 fn clients() -> PathBuf {
@@ -47,11 +47,9 @@ fn run(program: &str, script: &str, arguments: &[&Path]) -> Value {
 /// Writes the report in all formats for other programs to a new directory.
 fn written() -> TempDir {
     let directory = TempDir::new().unwrap();
-    let report = report();
-    let document = Document::of(&report);
+    let document = Document::of(&report());
     for (name, text) in [
         ("report.xml", junit::render(&document)),
-        ("report.har", har::render(&report)),
         ("report.md", markdown::render(&document)),
         ("report.html", html::render(&document)),
     ] {
@@ -61,11 +59,10 @@ fn written() -> TempDir {
 }
 
 #[test]
-fn third_party_libraries_read_junit_har_and_markdown() {
+fn third_party_libraries_read_junit_and_markdown() {
     let directory = written();
     let read = run("bin/python", "read_reports.py", &[directory.path()]);
     check_junit(&read["junit"]);
-    check_har(&read["har"]);
     check_markdown(&read["markdown"]);
 }
 
@@ -98,25 +95,6 @@ fn check_junit(suites: &Value) {
         "{output}"
     );
     assert_eq!(suites[2]["cases"][0]["results"][0]["type"], "Error");
-}
-
-fn check_har(pages: &Value) {
-    assert_eq!(pages[0]["title"], "rate-limited");
-    assert_eq!(pages[0]["entries"].as_array().unwrap().len(), 9);
-    let first = &pages[0]["entries"][0];
-    assert_eq!(first["started"], "2026-10-21T07:28:00.100000+00:00");
-    assert_eq!(first["time"], 10.0);
-    assert_eq!(first["method"], "POST");
-    assert_eq!(first["url"], "http://127.0.0.1:8080/v1/payments");
-    assert_eq!(first["status"], 429);
-    assert_eq!(first["retry_after"], json!(["2"]));
-    let lost = pages[1]["entries"].as_array().unwrap();
-    let of_search = |entry: &&Value| entry["url"].as_str().unwrap().contains("search");
-    let lost: Vec<_> = lost.iter().filter(of_search).collect();
-    assert_eq!(lost.len(), 4);
-    assert_eq!(lost[0]["status"], 0);
-    assert_eq!(lost[1]["status"], 200);
-    assert_eq!(lost[0]["query"][1], json!({"name": "page", "value": "2"}));
 }
 
 fn check_markdown(document: &Value) {

@@ -45,28 +45,12 @@ fn synchrony_needs_ten_clients_that_fail_together() {
         verdict(Rule::Synchrony, outage(10, |_| 1_000)),
         Verdict::Warn
     );
-    let mut apart = outage(20, |_| 1_000);
-    for attempt in &mut apart {
-        let number = u64::from(
-            attempt
-                .client
-                .ip()
-                .to_string()
-                .rsplit('.')
-                .next()
-                .unwrap()
-                .parse::<u8>()
-                .unwrap(),
-        );
-        let response = attempt.response.as_mut().unwrap();
-        for time in [
-            &mut attempt.arrived,
-            &mut response.started,
-            &mut response.ended,
-        ] {
-            *time += millis(number * 100);
-        }
-    }
+    let apart = (0..20).flat_map(|number| {
+        let failed_at = 100 * u64::from(number);
+        let first = get(failed_at).by(number).got(503);
+        [first, get(failed_at + 1_000).by(number).got(200)]
+    });
+    let mut apart: Vec<_> = apart.collect();
     apart.sort_by_key(|attempt| attempt.arrived);
     assert_eq!(verdict(Rule::Synchrony, apart), Verdict::NotEnoughData);
 }

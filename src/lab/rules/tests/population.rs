@@ -1,11 +1,8 @@
 //! Populations of simulated clients: clients that follow a preset fail no rule, and broken clients fail the right one.
 
-use std::num::NonZeroU32;
-use std::time::Instant;
-
 use super::*;
-use crate::lab::simulated::{Defect, SimulatedClients, SimulatedStep, four_attempts, policy};
-use crate::retry::{Jitter, Preset, RetryPolicy, Strategy};
+use crate::lab::simulated::{Defect, SimulatedClients, SimulatedStep};
+use crate::retry::{Preset, RetryPolicy};
 
 const OPERATIONS: u32 = 10_000;
 const CLIENTS: u32 = 100;
@@ -180,74 +177,6 @@ fn each_broken_client_fails_exactly_the_rule_that_it_breaks() {
 }
 
 #[test]
-fn a_client_with_a_constant_interval_that_never_stops_fails() {
-    let endless = RetryPolicy {
-        attempts: NonZeroU32::new(101).unwrap(),
-        ..policy(Strategy::Constant, Jitter::None)
-    };
-    let judgement = broken(endless, Defect::None, &[SimulatedStep::Status(503)]);
-    assert_eq!(fails(&judgement), ["stops"]);
-    let stops = rule_of(&judgement, Rule::Stops).summary;
-    assert_eq!(
-        stops,
-        "200 operations had more than 20 attempts, up to 101."
-    );
-    for rule in [Rule::Backoff, Rule::Jitter, Rule::Amplification] {
-        assert_eq!(
-            rule_of(&judgement, rule).verdict,
-            Verdict::Warn,
-            "{}",
-            rule.id()
-        );
-    }
-}
-
-#[test]
-fn no_operation_mixes_clients() {
-    let steps = [
-        SimulatedStep::Status(503),
-        SimulatedStep::Reset,
-        SimulatedStep::Status(200),
-    ];
-    let mut simulation = SimulatedClients::new(3);
-    for number in 0..10_000 {
-        let start = Duration::from_mins(number / 1_000);
-        let address = client(u32::try_from(number % 1_000).unwrap());
-        simulation.operation(
-            address,
-            start,
-            four_attempts(Preset::Standard),
-            Defect::None,
-            &steps,
-        );
-    }
-    let mut trace = simulation.trace();
-    for attempt in &mut trace.attempts {
-        // All clients send the same request, and half of the requests have the same key.
-        attempt.target = "/orders".into();
-        attempt.key = attempt.key.as_ref().map(|_| "the-key".into());
-        attempt.body = body("the order");
-    }
-    let start = Instant::now();
-    let judgement = judge(&trace, true);
-    println!(
-        "{} attempts of 1,000 clients judged in {:?}",
-        trace.attempts.len(),
-        start.elapsed()
-    );
-    assert_eq!(judgement.operations.len(), 10_000);
-    assert!(judgement.unattributed.is_empty());
-    for operation in &judgement.operations {
-        assert_eq!(operation.attempts.len(), 3);
-        let mut clients = operation
-            .attempts
-            .iter()
-            .map(|index| trace.attempts[*index].client);
-        assert!(clients.all(|client| client == operation.client));
-    }
-}
-
-#[test]
 fn retries_of_concurrent_identical_requests_are_not_enough_data() {
     let first = (0..1_000)
         .map(|number| post(number % 10, None, "a").ended(Some(503), ResponseEnd::Complete, 50));
@@ -257,26 +186,4 @@ fn retries_of_concurrent_identical_requests_are_not_enough_data() {
     let judgement = judge(&trace_of(attempts), true);
     assert_eq!(judgement.unattributed.len(), 2_000);
     assert_eq!(judgement.verdict(), Verdict::NotEnoughData);
-}
-
-#[test]
-fn retries_of_1_000_clients_at_the_same_time_are_a_warning_unless_jitter_spreads_them() {
-    let outage = |preset: Preset| {
-        let mut simulation = SimulatedClients::new(4);
-        for number in 0..1_000 {
-            let steps = [SimulatedStep::Status(503), SimulatedStep::Status(200)];
-            simulation.operation(
-                client(number),
-                Duration::ZERO,
-                preset.policy(),
-                Defect::None,
-                &steps,
-            );
-        }
-        rule_of(&judge(&simulation.trace(), true), Rule::Synchrony)
-    };
-    let together = outage(Preset::Sender);
-    assert_eq!(together.verdict, Verdict::Warn, "{}", together.summary);
-    let spread = outage(Preset::Standard);
-    assert_eq!(spread.verdict, Verdict::Pass, "{}", spread.summary);
 }

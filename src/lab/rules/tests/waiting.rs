@@ -185,15 +185,3 @@ fn giving_up_on_a_long_wait_passes_only_if_the_client_has_ended() {
     assert!(judged(true).summary.starts_with("Gives up"));
     assert_eq!(judged(false).verdict, Verdict::NotEnoughData);
 }
-
-#[test]
-fn a_client_that_alternates_between_pooled_connections_is_judged() {
-    // Operations after the first one start on connection 1, because connection 0 is not yet free.
-    let operations = (0..4).flat_map(|number| {
-        let start = number * 1_010;
-        let limited = get(start).on(number.min(1)).got(429);
-        let retry = get(start + 1_005).on(0).got(200);
-        [limited.header("retry-after", "1"), retry]
-    });
-    assert_eq!(verdict(Rule::RetryAfter, operations), Verdict::Pass);
-}
