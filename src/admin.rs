@@ -39,6 +39,9 @@ mod upstreams;
 
 use std::time::{Duration, SystemTime};
 
+#[cfg(feature = "gateway")]
+use axum::http::StatusCode;
+
 use crate::clock::{Clock, Moment};
 
 /// Converts a duration to seconds for JSON output. Fractions of a millisecond are cut off.
@@ -62,8 +65,16 @@ fn timestamp(clock: &Clock, moment: Moment) -> String {
     rfc3339(wall - now.since(moment) + moment.since(now))
 }
 
+/// The problem of a name that the configuration does not have.
 #[cfg(feature = "gateway")]
+fn not_found<'a>(what: &str, names: impl Iterator<Item = &'a str>) -> problem::AdminProblem {
+    let names = names.collect::<Vec<_>>().join(", ");
+    let detail = format!("The configuration has no such {what}. Configured: {names}");
+    problem::AdminProblem::plain(StatusCode::NOT_FOUND, detail)
+}
+
 /// Decodes percent escapes once, so `%2525` becomes `%25`. Returns `None` if an escape is malformed.
+#[cfg(feature = "gateway")]
 fn decode(text: &str) -> Option<Vec<u8>> {
     let digit = |byte: u8| char::from(byte).to_digit(16);
     let mut decoded = Vec::with_capacity(text.len());

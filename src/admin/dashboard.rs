@@ -26,7 +26,7 @@ pub(super) struct Dashboard {
     pub(super) policy: HeaderValue,
 }
 
-/// Returns the page. `endpoints` is a list of the endpoints as text, which is always the same.
+/// `endpoints` is the list of the endpoints, which is always the same.
 pub(super) fn dashboard(endpoints: &str) -> &'static Dashboard {
     static DASHBOARD: OnceLock<Dashboard> = OnceLock::new();
     DASHBOARD.get_or_init(|| Dashboard::new(endpoints))

@@ -1,7 +1,5 @@
-//! Serves the connections of the admin listener with the HTTP/1 server of the gateway.
-//!
-//! The server is the same as for clients, because it has a timeout for each thing that a connection waits for. It also
-//! rejects ambiguous requests, such as those with two `Host` lines. `axum::serve` has no timeouts.
+//! Serves the connections of the admin listener with the HTTP/1 server of the gateway, because it has a timeout for each
+//! thing that a connection waits for, and rejects ambiguous requests. `axum::serve` has no timeouts.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -26,20 +24,18 @@ use crate::http::service::{Received, Reply};
 use crate::http::settings::{ClientTimeouts, ServerLimits};
 use crate::request::client::Trust;
 
-/// Maximum number of open connections, so that probes and scrapes always find one.
+/// At the maximum, a new connection replaces an idle one, so probes and scrapes always find one.
 pub(super) const MAX_CONNECTIONS: usize = 256;
 
-/// Maximum number of open connections of one client.
 pub(super) const MAX_CONNECTIONS_PER_CLIENT: usize = MAX_CONNECTIONS / 4;
 
 /// Maximum time from the end of a request head to the last byte of the response or the next request.
 const EXCHANGE_TIMEOUT: Duration = TIMEOUTS.idle;
 
-/// Type of a response without an end.
+/// A response without an end.
 const EVENT_STREAM: &str = "text/event-stream";
 
-/// Timeouts of admin connections. The idle timeout is longer than the usual scrape interval, so that Prometheus can
-/// reuse its connection.
+/// The idle timeout is longer than the usual scrape interval, so that Prometheus can reuse its connection.
 const TIMEOUTS: ClientTimeouts = ClientTimeouts {
     handshake: Duration::ZERO,
     head: Duration::from_secs(10),
@@ -50,7 +46,7 @@ const TIMEOUTS: ClientTimeouts = ClientTimeouts {
     drain: Duration::ZERO,
 };
 
-/// Limits of admin requests. The HTTP/1 server uses only the size of the head and the number of its lines.
+/// The HTTP/1 server uses only the size of the head and the number of its lines.
 const LIMITS: ServerLimits = ServerLimits {
     connections: MAX_CONNECTIONS,
     connections_per_client: MAX_CONNECTIONS_PER_CLIENT,
@@ -61,11 +57,11 @@ const LIMITS: ServerLimits = ServerLimits {
     h2_resets: 0,
 };
 
-/// Delay before the next accept after a failed one. The usual cause is `RLIMIT_NOFILE`, and without a delay the loop
-/// would use a CPU core until a descriptor is free.
+/// Delay after a failed accept. The usual cause is `RLIMIT_NOFILE`, and without a delay the loop would use a CPU core
+/// until a descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves admin connections until `done` is cancelled. Then finishes the requests in flight and returns.
+/// Serves until `done` is cancelled. Then finishes the requests in flight.
 pub(super) async fn serve(
     listener: TcpListener,
     router: Router,
@@ -157,7 +153,7 @@ async fn serve_connection(
 
 async fn respond(received: Received<Http1Body>, router: Router) -> Response {
     match received {
-        Received::Invalid { violation, .. } => AdminProblem::violation(violation).into_response(),
+        Received::Invalid { violation, .. } => AdminProblem::from(violation).into_response(),
         Received::Request(request) => {
             let Ok(response) = router.oneshot(request.map(Body::new)).await;
             response
