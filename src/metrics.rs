@@ -15,8 +15,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use http::StatusCode;
-
 pub(crate) use count::{Count, Gauge};
 pub(crate) use http2::{EarlyReset, Http2Metrics};
 pub(crate) use idempotency::KeyOutcome;
@@ -31,6 +29,7 @@ pub(crate) const STATUSES: usize = 900;
 const NO_ROUTE: &str = "(none)";
 
 /// Counters of one worker.
+#[derive(Debug)]
 pub(crate) struct Metrics {
     pub(crate) routes: Vec<Arc<RouteMetrics>>,
     pub(crate) limits: Vec<Arc<LimitMetrics>>,
@@ -78,6 +77,7 @@ impl TlsFailure {
     pub(crate) const NAMES: [&str; 4] = ["timeout", "closed", "alert", "protocol"];
 }
 
+#[derive(Default)]
 pub(crate) struct RouteMetrics {
     pub(crate) name: Arc<str>,
     /// Responses. The index is the status minus 100.
@@ -92,7 +92,7 @@ pub(crate) struct RouteMetrics {
 }
 
 /// Counters of a limit on one route.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct LimitMetrics {
     pub(crate) route: Arc<str>,
     pub(crate) name: Arc<str>,
@@ -179,15 +179,11 @@ impl Metrics {
 
 impl RouteMetrics {
     pub(crate) fn new(name: Arc<str>, has_keys: bool) -> Arc<Self> {
-        let by_status = (0..STATUSES).map(|_| Count::default()).collect();
         Arc::new(Self {
             name,
-            by_status,
-            duration: LatencyHistogram::default(),
-            rejected: Count::default(),
-            delayed: Count::default(),
-            keyed: KeyedMetrics::default(),
+            by_status: (0..STATUSES).map(|_| Count::default()).collect(),
             has_keys: AtomicBool::new(has_keys),
+            ..Self::default()
         })
     }
 
@@ -195,9 +191,8 @@ impl RouteMetrics {
         self.has_keys.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn responded(&self, status: StatusCode) {
-        let index = usize::from(status.as_u16()) - 100;
-        self.by_status[index].inc();
+    pub(crate) fn responded(&self, status: u16) {
+        self.by_status[usize::from(status) - 100].inc();
     }
 }
 
@@ -206,18 +201,8 @@ impl LimitMetrics {
         Arc::new(Self {
             route: Arc::clone(route),
             name: Arc::clone(name),
-            admitted: Count::default(),
-            near: Count::default(),
-            rejected: Count::default(),
-            shadow_rejected: Count::default(),
-            early: Count::default(),
+            ..Self::default()
         })
-    }
-}
-
-impl fmt::Debug for Metrics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Metrics").finish_non_exhaustive()
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Count, Gauge, LatencyHistogram, UpstreamBounds};
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct UpstreamMetrics {
     pub(crate) name: Arc<str>,
     pub(crate) in_flight: Gauge,
@@ -103,14 +103,7 @@ impl UpstreamMetrics {
     pub(crate) fn new(name: &Arc<str>) -> Arc<Self> {
         Arc::new(Self {
             name: Arc::clone(name),
-            in_flight: Gauge::default(),
-            latency: LatencyHistogram::default(),
-            failures: Default::default(),
-            attempts: Count::default(),
-            retries: Count::default(),
-            resent: Count::default(),
-            headers_dropped: Count::default(),
-            retry_rejections: Default::default(),
+            ..Self::default()
         })
     }
 
