@@ -1,6 +1,4 @@
-//! Admin API: probes, metrics, limits and the keys that they reject, idempotency records, circuits, runs of the lab.
-//!
-//! The admin listener runs on its own thread, so metric scrapes and client requests do not delay each other. An
+//! Admin API. Its listener runs on its own thread, so metric scrapes and client requests do not delay each other. An
 //! application that embeds the stages has no listener and uses only `stage_metrics`.
 
 #[cfg(feature = "gateway")]
@@ -11,8 +9,6 @@ mod config;
 mod dashboard;
 #[cfg(feature = "gateway")]
 mod events;
-#[cfg(feature = "gateway")]
-mod index;
 #[cfg(feature = "gateway")]
 mod keys;
 #[cfg(feature = "lab")]
@@ -44,7 +40,7 @@ use axum::http::StatusCode;
 
 use crate::clock::{Clock, Moment};
 
-/// Converts a duration to seconds for JSON output. Fractions of a millisecond are cut off.
+/// Fractions of a millisecond are cut off.
 #[expect(
     clippy::cast_precision_loss,
     reason = "millisecond precision is sufficient"
@@ -58,7 +54,6 @@ fn rfc3339(time: SystemTime) -> String {
     humantime::format_rfc3339_millis(time).to_string()
 }
 
-/// The wall-clock time of a moment, as RFC 3339.
 #[cfg(feature = "gateway")]
 fn timestamp(clock: &Clock, moment: Moment) -> String {
     let (now, wall) = (clock.now(), clock.wall());

@@ -1,7 +1,7 @@
 //! The admin listener: `/livez`, `/readyz`, `/metrics`, the endpoints below `/admin/v1/`, and a dashboard at `/`.
 //!
-//! The probes `/livez` and `/readyz` have no access control, because orchestrators and load balancers have no token and
-//! use any `Host`. All other endpoints check the origin of a request, and all of these except `/` the token.
+//! The probes have no access control, because orchestrators and load balancers have no token and use any `Host`. All
+//! other endpoints check the origin of a request, and all of these except `/` the token.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -24,11 +24,12 @@ use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
 
 use super::auth::{origin_rejection, token_rejection};
+use super::dashboard::Index;
 use super::events::{self, Change, LastState};
 use super::problem::AdminProblem;
 use super::scrape::text;
 use super::traffic::Traffic;
-use super::{config, index, keys, limits, openapi, overview, scrape as metrics, serve, upstreams};
+use super::{config, keys, limits, openapi, overview, scrape as metrics, serve, upstreams};
 use crate::admin::stage_metrics::OPENMETRICS;
 use crate::config::AdminSettings;
 use crate::http::connections::Connections;
@@ -155,7 +156,6 @@ impl Drop for Admin {
     }
 }
 
-/// Samples the counters, and finds the changes for subscribers of events.
 async fn observe(admin: Arc<AdminState>) {
     let mut last = LastState::default();
     while let Ok(gateway) = admin.gateway() {
@@ -181,16 +181,14 @@ fn router(admin: Arc<AdminState>) -> Router {
     let document = api
         .to_json()
         .expect("the document has only strings as keys");
-    let endpoints: Arc<str> = openapi::summary(&api).into();
+    let endpoints = openapi::summary(&api);
+    let index = Arc::new(Index::new(&endpoints));
     let json = (CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let private = private
         .route("/metrics", get(scrape))
         .route(
             "/",
-            get({
-                let endpoints = Arc::clone(&endpoints);
-                async move |headers: HeaderMap| index::show(&headers, &endpoints)
-            }),
+            get(async move |headers: HeaderMap| index.show(&headers)),
         )
         .route(
             "/admin/v1/openapi.json",
@@ -227,8 +225,7 @@ async fn readyz(State(admin): State<Arc<AdminState>>) -> Result<Response, AdminP
         return Ok((StatusCode::SERVICE_UNAVAILABLE, "draining\n").into_response());
     }
     let records = &admin.gateway()?.store.records;
-    // The gateway stays ready if the store is unavailable, because the gateway still serves requests that do not need
-    // the store.
+    // Without its store, the gateway still serves requests that do not need it.
     let degraded: String = records
         .health()
         .into_iter()
@@ -296,7 +293,7 @@ async fn authorize(
     })
 }
 
-/// Replaces the text with which axum rejects a path or a body by a problem document.
+/// Replaces a text with which axum rejects a request.
 async fn describe_rejection(response: Response) -> Response {
     let content_type = response.headers().get(CONTENT_TYPE);
     let is_text = content_type.is_some_and(|it| it.as_bytes().starts_with(b"text/plain"));
@@ -309,7 +306,6 @@ async fn describe_rejection(response: Response) -> Response {
     AdminProblem::plain(status, String::from_utf8_lossy(&text)).into_response()
 }
 
-/// Adds headers that keep browsers and proxies from storing a response or guessing its type.
 async fn add_security_headers(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));

@@ -1,6 +1,6 @@
 //! State of the gateway at a glance, its routes, and explanations of requests.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::http::HeaderMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -107,7 +107,7 @@ struct RequestToExplain {
     /// Path and query.
     path: String,
     #[serde(default)]
-    headers: BTreeMap<String, String>,
+    headers: HashMap<String, String>,
     /// IP address of the other end of the connection.
     #[schema(value_type = Option<String>)]
     peer: Option<IpAddr>,
@@ -234,19 +234,11 @@ async fn explain_request(
              \"peer\": \"192.0.2.7\"}}."
         ))
     })?;
-    let mut headers = HeaderMap::new();
-    for (name, value) in &asked.headers {
-        let line = (
-            name.parse::<HeaderName>(),
-            HeaderValue::from_bytes(value.as_bytes()),
-        );
-        let (Ok(name), Ok(value)) = line else {
-            return Err(AdminProblem::bad_request(format!(
-                "`{name}` is not a header name, or its value is not a header value."
-            )));
-        };
-        headers.append(name, value);
-    }
+    let headers = HeaderMap::try_from(&asked.headers).map_err(|error| {
+        AdminProblem::bad_request(format!(
+            "A name or value in `headers` is not valid: {error}."
+        ))
+    })?;
     let request = explain::request(&asked.method, &asked.path, headers).map_err(|what| {
         AdminProblem::bad_request(format!("The {what} is not valid in a request."))
     })?;

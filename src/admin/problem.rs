@@ -21,11 +21,9 @@ use crate::respond::error_type;
 pub(super) struct AdminProblem {
     r#type: String,
     title: &'static str,
-    #[serde(serialize_with = "number")]
-    #[schema(value_type = u16)]
-    status: StatusCode,
+    status: u16,
     detail: String,
-    error: ErrorView,
+    error: Box<ErrorView>,
     /// State of an idempotency record.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(required = false)]
@@ -61,12 +59,12 @@ impl AdminProblem {
         Self {
             r#type: format!("urn:tidegate:problem:{code}"),
             title,
-            status,
-            error: ErrorView {
+            status: status.as_u16(),
+            error: Box::new(ErrorView {
                 r#type: error_type(status),
                 code: Some(code),
                 message: format!("{title}: {detail}"),
-            },
+            }),
             detail,
             state: None,
             scopes: None,
@@ -155,17 +153,10 @@ impl From<StoreError> for AdminProblem {
     }
 }
 
-#[expect(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde passes a reference"
-)]
-fn number<S: serde::Serializer>(status: &StatusCode, serializer: S) -> Result<S::Ok, S::Error> {
-    serializer.serialize_u16(status.as_u16())
-}
-
 impl IntoResponse for AdminProblem {
     fn into_response(self) -> Response {
+        let status = StatusCode::from_u16(self.status).expect("the problem was made of a status");
         let kind = HeaderValue::from_static("application/problem+json");
-        (self.status, [(CONTENT_TYPE, kind)], Json(self)).into_response()
+        (status, [(CONTENT_TYPE, kind)], Json(self)).into_response()
     }
 }

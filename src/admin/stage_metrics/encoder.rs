@@ -16,7 +16,7 @@ impl FamilyEncoder<'_> {
         &mut self,
         name: &str,
         help: &str,
-        count: impl EncodeCounterValue,
+        count: impl EncodeCounterValue + Copy,
     ) -> fmt::Result {
         let encoder = &mut self.0;
         let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
@@ -27,7 +27,7 @@ impl FamilyEncoder<'_> {
         &mut self,
         name: &str,
         help: &str,
-        value: impl EncodeGaugeValue,
+        value: impl EncodeGaugeValue + Copy,
     ) -> fmt::Result {
         let encoder = &mut self.0;
         let mut metric = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;

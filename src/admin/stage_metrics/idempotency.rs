@@ -225,6 +225,10 @@ mod tests {
     #[test]
     fn a_route_without_a_key_rule_has_no_key_series() {
         let text = scraped(&workers());
+        for state in ["in_progress", "completed", "unknown", "tombstone"] {
+            let line = format!("tidegate_idempotency_records{{state=\"{state}\"}} 0\n");
+            assert!(text.contains(&line), "{line} in\n{text}");
+        }
         let keyed = |line: &&str| line.starts_with("tidegate_idempotency_");
         assert!(text.lines().filter(keyed).count() > 0);
         for name in ["reports", "(none)"] {
