@@ -1,6 +1,4 @@
-//! Admin API: probes, metrics, limits and the keys that they reject, idempotency records, circuits, runs of the lab.
-//!
-//! The admin listener runs on its own thread, so metric scrapes and client requests do not delay each other. An
+//! Admin API. Its listener runs on its own thread, so metric scrapes and client requests do not delay each other. An
 //! application that embeds the stages has no listener and uses only `stage_metrics`.
 
 #[cfg(feature = "gateway")]
@@ -11,8 +9,6 @@ mod config;
 mod dashboard;
 #[cfg(feature = "gateway")]
 mod events;
-#[cfg(feature = "gateway")]
-mod index;
 #[cfg(feature = "gateway")]
 mod keys;
 #[cfg(feature = "lab")]
@@ -39,9 +35,12 @@ mod upstreams;
 
 use std::time::{Duration, SystemTime};
 
+#[cfg(feature = "gateway")]
+use axum::http::StatusCode;
+
 use crate::clock::{Clock, Moment};
 
-/// Converts a duration to seconds for JSON output. Fractions of a millisecond are cut off.
+/// Fractions of a millisecond are cut off.
 #[expect(
     clippy::cast_precision_loss,
     reason = "millisecond precision is sufficient"
@@ -55,15 +54,22 @@ fn rfc3339(time: SystemTime) -> String {
     humantime::format_rfc3339_millis(time).to_string()
 }
 
-/// The wall-clock time of a moment, as RFC 3339.
 #[cfg(feature = "gateway")]
 fn timestamp(clock: &Clock, moment: Moment) -> String {
     let (now, wall) = (clock.now(), clock.wall());
     rfc3339(wall - now.since(moment) + moment.since(now))
 }
 
+/// The problem of a name that the configuration does not have.
 #[cfg(feature = "gateway")]
+fn not_found<'a>(what: &str, names: impl Iterator<Item = &'a str>) -> problem::AdminProblem {
+    let names = names.collect::<Vec<_>>().join(", ");
+    let detail = format!("The configuration has no such {what}. Configured: {names}");
+    problem::AdminProblem::plain(StatusCode::NOT_FOUND, detail)
+}
+
 /// Decodes percent escapes once, so `%2525` becomes `%25`. Returns `None` if an escape is malformed.
+#[cfg(feature = "gateway")]
 fn decode(text: &str) -> Option<Vec<u8>> {
     let digit = |byte: u8| char::from(byte).to_digit(16);
     let mut decoded = Vec::with_capacity(text.len());

@@ -1,12 +1,9 @@
-//! Counters of requests, limits, connections and upstreams. Each worker has its own set of counters.
+//! Counters of requests, limits, connections and upstreams.
 //!
-//! All counters are created when a configuration is loaded, so counting is one atomic addition. While a request is
-//! served, no label is hashed and no lock is taken. Each worker has its own set, because a counter that two CPU cores
-//! write is slow. A Prometheus scrape adds up the sets. Label values are names from the configuration. They are never
-//! clients, paths or idempotency keys, because clients could then create an unbounded number of time series.
-//!
-//! This module imports nothing from other modules of the crate, so every module can use it. `admin` exports the
-//! counters.
+//! They are created when a configuration is loaded, so counting is one atomic addition: no label is hashed and no lock
+//! is taken. Each worker has its own set, because a counter that two CPU cores write is slow; `admin` adds up the sets.
+//! Label values are names from the configuration, never clients, paths or idempotency keys, because clients could then
+//! create any number of time series.
 
 mod count;
 mod http2;
@@ -18,8 +15,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use http::StatusCode;
-
 pub(crate) use count::{Count, Gauge};
 pub(crate) use http2::{EarlyReset, Http2Metrics};
 pub(crate) use idempotency::KeyOutcome;
@@ -28,41 +23,40 @@ pub(crate) use latency::HistogramSnapshot;
 pub(crate) use latency::{LatencyHistogram, StoreBounds, UpstreamBounds};
 pub(crate) use upstream::{InFlight, RetryRejection, UpstreamFailure, UpstreamMetrics};
 
-/// Number of possible HTTP status codes, 100 to 999.
+/// 100 to 999.
 pub(crate) const STATUSES: usize = 900;
 
-/// Value of the label `route` for requests that match no route.
 const NO_ROUTE: &str = "(none)";
 
-/// All counters of one worker.
+/// Counters of one worker.
+#[derive(Debug)]
 pub(crate) struct Metrics {
     pub(crate) routes: Vec<Arc<RouteMetrics>>,
     pub(crate) limits: Vec<Arc<LimitMetrics>>,
     pub(crate) upstreams: Vec<Arc<UpstreamMetrics>>,
-    /// Counters of requests that match no route.
+    /// Of requests that match no route.
     pub(crate) unrouted: Arc<RouteMetrics>,
     pub(crate) totals: Arc<Totals>,
 }
 
-/// Counters of one worker that have no name from the configuration.
+/// Counters without a name from the configuration.
 #[derive(Debug, Default)]
 pub(crate) struct Totals {
-    /// Number of requests that were rejected because their path is ambiguous.
+    /// Requests rejected because their path is ambiguous.
     pub ambiguous_paths: Count,
-    /// Number of requests that were rejected because of `paths = "strict"`.
+    /// Requests rejected because of `paths = "strict"`.
     pub strict_path_rejections: Count,
-    /// Number of requests whose peer is not a trusted proxy.
+    /// Requests whose peer is not a trusted proxy.
     pub(crate) untrusted: Count,
-    /// Number of responses whose last byte was not written to the client's socket.
+    /// Responses whose last byte was not written to the client's socket.
     pub truncated: Count,
-    /// Number of request bodies that arrived more slowly than `min_rate`.
+    /// Request bodies that arrived more slowly than `min_rate`.
     pub(crate) slow_bodies: Count,
     pub(crate) http2: Arc<Http2Metrics>,
-    /// Failed TLS handshakes with clients, by [`TlsFailure`].
+    /// By [`TlsFailure`].
     pub(crate) tls_failures: [Count; TlsFailure::NAMES.len()],
     /// Bytes read from the sockets of clients.
     pub(crate) received: Count,
-    /// Bytes written to the sockets of clients.
     pub(crate) sent: Count,
 }
 
@@ -83,36 +77,31 @@ impl TlsFailure {
     pub(crate) const NAMES: [&str; 4] = ["timeout", "closed", "alert", "protocol"];
 }
 
-/// Counters of the requests of one route.
+#[derive(Default)]
 pub(crate) struct RouteMetrics {
     pub(crate) name: Arc<str>,
-    /// Number of requests by the status of their response. The index is the status minus 100.
+    /// Responses. The index is the status minus 100.
     pub(crate) by_status: Box<[Count]>,
-    /// Time from the arrival of a request to the end of its response. Requests that a limit rejected are not included.
+    /// Time from the arrival of a request to the end of its response, without requests that a limit rejected.
     pub(crate) duration: LatencyHistogram<UpstreamBounds>,
-    /// Number of requests that a rate limit rejected.
     pub(crate) rejected: Count,
-    /// Number of requests that a rate limit with `on_exceed = "delay"` delayed.
     pub delayed: Count,
-    /// Counters of requests with an idempotency key.
     pub keyed: KeyedMetrics,
     /// Whether the route has, or had before a reload, a rule for idempotency keys. If not, `keyed` is not exported.
     has_keys: AtomicBool,
 }
 
-/// Counters of a rate limit on one route.
-#[derive(Debug)]
+/// Counters of a limit on one route.
+#[derive(Debug, Default)]
 pub(crate) struct LimitMetrics {
     pub(crate) route: Arc<str>,
     pub(crate) name: Arc<str>,
     pub(crate) admitted: Count,
-    /// Number of admitted requests that left a bucket with less than a fifth of its tokens.
+    /// Admitted requests that left a bucket with less than a fifth of its tokens.
     pub(crate) near: Count,
-    /// Number of requests that the rate limit rejected.
     pub(crate) rejected: Count,
-    /// Number of requests that the rate limit would have rejected if it were not in shadow mode.
     pub(crate) shadow_rejected: Count,
-    /// Number of rejected requests whose client had been told to wait longer.
+    /// Rejected requests whose client had been told to wait longer.
     pub(crate) early: Count,
 }
 
@@ -129,9 +118,8 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Creates the counters for these routes, rate limits and upstreams, which are in the order of the configuration.
-    /// The flag of a route is whether it has a rule for idempotency keys. A rate limit is named with its route. What
-    /// `self` has keeps its counters.
+    /// Creates the counters for a configuration, in its order; what `self` has keeps its counters. The flag of a route is
+    /// whether it has a rule for idempotency keys. A limit is named with its route.
     pub(crate) fn renewed<'a>(
         &self,
         routes: impl IntoIterator<Item = (&'a Arc<str>, bool)>,
@@ -183,7 +171,7 @@ impl Metrics {
         found.expect("every upstream of the configuration has counters")
     }
 
-    /// Returns the counters of all routes, and at the end the counters of requests that match no route.
+    /// The last one is that of requests that match no route.
     pub(crate) fn all_routes(&self) -> impl Iterator<Item = &Arc<RouteMetrics>> {
         self.routes.iter().chain([&self.unrouted])
     }
@@ -191,27 +179,20 @@ impl Metrics {
 
 impl RouteMetrics {
     pub(crate) fn new(name: Arc<str>, has_keys: bool) -> Arc<Self> {
-        let by_status = (0..STATUSES).map(|_| Count::default()).collect();
         Arc::new(Self {
             name,
-            by_status,
-            duration: LatencyHistogram::default(),
-            rejected: Count::default(),
-            delayed: Count::default(),
-            keyed: KeyedMetrics::default(),
+            by_status: (0..STATUSES).map(|_| Count::default()).collect(),
             has_keys: AtomicBool::new(has_keys),
+            ..Self::default()
         })
     }
 
-    /// Whether the counters of idempotency keys are exported.
     pub(crate) fn has_keys(&self) -> bool {
         self.has_keys.load(Ordering::Relaxed)
     }
 
-    /// Counts a request under the status of its response.
-    pub(crate) fn responded(&self, status: StatusCode) {
-        let index = usize::from(status.as_u16()) - 100;
-        self.by_status[index].inc();
+    pub(crate) fn responded(&self, status: u16) {
+        self.by_status[usize::from(status) - 100].inc();
     }
 }
 
@@ -220,18 +201,8 @@ impl LimitMetrics {
         Arc::new(Self {
             route: Arc::clone(route),
             name: Arc::clone(name),
-            admitted: Count::default(),
-            near: Count::default(),
-            rejected: Count::default(),
-            shadow_rejected: Count::default(),
-            early: Count::default(),
+            ..Self::default()
         })
-    }
-}
-
-impl fmt::Debug for Metrics {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Metrics").finish_non_exhaustive()
     }
 }
 

@@ -1,15 +1,8 @@
-//! Chain of stages that a request passes between its arrival on a connection and its response.
+//! Chain of stages that a request passes: enter → charge → idempotency → forward → respond.
 //!
-//! `Pipeline::respond` runs the chain:
-//!
-//! ```text
-//! enter → charge → idempotency → forward → respond
-//! ```
-//!
-//! `enter` checks the head of the request, identifies the client and finds the route. The stages are plain functions
-//! that take a `RequestContext`. A stage that rejects a request returns a `Problem`, which the pipeline renders as a
-//! response. Each request keeps a reference to the compiled `RouteRule` of its route, and each stage receives its part
-//! of this rule. So a request is completed with the configuration that it started with.
+//! The stages are plain functions that take a `RequestContext` and their part of the route's compiled rule. A stage that
+//! rejects a request returns a `Problem`, which the pipeline renders. Each request keeps a reference to its rule, so it
+//! is completed with the configuration that it started with.
 
 mod access_log;
 pub(crate) mod explain;
@@ -69,8 +62,8 @@ pub(crate) struct Pipeline {
     clock: Clock,
 }
 
-/// Request whose client and route are known. It is reference-counted, because the execution of a request with an
-/// idempotency key can continue after the client's connection has closed.
+/// Reference-counted, because the execution of a request with an idempotency key can continue after the client's
+/// connection has closed.
 #[derive(Debug)]
 struct Routed {
     ctx: RequestContext,
@@ -79,8 +72,7 @@ struct Routed {
 }
 
 impl Pipeline {
-    /// Creates the stages of the worker with this index, with its own connections to the upstreams. `tasks` tracks
-    /// executions that continue after the client's connection has closed.
+    /// `worker` is its index. `tasks` tracks executions that continue after the client's connection has closed.
     ///
     /// The worker has its own copy of each reference-counted value that a request uses. If two cores updated the same
     /// reference count, the updates would take more time than the rest of a stage.
@@ -107,8 +99,8 @@ impl Pipeline {
         )
     }
 
-    /// Returns the stages of the same worker under the policy of `shared`. They share all state with `self`, which
-    /// requests in flight still use.
+    /// The stages of the same worker under the policy of `shared`. They share all state with `self`, which requests in
+    /// flight still use.
     pub(crate) fn renewed(&self, shared: &GatewayState, worker: usize) -> Self {
         Self::with_stages(
             shared,
@@ -200,7 +192,7 @@ impl Pipeline {
                 let mut response = cors.preflight(request.headers());
                 self.respond.add_headers(response.headers_mut());
                 pending.log_reason("preflight");
-                return pending.finish(Reply::Response(response));
+                return pending.finish(Reply::Response(response), None);
             }
             let routed = route(entered, connection, &pending, &mut request);
 
@@ -211,7 +203,7 @@ impl Pipeline {
             {
                 let responding = Box::pin(self.run_scenario(&routed, scenario, request));
                 let (reply, traced) = responding.await;
-                return pending.finish_traced(reply, Some(Box::new(traced)));
+                return pending.finish(reply, Some(Box::new(traced)));
             }
             let reject = |problem| self.reject(problem, &ctx.preferences, ctx.notes.as_ref());
             let charged = self
@@ -222,17 +214,17 @@ impl Pipeline {
                 Err(problem) => {
                     let reply = reject(problem);
                     pending.set_rejected();
-                    return pending.finish(reply);
+                    return pending.finish(reply, None);
                 }
             };
             let executed = self.execute(&routed, request).await;
             let mut reply = executed.map_or_else(reject, Reply::Response);
             self.add_headers(&routed, &admission, &mut reply);
-            pending.finish(reply)
+            pending.finish(reply, None)
         }
     }
 
-    /// Adds the `RateLimit` and CORS headers to the response to an admitted request.
+    /// Adds the `RateLimit` and CORS headers.
     fn add_headers(&self, routed: &Routed, admission: &Admission, reply: &mut Reply<ResponseBody>) {
         let Reply::Response(response) = reply else {
             return;
@@ -245,7 +237,7 @@ impl Pipeline {
         }
     }
 
-    /// Rejects a request that violates HTTP, a size limit or a timeout.
+    /// A violation of HTTP, a size limit or a timeout.
     pub(crate) fn reject_invalid(
         &self,
         connection: &ClientConnection,
@@ -257,13 +249,12 @@ impl Pipeline {
         }
         let headers = head.map(Request::headers);
         let mut pending = self.access_log.begin(connection.peer, headers);
-        pending.log_invalid(head);
+        pending.log_unrouted(head);
         let preferences = headers.map(Preferences::of).unwrap_or_default();
         let reply = self.reject(violation.into(), &preferences, pending.notes());
-        pending.finish(reply)
+        pending.finish(reply, None)
     }
 
-    /// Rejects a request that [`enter`] rejects.
     fn reject_entry(
         &self,
         mut pending: PendingRequest<'_>,
@@ -271,10 +262,10 @@ impl Pipeline {
         request: &Request<RequestBody>,
     ) -> Reply<LoggedBody> {
         match &rejected {
-            Rejected::Head(_) => pending.log_unrouted(request),
+            Rejected::Head(_) => pending.log_unrouted(Some(request)),
             Rejected::Route(caller, error) => {
                 pending.set_client(caller.id());
-                pending.log_unrouted(request);
+                pending.log_unrouted(Some(request));
                 if error.is_ambiguous() {
                     self.metrics.totals.ambiguous_paths.inc();
                 } else if matches!(error, RouteError::NotStrict { .. }) {
@@ -288,13 +279,12 @@ impl Pipeline {
         }
         let preferences = Preferences::of(request.headers());
         let reply = self.reject(rejected.into(), &preferences, pending.notes());
-        pending.finish(reply)
+        pending.finish(reply, None)
     }
 
-    /// Forwards a request to the upstream. A request with an idempotency key passes the idempotency stage first. This
-    /// stage directly precedes the upstream stage, so that it stores only responses from the upstream. It reads the
-    /// complete body. The body of any other request is buffered up to `request_buffer`, so that a slow client does not
-    /// occupy a server.
+    /// The idempotency stage directly precedes the upstream stage, so that it stores only responses from the upstream. It
+    /// reads the complete body. The body of any other request is buffered up to `request_buffer`, so that a slow client
+    /// does not occupy a server.
     fn execute<'a>(
         &'a self,
         routed: &'a Arc<Routed>,
@@ -325,7 +315,6 @@ impl Pipeline {
         }
     }
 
-    /// Buffers the start of the request body, and then forwards the request.
     async fn buffer_and_forward(
         &self,
         routed: &Routed,
@@ -338,7 +327,7 @@ impl Pipeline {
         Ok(forward(routed, request, Resend::ByMethod).await?)
     }
 
-    /// Renders a problem as a response, and notes its type for the access log unless a stage has noted a reason.
+    /// Notes the type of the problem for the access log unless a stage has noted a reason.
     fn reject(
         &self,
         problem: Problem,

@@ -1,25 +1,18 @@
-//! Access control for all admin endpoints except the probes `/livez` and `/readyz`.
+//! Access control for all admin endpoints except the probes.
 //!
-//! A request that a web page caused is rejected, so that a page cannot use the operator's browser to read or change
-//! admin data. Browsers state in `Sec-Fetch-Site` whether the page has another origin.
-//!
-//! If `[admin] token` is set, a request must contain the token in `Authorization`. `Host` and `Origin` are then not
-//! checked, because a web page does not know the token.
-//!
-//! If no token is set, only a listener on a loopback address accepts requests. A request must have a loopback `Host`,
-//! which prevents DNS rebinding. If it has an `Origin`, this must name the same host, as in requests of the dashboard.
+//! A page of another origin cannot use the operator's browser: browsers name the relation in `Sec-Fetch-Site`. With
+//! `[admin] token`, `Host` and `Origin` are not checked, because a web page does not know the token. Without it, only a
+//! listener on a loopback address accepts requests; they must have a loopback `Host`, which prevents DNS rebinding, and
+//! an `Origin` must name the same host, as in requests of the dashboard.
 
 use axum::http::header::{AUTHORIZATION, ORIGIN};
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::config::AdminSettings;
 
-/// Header in which a browser states the relation between the page that caused a request and the target.
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// Returns the reason to reject a request to this host with these headers because of its origin. Returns `None` if
-/// the origin is allowed. The token is checked separately. If the target `is_linkable`, a page of another origin can
-/// have caused the request.
+/// Returns the reason to reject a request. A page of another origin can link to the target if `is_linkable`.
 pub(super) fn origin_rejection(
     settings: &AdminSettings,
     host: Option<&HeaderValue>,
@@ -61,8 +54,7 @@ fn is_same_origin(origin: &HeaderValue, host: &str) -> bool {
     })
 }
 
-/// Returns the reason to reject a request with these headers because of its token. Returns `None` if the token is
-/// valid or no token is set.
+/// Returns the reason to reject a request.
 pub(super) fn token_rejection(
     settings: &AdminSettings,
     headers: &HeaderMap,
@@ -93,8 +85,7 @@ fn is_loopback_host(host: &str) -> bool {
             .is_ok_and(|address| address.is_loopback())
 }
 
-/// Compares two secrets. The duration of the comparison does not depend on the position of the first difference, so an
-/// attacker cannot guess the secret byte by byte.
+/// The duration does not depend on the position of the first difference, so a secret cannot be guessed byte by byte.
 fn constant_time_eq(presented: &str, expected: &str) -> bool {
     let (presented, expected) = (presented.as_bytes(), expected.as_bytes());
     let differing = presented

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::listener::AdminState;
+use super::listener::{AdminState, Running};
 use super::problem::AdminProblem;
 use super::rfc3339;
 use crate::server::reload::{ConfigStatus, Reloader};
@@ -57,11 +57,7 @@ impl From<ConfigStatus> for ConfigView {
             pending_restart: status.pending_restart,
             last_reload: status.last_reload.map(|(at, error)| ReloadView {
                 at: rfc3339(at),
-                result: if error.is_none() {
-                    "applied"
-                } else {
-                    "rejected"
-                },
+                result: reload_result(error.as_deref()),
                 error,
             }),
         }
@@ -90,8 +86,10 @@ async fn reload(State(admin): State<Arc<AdminState>>) -> Result<Json<ConfigView>
 
 /// Ends the gateway after a drain; requires that a token is configured
 #[utoipa::path(post, path = "/admin/v1/drain", responses((status = 200, body = DrainView)))]
-async fn drain(State(admin): State<Arc<AdminState>>) -> Result<Json<DrainView>, AdminProblem> {
-    let gateway = admin.gateway()?;
+async fn drain(
+    State(admin): State<Arc<AdminState>>,
+    Running(gateway): Running,
+) -> Result<Json<DrainView>, AdminProblem> {
     let settings = gateway.policy.admin.as_ref();
     if settings.is_none_or(|settings| settings.token.is_none()) {
         let detail = "A drain ends the gateway, so it requires a token. Set `token` or `token_file` in [admin].";
@@ -100,6 +98,11 @@ async fn drain(State(admin): State<Arc<AdminState>>) -> Result<Json<DrainView>, 
     tracing::info!("drain requested on the admin API");
     admin.stop.drain();
     Ok(Json(DrainView { draining: true }))
+}
+
+/// `error` is that of the reload.
+pub(super) fn reload_result(error: Option<&str>) -> &'static str {
+    error.map_or("applied", |_| "rejected")
 }
 
 fn reloader(admin: &AdminState) -> Result<&Arc<Reloader>, AdminProblem> {

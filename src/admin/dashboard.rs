@@ -1,11 +1,12 @@
-//! The dashboard: the page at `/` for browsers. It reads the admin API and has no data of its own.
+//! Root of the admin listener: the dashboard for browsers, which reads the admin API, and a list of the endpoints for
+//! other clients. Both are static, so they need no token, which a browser could not send anyway.
 //!
 //! The page is one document. Its policy names the style sheet and the script by their hashes, so a text that a client
 //! brings into the page can become neither. `EventSource` is not used, because it cannot send the token.
 
-use std::sync::OnceLock;
-
-use axum::http::HeaderValue;
+use axum::http::header::{ACCEPT, CONTENT_SECURITY_POLICY, VARY};
+use axum::http::{HeaderMap, HeaderValue};
+use axum::response::{Html, IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::digest::{SHA256, digest};
@@ -21,25 +22,23 @@ const SCRIPT: &str = concat!(
     include_str!("dashboard/client.js"),
 );
 
-pub(super) struct Dashboard {
-    pub(super) page: String,
-    pub(super) policy: HeaderValue,
+const ACCESS: &str = "\
+If [admin] token is set, these endpoints require it, except /livez and /readyz:
+curl -H 'Authorization: Bearer TOKEN' URL";
+
+pub(super) struct Index {
+    page: String,
+    policy: HeaderValue,
+    list: String,
 }
 
-/// Returns the page. `endpoints` is a list of the endpoints as text, which is always the same.
-pub(super) fn dashboard(endpoints: &str) -> &'static Dashboard {
-    static DASHBOARD: OnceLock<Dashboard> = OnceLock::new();
-    DASHBOARD.get_or_init(|| Dashboard::new(endpoints))
-}
-
-impl Dashboard {
-    fn new(endpoints: &str) -> Self {
+impl Index {
+    pub(super) fn new(endpoints: &str) -> Self {
+        let list = format!("Tidegate admin API\n\n{ACCESS}\n\n{endpoints}");
+        let escaped = list.replace('&', "&amp;").replace('<', "&lt;");
         let page = PAGE
             .replace("{{style}}", STYLE)
-            .replace(
-                "{{endpoints}}",
-                &endpoints.replace('&', "&amp;").replace('<', "&lt;"),
-            )
+            .replace("{{endpoints}}", &escaped)
             .replace("{{script}}", SCRIPT);
         let hash = |source: &str| STANDARD.encode(digest(&SHA256, source.as_bytes()));
         let policy = format!(
@@ -49,7 +48,20 @@ impl Dashboard {
             hash(STYLE)
         );
         let policy = HeaderValue::try_from(policy).expect("base64 is valid in a header");
-        Self { page, policy }
+        Self { page, policy, list }
+    }
+
+    /// Browsers list `text/html` in `Accept`.
+    pub(super) fn show(&self, headers: &HeaderMap) -> Response {
+        let accepted = headers.get_all(ACCEPT).iter();
+        let mut accepted = accepted.filter_map(|line| line.to_str().ok());
+        let vary = [(VARY, "accept")];
+        if accepted.any(|line| line.contains("text/html")) {
+            let policy = [(CONTENT_SECURITY_POLICY, self.policy.clone())];
+            (vary, policy, Html(self.page.clone())).into_response()
+        } else {
+            (vary, self.list.clone()).into_response()
+        }
     }
 }
 
@@ -59,7 +71,7 @@ mod tests {
 
     #[test]
     fn the_page_is_one_document_without_inline_handlers_styles_and_external_resources() {
-        let page = Dashboard::new("GET /a <b>").page;
+        let page = Index::new("GET /a <b>").page;
         for part in [STYLE, SCRIPT, "GET /a &lt;b>"] {
             assert!(page.contains(part), "{part}");
         }

@@ -1,8 +1,7 @@
-//! Events as server-sent events: rejections as they happen, and changes of circuits, configuration and store.
+//! Server-sent events: rejections as they happen, and changes of circuits, configuration and store.
 //!
 //! Changes are found by comparing the state once per second, so the code that makes them does not know about events. A
-//! circuit that opens and closes within a second is still reported, because its openings are counted. A subscriber that
-//! reads too slowly loses events, and gets their number.
+//! circuit that opens and closes within a second is still reported, because its openings are counted.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,7 +18,8 @@ use tokio::sync::broadcast::error::RecvError;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::listener::AdminState;
+use super::config::reload_result;
+use super::listener::{AdminState, Running};
 use super::problem::AdminProblem;
 use super::rfc3339;
 use crate::clock::Clock;
@@ -31,7 +31,6 @@ const MAX_SUBSCRIBERS: usize = 16;
 /// Number of changes that a subscriber can lag behind before it loses some.
 const MAX_QUEUED: usize = 256;
 
-/// How often the state is compared.
 pub(super) const INTERVAL: Duration = Duration::from_secs(1);
 
 pub(super) type Change = (&'static str, Arc<Value>);
@@ -55,8 +54,8 @@ pub(super) fn channel() -> broadcast::Sender<Change> {
 )]
 async fn events(
     State(admin): State<Arc<AdminState>>,
+    Running(gateway): Running,
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, AdminProblem> {
-    let gateway = admin.gateway()?;
     let subscribed = gateway.rejections.subscribe(MAX_SUBSCRIBERS);
     let mut rejections = subscribed.ok_or_else(|| {
         let detail = format!("The events already have {MAX_SUBSCRIBERS} subscribers.");
@@ -114,7 +113,7 @@ struct Circuit {
 }
 
 impl Circuit {
-    /// Returns the states that this circuit has had since the state `before` of all circuits. A new server has a closed
+    /// Returns the states that this circuit has had since `before`, the state of all circuits. A new server has a closed
     /// one.
     fn changes(&self, before: &[Self]) -> Vec<&'static str> {
         let mut before = before.iter();
@@ -143,15 +142,9 @@ impl LastState {
         if let Some((when, error)) = last
             && self.reloaded.replace(when) != Some(when)
         {
-            let result = if error.is_none() {
-                "applied"
-            } else {
-                "rejected"
-            };
-            send(
-                "reload",
-                json!({ "at": rfc3339(when), "result": result, "error": error }),
-            );
+            let result = reload_result(error.as_deref());
+            let data = json!({ "at": rfc3339(when), "result": result, "error": error });
+            send("reload", data);
         }
         let mut circuits = Vec::new();
         for upstream in gateway.upstream_states.iter() {
@@ -164,26 +157,23 @@ impl LastState {
                     openings: snapshot.openings,
                 };
                 for state in circuit.changes(&self.circuits) {
-                    let Circuit {
-                        upstream, server, ..
-                    } = &circuit;
-                    let data = json!({ "at": at, "upstream": &**upstream, "server": server, "state": state });
+                    let (upstream, server) = (&*circuit.upstream, &circuit.server);
+                    let data =
+                        json!({ "at": at, "upstream": upstream, "server": server, "state": state });
                     send("circuit", data);
                 }
                 circuits.push(circuit);
             }
         }
         self.circuits = circuits;
-        let health = admin.records.health().into_iter();
+        let health = gateway.store.records.health().into_iter();
         let degraded: Vec<_> = health.map(|it| (it.part.name(), it.degraded)).collect();
         for (part, reason) in &degraded {
             let before = self.degraded.iter().find(|(name, _)| name == part);
             let was_degraded = before.is_some_and(|(_, reason)| reason.is_some());
             if reason.is_some() != was_degraded {
-                send(
-                    "store",
-                    json!({ "at": at, "part": part, "degraded": reason.as_deref() }),
-                );
+                let data = json!({ "at": at, "part": part, "degraded": reason.as_deref() });
+                send("store", data);
             }
         }
         self.degraded = degraded;

@@ -1,11 +1,10 @@
-//! `/admin/v1/idempotency`: shows the records of idempotency keys, and deletes records whose outcome is unknown.
+//! Records of idempotency keys, and the deletion of records whose outcome is unknown.
 //!
-//! An idempotency key is looked up in every scope, because an operator who gets a key from a client does not know its
-//! scope. Stored responses can contain secrets such as cookies, so they are shown only with `?body=true`.
+//! A key is looked up in every scope, because an operator who gets a key from a client does not know its scope. Stored
+//! responses can contain secrets such as cookies, so they are shown only with `?body=true`.
 //!
-//! Freeing a key means deleting its record, so that the gateway forwards the next request with this key to the
-//! upstream. Only a key whose outcome is unknown can be freed. Freeing any other key would allow a second execution of
-//! the same request. The idempotency store checks the state and deletes the record in one atomic operation.
+//! Only a key whose outcome is unknown can be freed: freeing any other would allow a second execution. The store checks
+//! the state and deletes the record in one atomic operation.
 
 mod key_request;
 pub(super) mod view;
@@ -13,7 +12,6 @@ pub(super) mod view;
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
 use axum::http::{StatusCode, Uri};
 use axum::routing::get;
 use utoipa_axum::router::OpenApiRouter;
@@ -21,19 +19,19 @@ use utoipa_axum::routes;
 
 use self::key_request::KeyRequest;
 use self::view::{KeyRecordView, KeyView, RecordStoreView};
-use super::listener::AdminState;
+use super::listener::{AdminState, Running};
 use super::problem::AdminProblem;
 use crate::idempotency::{self, KeyHash, RecordInfo, Records as _};
+use crate::pipeline::GatewayState;
 
-/// Maximum number of records in one response, and maximum number of scopes in one problem document. The numbers need a
-/// maximum, because a common idempotency key, such as `1`, can have a record in each of thousands of scopes.
+/// Of records in a response, and of scopes in a problem document: a common key, such as `1`, can have a record in each
+/// of thousands of scopes.
 const MAX_SHOWN: usize = 100;
 
-/// Maximum number of records of an idempotency key that a lookup reads. Further records are not counted.
+/// Maximum number of records that a lookup reads. Further ones are not counted.
 const MAX_FOUND: usize = 10_000;
 
-/// Maximum total size of the stored response bodies in one admin response, in bytes. The latest record is shown even if
-/// its body is larger.
+/// Maximum size of all stored bodies in a response, in bytes. The latest record is shown even if its body is larger.
 const MAX_BODY_BYTES: usize = 16 << 20;
 
 pub(super) fn routes() -> OpenApiRouter<Arc<AdminState>> {
@@ -49,11 +47,8 @@ pub(super) fn routes() -> OpenApiRouter<Arc<AdminState>> {
 
 /// Counts the idempotency records by state
 #[utoipa::path(get, path = "/admin/v1/idempotency", responses((status = 200, body = RecordStoreView)))]
-async fn show_counts(
-    State(admin): State<Arc<AdminState>>,
-) -> Result<Json<RecordStoreView>, AdminProblem> {
-    let counted = admin.records.count().await;
-    let counts = counted.map_err(|error| AdminProblem::store_failed(&error))?;
+async fn show_counts(Running(gateway): Running) -> Result<Json<RecordStoreView>, AdminProblem> {
+    let counts = gateway.store.records.count().await?;
     Ok(Json(counts.into()))
 }
 
@@ -68,12 +63,9 @@ async fn show_counts(
     ),
     responses((status = 200, body = KeyView))
 )]
-async fn show_key(
-    State(admin): State<Arc<AdminState>>,
-    uri: Uri,
-) -> Result<Json<KeyView>, AdminProblem> {
+async fn show_key(Running(gateway): Running, uri: Uri) -> Result<Json<KeyView>, AdminProblem> {
     let request = KeyRequest::of(&uri)?;
-    let found = find(&admin, &request, MAX_FOUND).await?;
+    let found = find(&gateway, &request, MAX_FOUND).await?;
     let mut records = Vec::new();
     let mut bytes = 0;
     for info in found.iter().take(MAX_SHOWN) {
@@ -86,10 +78,9 @@ async fn show_key(
             break;
         }
         let response = match info.response {
-            None => Ok(None),
-            Some(_) => admin.records.response(info.id).await,
+            None => None,
+            Some(_) => gateway.store.records.response(info.id).await?,
         };
-        let response = response.map_err(|error| AdminProblem::store_failed(&error))?;
         records.push(KeyRecordView::of(info).with(response.as_deref()));
     }
     let left_out = found.len() - records.len();
@@ -110,12 +101,9 @@ async fn show_key(
     ),
     responses((status = 204))
 )]
-async fn free_key(
-    State(admin): State<Arc<AdminState>>,
-    uri: Uri,
-) -> Result<StatusCode, AdminProblem> {
+async fn free_key(Running(gateway): Running, uri: Uri) -> Result<StatusCode, AdminProblem> {
     let request = KeyRequest::of(&uri)?;
-    let found = find(&admin, &request, MAX_SHOWN).await?;
+    let found = find(&gateway, &request, MAX_SHOWN).await?;
     let [info] = &found[..] else {
         let scopes = found.iter().take(MAX_SHOWN).map(|info| info.id.scope);
         return Err(AdminProblem::several_scopes(scopes));
@@ -123,14 +111,13 @@ async fn free_key(
     if info.state != idempotency::RecordState::Unknown {
         return Err(AdminProblem::not_unknown(info.state));
     }
-    let freed = admin.records.free_unknown(info.id).await;
-    if !freed.map_err(|error| AdminProblem::store_failed(&error))? {
+    if !gateway.store.records.free_unknown(info.id).await? {
         return Err(AdminProblem::plain(
             StatusCode::CONFLICT,
             "The key was not freed, because its record changed during this request. Look up the key again.",
         ));
     }
-    // The key is logged as a string field and not in the message, because log formats quote and escape string fields.
+    // Log formats quote and escape a string field, but not the message.
     tracing::info!(
         key = request.key.as_str(),
         scope = %info.id.scope,
@@ -139,22 +126,15 @@ async fn free_key(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Returns up to `max` records of the requested idempotency key, latest first. Returns a 404 problem if no record
-/// exists.
+/// Returns up to `max` records of a key, latest first, or a 404 problem.
 async fn find(
-    admin: &AdminState,
+    gateway: &GatewayState,
     request: &KeyRequest,
     max: usize,
 ) -> Result<Vec<RecordInfo>, AdminProblem> {
-    let found = admin
-        .records
-        .find(
-            KeyHash::of(&admin.hash_keys.keys().secret, &request.key),
-            request.scope,
-            max,
-        )
-        .await;
-    let mut found = found.map_err(|error| AdminProblem::store_failed(&error))?;
+    let store = &gateway.store;
+    let key = KeyHash::of(&store.hash_keys.keys().secret, &request.key);
+    let mut found = store.records.find(key, request.scope, max).await?;
     if found.is_empty() {
         let detail = match request.scope {
             None => {

@@ -7,21 +7,20 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::rejection::QueryRejection;
 use axum::extract::{Path, Query, State};
-use axum::http::StatusCode;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::listener::AdminState;
+use super::listener::{AdminState, Running};
 use super::problem::AdminProblem;
 use super::traffic::LimitTotals;
-use super::{seconds, timestamp};
+use super::{not_found, seconds, timestamp};
 use crate::clock::Moment;
 use crate::pipeline::GatewayState;
 use crate::store::{BucketStore, BucketView};
 use crate::throttle::census::{Census, KeyCount, Window};
-use crate::throttle::{Exceed, KeyPart, Limit, LimitState, Mode};
+use crate::throttle::{BucketKey, Exceed, KeyPart, Limit, LimitState, Mode};
 
 /// Maximum number of keys in one response.
 const MAX_KEYS: usize = 1_000;
@@ -151,21 +150,22 @@ struct CountView {
 #[utoipa::path(get, path = "/admin/v1/limits", responses((status = 200, body = LimitsView)))]
 async fn list_limits(
     State(admin): State<Arc<AdminState>>,
-) -> Result<Json<LimitsView>, AdminProblem> {
-    let gateway = admin.gateway()?;
+    Running(gateway): Running,
+) -> Json<LimitsView> {
     let limits = gateway.limits.iter();
     let limits = limits.map(|LimitState { limit, census }| {
         let totals = LimitTotals::of(&gateway, &limit.name);
         let (age, before) = admin.traffic.lock().limit(&gateway, &limit.name);
         let used = census.as_ref().and_then(|it| used(&gateway, limit, it));
+        let capacity = limit.quota.capacity().get();
         LimitView {
             name: limit.name.to_string(),
             key: limit.key.iter().map(ToString::to_string).collect(),
             unit: "requests",
             quota: QuotaView {
                 rate: limit.quota.rate().to_string(),
-                burst: limit.quota.capacity().get() - 1,
-                capacity: limit.quota.capacity().get(),
+                burst: capacity - 1,
+                capacity,
             },
             mode: mode_name(limit.mode),
             on_exceed: match limit.exceed {
@@ -181,7 +181,7 @@ async fn list_limits(
         }
     });
     let limits = limits.collect();
-    Ok(Json(LimitsView { limits }))
+    Json(LimitsView { limits })
 }
 
 /// Lists keys of a limit that are rejected, return early, or are near their quota
@@ -197,16 +197,15 @@ async fn list_limits(
     responses((status = 200, body = TopView))
 )]
 async fn top(
-    State(admin): State<Arc<AdminState>>,
+    Running(gateway): Running,
     Path(name): Path<String>,
     query: Result<Query<TopQuery>, QueryRejection>,
 ) -> Result<Json<TopView>, AdminProblem> {
-    let Query(query) = query.map_err(|error| AdminProblem::bad_request(error.body_text()))?;
+    let Query(query) = query?;
     let max = query.max.unwrap_or(MAX_KEYS);
     if !(1..=MAX_KEYS).contains(&max) {
         return Err(AdminProblem::bad_request("`max` must be from 1 to 1000."));
     }
-    let gateway = admin.gateway()?;
     let LimitState { limit, census } = find(&gateway, &name)?;
     let now = gateway.clock.now();
     let (window, length) = match query.window {
@@ -220,31 +219,31 @@ async fn top(
         By::Near => census.nearest(window, now),
         By::Rejected | By::Early => census.most_rejected(window, now),
     };
-    let local = matches!(gateway.store.buckets, BucketStore::Memory(_));
-    let mut keys = counted.keys;
-    keys.retain(|(_, count)| query.by != By::Early || count.early > 0);
-    let mut keys: Vec<_> = keys
+    let mut keys: Vec<_> = counted
+        .keys
         .into_iter()
-        .map(|(bucket, count)| {
-            let view = local.then(|| gateway.store.buckets.read_local(limit, bucket));
-            (view.map(|view| used_share(limit, view, now)), count)
+        .map(|(bucket, count)| (used_now(&gateway, limit, bucket), count))
+        .filter(|(used, count)| match query.by {
+            By::Rejected => true,
+            By::Early => count.early > 0,
+            By::Near => used.is_none_or(|used| used > 0.8),
         })
         .collect();
-    keys.retain(|(used, _)| query.by != By::Near || used.is_none_or(|used| used > 0.8));
     keys.sort_by(|(used_a, a), (used_b, b)| match query.by {
         By::Rejected => b.count.cmp(&a.count),
         By::Early => b.early.cmp(&a.early),
-        By::Near => used_b
-            .partial_cmp(used_a)
-            .expect("a share is a number")
-            .then(b.count.cmp(&a.count)),
+        By::Near => {
+            let share = |used: &Option<f64>| used.unwrap_or_default();
+            let by_share = share(used_b).total_cmp(&share(used_a));
+            by_share.then(b.count.cmp(&a.count))
+        }
     });
     let left_out = keys.len().saturating_sub(max);
     let keys = keys.iter().take(max).map(|(used, count)| TopKeyView {
         key: count.key.to_string(),
         used: *used,
         count: match query.by {
-            By::Near => CountView::not_rejected(&gateway, count),
+            By::Near => CountView::without_rejections(&gateway, count),
             By::Rejected | By::Early => CountView::of(&gateway, limit, count),
         },
     });
@@ -266,12 +265,9 @@ pub(super) fn mode_name(mode: Mode) -> &'static str {
 }
 
 fn find<'a>(gateway: &'a GatewayState, name: &str) -> Result<&'a LimitState, AdminProblem> {
-    gateway.known_limit(name).ok_or_else(|| {
-        let names: Vec<_> = gateway.limits.iter().map(|it| &*it.limit.name).collect();
-        let names = names.join(", ");
-        let detail = format!("The configuration has no such limit. Configured: {names}");
-        AdminProblem::plain(StatusCode::NOT_FOUND, detail)
-    })
+    let names = gateway.limits.iter().map(|it| &*it.limit.name);
+    let found = gateway.known_limit(name);
+    found.ok_or_else(|| not_found("limit", names))
 }
 
 impl CountView {
@@ -284,13 +280,12 @@ impl CountView {
             early: count.early,
             attempts_per_admission: is_judged.then_some(attempts),
             user_agent: count.user_agent.as_deref().map(Into::into),
-            since: timestamp(&gateway.clock, count.since),
-            last: timestamp(&gateway.clock, count.last),
+            ..Self::without_rejections(gateway, count)
         }
     }
 
-    /// `count` is that of requests that left few tokens.
-    fn not_rejected(gateway: &GatewayState, count: &KeyCount) -> Self {
+    /// `count` can be that of requests that left few tokens.
+    fn without_rejections(gateway: &GatewayState, count: &KeyCount) -> Self {
         Self {
             rejected: 0,
             error: 0,
@@ -308,14 +303,22 @@ fn used_share(limit: &Limit, view: BucketView, now: Moment) -> f64 {
     (debt / limit.quota.refill().as_secs_f64()).min(1.0)
 }
 
+/// The used share of a bucket; `None` on Redis.
+fn used_now(gateway: &GatewayState, limit: &Limit, bucket: BucketKey) -> Option<f64> {
+    let buckets = &gateway.store.buckets;
+    let is_local = matches!(buckets, BucketStore::Memory(_));
+    is_local.then(|| {
+        used_share(
+            limit,
+            buckets.read_local(limit, bucket),
+            gateway.clock.now(),
+        )
+    })
+}
+
 fn used(gateway: &GatewayState, limit: &Limit, census: &Census) -> Option<UsedView> {
-    let BucketStore::Memory(_) = &gateway.store.buckets else {
-        return None;
-    };
-    let now = gateway.clock.now();
     let keys = census.sampled().into_iter();
-    let shares =
-        keys.map(|bucket| used_share(limit, gateway.store.buckets.read_local(limit, bucket), now));
+    let shares = keys.filter_map(|bucket| used_now(gateway, limit, bucket));
     let mut shares: Vec<f64> = shares.collect();
     shares.sort_by(f64::total_cmp);
     Some(UsedView {

@@ -1,7 +1,7 @@
 //! The admin listener: `/livez`, `/readyz`, `/metrics`, the endpoints below `/admin/v1/`, and a dashboard at `/`.
 //!
-//! The probes `/livez` and `/readyz` have no access control, because orchestrators and load balancers have no token and
-//! use any `Host`. All other endpoints check the origin of a request, and all of these except `/` the token.
+//! The probes have no access control, because orchestrators and load balancers have no token and use any `Host`. All
+//! other endpoints check the origin of a request, and all of these except `/` the token.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -10,8 +10,9 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::to_bytes;
-use axum::extract::{Request, State};
+use axum::extract::{FromRequestParts, Request, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
@@ -23,46 +24,43 @@ use tokio_util::sync::CancellationToken;
 use utoipa_axum::router::OpenApiRouter;
 
 use super::auth::{origin_rejection, token_rejection};
+use super::dashboard::Index;
 use super::events::{self, Change, LastState};
 use super::problem::AdminProblem;
 use super::scrape::text;
 use super::traffic::Traffic;
-use super::{config, index, keys, limits, openapi, overview, scrape as metrics, serve, upstreams};
+use super::{config, keys, limits, openapi, overview, scrape as metrics, serve, upstreams};
 use crate::admin::stage_metrics::OPENMETRICS;
 use crate::config::AdminSettings;
 use crate::http::connections::Connections;
 use crate::pipeline::GatewayState;
-use crate::request::hash_keys::HashKeySource;
 use crate::request::head::requested_host;
 use crate::respond::Problem;
 use crate::server::live::Live;
 use crate::server::reload::Reloader;
 use crate::server::{Gateway, Stop};
-use crate::store::{CapacityUse, Health, RecordStore};
+use crate::store::{CapacityUse, Health};
 
-/// Timeout of a request to any endpoint except the probes. It expires if the idempotency store does not respond, or if
-/// a reload has to wait for its files.
+/// It expires if the idempotency store does not respond, or if a reload has to wait for its files.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Maximum size of the text of a rejection, in bytes.
+/// In bytes.
 const MAX_REJECTION: usize = 4096;
 
-/// A running admin listener. Dropping this value stops the listener.
+/// A running admin listener, which stops when this value is dropped.
 #[derive(Debug)]
 pub struct Admin {
     address: SocketAddr,
     done: CancellationToken,
 }
 
-/// Parts of a gateway that the request handlers read and change. It does not keep the gateway alive, because a store
-/// ends its work when the last `GatewayState` is dropped, and the thread of the listener can outlive the gateway.
+/// It does not keep the gateway alive, because a store ends its work when the last `GatewayState` is dropped, and the
+/// thread of the listener can outlive the gateway.
 pub(super) struct AdminState {
     live: Weak<Live>,
     pub(super) stop: Stop,
     /// `None` if the configuration is built in.
     pub(super) reloader: Option<Arc<Reloader>>,
-    pub(super) records: RecordStore,
-    pub(super) hash_keys: HashKeySource,
     pub(super) traffic: Mutex<Traffic>,
     pub(super) changes: broadcast::Sender<Change>,
     /// Cancelled when the listener stops.
@@ -80,14 +78,26 @@ impl AdminState {
     }
 }
 
+/// State of the gateway in force when a request arrives.
+pub(super) struct Running(pub(super) Arc<GatewayState>);
+
+impl FromRequestParts<Arc<AdminState>> for Running {
+    type Rejection = AdminProblem;
+
+    async fn from_request_parts(
+        _: &mut Parts,
+        admin: &Arc<AdminState>,
+    ) -> Result<Self, AdminProblem> {
+        admin.gateway().map(Self)
+    }
+}
+
 fn settings(gateway: &GatewayState) -> &AdminSettings {
     let settings = gateway.policy.admin.as_ref();
     settings.expect("an admin listener is configured")
 }
 
 impl Admin {
-    /// Starts a thread that serves the admin API of a gateway on `socket`. Returns an error if the runtime or the
-    /// thread cannot be created.
     pub(crate) fn start(
         socket: TcpListener,
         gateway: &Gateway,
@@ -97,21 +107,17 @@ impl Admin {
         let address = socket.local_addr()?;
         let (max, per_client) = (serve::MAX_CONNECTIONS, serve::MAX_CONNECTIONS_PER_CLIENT);
         let connections = Connections::new(max, per_client);
-        let shared = gateway.shared();
-        let trust = shared.policy.trust.clone();
+        let trust = gateway.shared().policy.trust.clone();
         let done = CancellationToken::new();
         let admin = Arc::new(AdminState {
             live: Arc::downgrade(gateway.live()),
             stop: gateway.stopper(),
             reloader,
-            records: shared.store.records.clone(),
-            hash_keys: shared.store.hash_keys.clone(),
             traffic: Mutex::default(),
             changes: events::channel(),
             done: done.clone(),
             connections: Arc::clone(&connections),
         });
-        drop(shared);
         let stopped = done.clone();
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -138,7 +144,7 @@ impl Admin {
         Ok(Self { address, done })
     }
 
-    /// Returns the address that the admin listener is bound to, with the actual port if port 0 is configured.
+    /// The address that the admin listener is bound to, with the actual port if port 0 is configured.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -150,7 +156,6 @@ impl Drop for Admin {
     }
 }
 
-/// Samples the counters, and finds the changes for subscribers of events.
 async fn observe(admin: Arc<AdminState>) {
     let mut last = LastState::default();
     while let Ok(gateway) = admin.gateway() {
@@ -176,41 +181,31 @@ fn router(admin: Arc<AdminState>) -> Router {
     let document = api
         .to_json()
         .expect("the document has only strings as keys");
-    let endpoints: Arc<str> = openapi::summary(&api).into();
+    let endpoints = openapi::summary(&api);
+    let index = Arc::new(Index::new(&endpoints));
     let json = (CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let private = private
         .route("/metrics", get(scrape))
+        .route(
+            "/",
+            get(async move |headers: HeaderMap| index.show(&headers)),
+        )
         .route(
             "/admin/v1/openapi.json",
             get(async move || ([json], document)),
         )
         .method_not_allowed_fallback(method_not_allowed)
-        .fallback({
-            let endpoints = Arc::clone(&endpoints);
-            async move || not_found(&endpoints)
-        })
+        .fallback(async move || not_found(&endpoints))
         .layer(middleware::map_response(describe_rejection))
         .layer(middleware::from_fn_with_state(
             Arc::clone(&admin),
-            authenticate,
-        ));
-    // The check of the origin is the outer layer, so it also applies to the private endpoints.
-    let checked = Router::new()
-        .route(
-            "/",
-            get(async move |headers: HeaderMap| index::show(&headers, &endpoints)),
-        )
-        .method_not_allowed_fallback(method_not_allowed)
-        .merge(private)
-        .layer(middleware::from_fn_with_state(
-            Arc::clone(&admin),
-            check_origin,
+            authorize,
         ));
     Router::new()
         .route("/livez", get(|| async { "alive\n" }))
         .route("/readyz", get(readyz))
         .method_not_allowed_fallback(method_not_allowed)
-        .merge(checked)
+        .merge(private)
         .layer(middleware::map_response(add_security_headers))
         .with_state(admin)
 }
@@ -225,48 +220,50 @@ fn not_found(endpoints: &str) -> AdminProblem {
     AdminProblem::plain(StatusCode::NOT_FOUND, detail)
 }
 
-async fn readyz(State(admin): State<Arc<AdminState>>) -> Response {
+async fn readyz(State(admin): State<Arc<AdminState>>) -> Result<Response, AdminProblem> {
     if admin.stop.is_draining() {
-        return (StatusCode::SERVICE_UNAVAILABLE, "draining\n").into_response();
+        return Ok((StatusCode::SERVICE_UNAVAILABLE, "draining\n").into_response());
     }
-    // The gateway stays ready if the store is unavailable, because the gateway still serves requests that do not need
-    // the store.
-    let health = admin.records.health();
-    let degraded: Vec<_> = health
+    let records = &admin.gateway()?.store.records;
+    // Without its store, the gateway still serves requests that do not need it.
+    let degraded: String = records
+        .health()
         .into_iter()
         .filter_map(|Health { part, degraded, .. }| {
             Some(format!("ready, degraded: {}: {}\n", part.name(), degraded?))
         })
         .collect();
-    let capacity_use = admin.records.capacity_use();
-    let capacity_use = capacity_use.filter(CapacityUse::is_notable);
-    let capacity_use = capacity_use.map_or(String::new(), |it| format!("idempotency keys: {it}\n"));
-    if degraded.is_empty() {
-        format!("ready\n{capacity_use}").into_response()
+    let ready = if degraded.is_empty() {
+        "ready\n"
     } else {
-        (degraded.concat() + &capacity_use).into_response()
-    }
+        degraded.as_str()
+    };
+    let capacity_use = records.capacity_use().filter(CapacityUse::is_notable);
+    let capacity_use = capacity_use.map_or(String::new(), |it| format!("idempotency keys: {it}\n"));
+    Ok(format!("{ready}{capacity_use}").into_response())
 }
 
 async fn scrape(
     State(admin): State<Arc<AdminState>>,
+    Running(gateway): Running,
     headers: HeaderMap,
-) -> Result<Response, AdminProblem> {
-    let (gateway, reloader) = (admin.gateway()?, admin.reloader.clone());
-    let registry = metrics::registry(&gateway, Arc::clone(&admin.connections), reloader);
+) -> Response {
+    let reloader = admin.reloader.clone();
+    let registry = metrics::registry(gateway, Arc::clone(&admin.connections), reloader);
     let mut openmetrics = String::new();
     encode(&mut openmetrics, &registry).expect("writing to a string succeeds");
-    Ok(if text::is_preferred(&headers) {
+    if text::is_preferred(&headers) {
         let text = text::from_openmetrics(&openmetrics);
         ([(CONTENT_TYPE, text::CONTENT_TYPE)], text).into_response()
     } else {
         ([(CONTENT_TYPE, OPENMETRICS)], openmetrics).into_response()
-    })
+    }
 }
 
-/// Rejects a request that a web page of another origin can have caused, and a request without an unambiguous host.
-async fn check_origin(
-    State(admin): State<Arc<AdminState>>,
+/// Rejects a request that a web page of another origin can have caused, a request without an unambiguous host, and one
+/// without the token. Limits the time in which the request is handled.
+async fn authorize(
+    Running(gateway): Running,
     request: Request,
     next: Next,
 ) -> Result<Response, AdminProblem> {
@@ -274,41 +271,29 @@ async fn check_origin(
         let problem = Problem::from(error);
         AdminProblem::bad_request(problem.detail.as_ref())
     })?;
-    // A link on another page can lead to the dashboard, which is static: the other page cannot read it or frame it.
-    let is_linkable = request.uri().path() == "/";
-    let headers = request.headers();
-    let rejection = origin_rejection(
-        settings(&*admin.gateway()?),
-        host.as_ref(),
-        headers,
-        is_linkable,
-    );
-    match rejection {
-        Some(reason) => Err(AdminProblem::plain(StatusCode::FORBIDDEN, reason)),
-        None => Ok(next.run(request).await),
+    let (settings, headers) = (settings(&gateway), request.headers());
+    // The dashboard is static and has no data. A link on another page can lead to it: the other page cannot read it or
+    // frame it.
+    let is_page = request.uri().path() == "/";
+    if let Some(reason) = origin_rejection(settings, host.as_ref(), headers, is_page) {
+        return Err(AdminProblem::plain(StatusCode::FORBIDDEN, reason));
     }
-}
-
-/// Checks the token of a request, and limits the time in which the request is handled.
-async fn authenticate(
-    State(admin): State<Arc<AdminState>>,
-    request: Request,
-    next: Next,
-) -> Result<Response, AdminProblem> {
-    let rejection = token_rejection(settings(&*admin.gateway()?), request.headers());
-    Ok(match rejection {
-        Some(reason) => {
-            let problem = AdminProblem::plain(StatusCode::UNAUTHORIZED, reason);
-            ([(WWW_AUTHENTICATE, "Bearer")], problem).into_response()
-        }
-        None => match tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await {
-            Ok(response) => response,
-            Err(_) => timed_out().into_response(),
-        },
+    let rejection = token_rejection(settings, headers);
+    if let Some(reason) = rejection.filter(|_| !is_page) {
+        let problem = AdminProblem::plain(StatusCode::UNAUTHORIZED, reason);
+        return Ok(([(WWW_AUTHENTICATE, "Bearer")], problem).into_response());
+    }
+    drop(gateway);
+    let handled = tokio::time::timeout(REQUEST_TIMEOUT, next.run(request)).await;
+    handled.map_err(|_| {
+        let detail = format!(
+            "The operation did not end within {REQUEST_TIMEOUT:?}. It continues, and can still succeed."
+        );
+        AdminProblem::plain(StatusCode::GATEWAY_TIMEOUT, detail)
     })
 }
 
-/// Replaces the text with which axum rejects a path or a body by a problem document.
+/// Replaces a text with which axum rejects a request.
 async fn describe_rejection(response: Response) -> Response {
     let content_type = response.headers().get(CONTENT_TYPE);
     let is_text = content_type.is_some_and(|it| it.as_bytes().starts_with(b"text/plain"));
@@ -321,17 +306,9 @@ async fn describe_rejection(response: Response) -> Response {
     AdminProblem::plain(status, String::from_utf8_lossy(&text)).into_response()
 }
 
-/// Adds headers that keep browsers and proxies from storing a response or guessing its type.
 async fn add_security_headers(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     response
-}
-
-fn timed_out() -> AdminProblem {
-    let detail = format!(
-        "The operation did not end within {REQUEST_TIMEOUT:?}. It continues, and can still succeed."
-    );
-    AdminProblem::plain(StatusCode::GATEWAY_TIMEOUT, detail)
 }

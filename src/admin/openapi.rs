@@ -6,7 +6,7 @@ use utoipa::OpenApi as _;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, OpenApi, Ref, ResponseBuilder, SecurityRequirement};
 
-use super::problem::ProblemView;
+use super::problem::AdminProblem;
 
 #[derive(utoipa::OpenApi)]
 #[openapi(
@@ -14,11 +14,10 @@ use super::problem::ProblemView;
         title = "Tidegate admin API",
         description = "Times are RFC 3339 in UTC, durations are in seconds. Errors are problem documents (RFC 9457).",
     ),
-    components(schemas(ProblemView))
+    components(schemas(AdminProblem))
 )]
 struct Base;
 
-/// The document without paths.
 pub(super) fn base() -> OpenApi {
     let mut api = Base::openapi();
     let token = HttpBuilder::new()
@@ -56,7 +55,6 @@ pub(super) fn complete(api: &mut OpenApi) {
     }
 }
 
-/// Lists the operations, one per line.
 pub(super) fn summary(api: &OpenApi) -> String {
     let mut operations = vec![
         ("GET", "/livez", "200 while the process runs".to_owned()),

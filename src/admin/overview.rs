@@ -1,14 +1,15 @@
 //! State of the gateway at a glance, its routes, and explanations of requests.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use axum::http::HeaderMap;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -18,16 +19,18 @@ use super::config::ConfigView;
 use super::keys::view::RecordStoreView;
 use super::limits::buckets::TokensView;
 use super::limits::mode_name;
-use super::listener::AdminState;
+use super::listener::{AdminState, Running};
 use super::problem::AdminProblem;
 use super::traffic::{Totals, TrafficView};
 use super::{rfc3339, seconds};
 use crate::clock::Moment;
 use crate::config::Backend;
 use crate::idempotency::{Records as _, Requirement};
+use crate::pipeline::GatewayState;
 use crate::pipeline::explain::{self, explain};
+use crate::request::client::ClientId;
 use crate::store::Health;
-use crate::throttle::{Charge, ChargeOutcome, decide};
+use crate::throttle::{Charge, ChargeOutcome, Limit, decide};
 
 pub(super) fn routes() -> OpenApiRouter<Arc<AdminState>> {
     OpenApiRouter::new()
@@ -104,7 +107,7 @@ struct RequestToExplain {
     /// Path and query.
     path: String,
     #[serde(default)]
-    headers: BTreeMap<String, String>,
+    headers: HashMap<String, String>,
     /// IP address of the other end of the connection.
     #[schema(value_type = Option<String>)]
     peer: Option<IpAddr>,
@@ -143,8 +146,11 @@ struct ExplanationLine {
 
 /// Shows the state of the gateway, and requests by outcome
 #[utoipa::path(get, path = "/admin/v1/overview", responses((status = 200, body = Overview)))]
-async fn overview(State(admin): State<Arc<AdminState>>) -> Result<Json<Overview>, AdminProblem> {
-    let gateway = admin.gateway()?;
+async fn overview(
+    State(admin): State<Arc<AdminState>>,
+    Running(gateway): Running,
+) -> Json<Overview> {
+    let records = &gateway.store.records;
     let degraded = |health: Health| {
         let (part, reason) = (health.part.name(), health.degraded?.to_string());
         Some(DegradedView { part, reason })
@@ -153,7 +159,7 @@ async fn overview(State(admin): State<Arc<AdminState>>) -> Result<Json<Overview>
     let trust = &gateway.policy.trust;
     let warning = gateway.unlisted_proxy.found();
     let warning = warning.filter(|(peer, _)| trust.connection_owner(*peer).is_some());
-    Ok(Json(Overview {
+    Json(Overview {
         version: env!("TIDEGATE_VERSION"),
         uptime: seconds(gateway.clock.now().since(Moment::default())),
         now: rfc3339(gateway.clock.wall()),
@@ -164,11 +170,13 @@ async fn overview(State(admin): State<Arc<AdminState>>) -> Result<Json<Overview>
                 Backend::Disk { .. } => "disk",
                 Backend::Redis(_) => "redis",
             },
-            degraded: (admin.records.health().into_iter())
+            degraded: records
+                .health()
+                .into_iter()
                 .filter_map(degraded)
                 .collect(),
         },
-        records: (!admin.records.is_shared()).then(|| admin.records.counts().into()),
+        records: (!records.is_shared()).then(|| records.counts().into()),
         config: (admin.reloader.as_ref()).map(|reloader| reloader.status().into()),
         warnings: (warning.into_iter())
             .map(|(peer, at)| WarningView {
@@ -182,15 +190,12 @@ async fn overview(State(admin): State<Arc<AdminState>>) -> Result<Json<Overview>
         subscribers: gateway.rejections.subscribers(),
         totals: Totals::of(&gateway),
         traffic: admin.traffic.lock().view(&gateway.clock),
-    }))
+    })
 }
 
 /// Lists the routes
 #[utoipa::path(get, path = "/admin/v1/routes", responses((status = 200, body = RoutesView)))]
-async fn list_routes(
-    State(admin): State<Arc<AdminState>>,
-) -> Result<Json<RoutesView>, AdminProblem> {
-    let gateway = admin.gateway()?;
+async fn list_routes(Running(gateway): Running) -> Json<RoutesView> {
     let routes = &gateway.policy.routes;
     let routes = routes.matches().iter().zip(routes.iter());
     let routes = routes.map(|(matched, route)| RouteView {
@@ -208,7 +213,7 @@ async fn list_routes(
         scenario: (route.scenario.as_ref()).map(|it| it.name.to_string()),
     });
     let routes = routes.collect();
-    Ok(Json(RoutesView { routes }))
+    Json(RoutesView { routes })
 }
 
 /// Shows what would happen to a request, without consuming tokens
@@ -219,7 +224,7 @@ async fn list_routes(
     responses((status = 200, body = ExplanationView))
 )]
 async fn explain_request(
-    State(admin): State<Arc<AdminState>>,
+    Running(gateway): Running,
     body: Bytes,
 ) -> Result<Json<ExplanationView>, AdminProblem> {
     // The content type is not checked, because `curl -d` sends the type of a form.
@@ -229,56 +234,23 @@ async fn explain_request(
              \"peer\": \"192.0.2.7\"}}."
         ))
     })?;
-    let mut headers = HeaderMap::new();
-    for (name, value) in &asked.headers {
-        let line = (
-            name.parse::<HeaderName>(),
-            HeaderValue::from_bytes(value.as_bytes()),
-        );
-        let (Ok(name), Ok(value)) = line else {
-            return Err(AdminProblem::bad_request(format!(
-                "`{name}` is not a header name, or its value is not a header value."
-            )));
-        };
-        headers.append(name, value);
-    }
+    let headers = HeaderMap::try_from(&asked.headers).map_err(|error| {
+        AdminProblem::bad_request(format!(
+            "A name or value in `headers` is not valid: {error}."
+        ))
+    })?;
     let request = explain::request(&asked.method, &asked.path, headers).map_err(|what| {
         AdminProblem::bad_request(format!("The {what} is not valid in a request."))
     })?;
-    let gateway = admin.gateway()?;
     let peer = asked.peer.unwrap_or(Ipv4Addr::LOCALHOST.into());
     let explained = explain(&gateway.policy, request, peer);
     let mut limits = Vec::new();
     let charged = explained.route.zip(explained.client);
     if let Some((route, client)) = charged.filter(|_| explained.is_charged) {
         for limit in &route.limits {
-            // The limit in force knows since when its quota counts.
-            let limit = gateway
-                .known_limit(&limit.name)
-                .map_or(limit, |it| &it.limit);
             let headers = &explained.headers;
-            let bucket = gateway.bucket(limit, client, headers);
-            let view = gateway.store.buckets.read(limit, bucket).await;
-            let view = view.map_err(|error| AdminProblem::store_failed(&error))?;
-            let charge = Charge {
-                limit,
-                bucket,
-                cost: route.cost,
-            };
-            let decided = decide(&[charge], &mut [view.full_at], gateway.clock.now());
-            let (admits, wait) = match decided.outcome {
-                ChargeOutcome::Admitted { delay } => (true, delay),
-                ChargeOutcome::Rejected { wait, .. } => (false, wait),
-                ChargeOutcome::Unavailable => (false, Duration::ZERO),
-            };
-            limits.push(LimitDecision {
-                limit: limit.name.to_string(),
-                mode: mode_name(limit.mode),
-                key: limit.shown_key(bucket, client, headers.into()).to_string(),
-                admits,
-                wait: wait.as_secs_f64(),
-                tokens: TokensView::of(&gateway, limit, view),
-            });
+            let read = LimitDecision::read(&gateway, limit, route.cost, client, headers);
+            limits.push(read.await?);
         }
     }
     let outcome = explained.lines.last().map(|(_, outcome)| outcome.clone());
@@ -291,6 +263,41 @@ async fn explain_request(
             .map(|(name, value)| ExplanationLine { name, value })
             .collect(),
     }))
+}
+
+impl LimitDecision {
+    async fn read(
+        gateway: &GatewayState,
+        limit: &Arc<Limit>,
+        cost: NonZeroU32,
+        client: ClientId,
+        headers: &HeaderMap,
+    ) -> Result<Self, AdminProblem> {
+        // The limit in force knows since when its quota counts.
+        let in_force = gateway.known_limit(&limit.name);
+        let limit = in_force.map_or(limit, |it| &it.limit);
+        let bucket = gateway.bucket(limit, client, headers);
+        let view = gateway.store.buckets.read(limit, bucket).await?;
+        let charge = Charge {
+            limit,
+            bucket,
+            cost,
+        };
+        let decided = decide(&[charge], &mut [view.full_at], gateway.clock.now());
+        let (admits, wait) = match decided.outcome {
+            ChargeOutcome::Admitted { delay } => (true, delay),
+            ChargeOutcome::Rejected { wait, .. } => (false, wait),
+            ChargeOutcome::Unavailable => (false, Duration::ZERO),
+        };
+        Ok(Self {
+            limit: limit.name.to_string(),
+            mode: mode_name(limit.mode),
+            key: limit.shown_key(bucket, client, headers.into()).to_string(),
+            admits,
+            wait: wait.as_secs_f64(),
+            tokens: TokensView::of(gateway, limit, view),
+        })
+    }
 }
 
 fn get() -> String {

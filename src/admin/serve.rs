@@ -1,7 +1,5 @@
-//! Serves the connections of the admin listener with the HTTP/1 server of the gateway.
-//!
-//! The server is the same as for clients, because it has a timeout for each thing that a connection waits for. It also
-//! rejects ambiguous requests, such as those with two `Host` lines. `axum::serve` has no timeouts.
+//! Serves the connections of the admin listener with the HTTP/1 server of the gateway, because it has a timeout for each
+//! thing that a connection waits for, and rejects ambiguous requests. `axum::serve` has no timeouts.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,10 +9,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::response::{IntoResponse as _, Response};
 use bytes::BytesMut;
-use http::header::CONTENT_TYPE;
-use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
@@ -26,20 +21,12 @@ use crate::http::service::{Received, Reply};
 use crate::http::settings::{ClientTimeouts, ServerLimits};
 use crate::request::client::Trust;
 
-/// Maximum number of open connections, so that probes and scrapes always find one.
+/// At the maximum, a new connection replaces an idle one, so probes and scrapes always find one.
 pub(super) const MAX_CONNECTIONS: usize = 256;
 
-/// Maximum number of open connections of one client.
 pub(super) const MAX_CONNECTIONS_PER_CLIENT: usize = MAX_CONNECTIONS / 4;
 
-/// Maximum time from the end of a request head to the last byte of the response or the next request.
-const EXCHANGE_TIMEOUT: Duration = TIMEOUTS.idle;
-
-/// Type of a response without an end.
-const EVENT_STREAM: &str = "text/event-stream";
-
-/// Timeouts of admin connections. The idle timeout is longer than the usual scrape interval, so that Prometheus can
-/// reuse its connection.
+/// The idle timeout is longer than the usual scrape interval, so that Prometheus can reuse its connection.
 const TIMEOUTS: ClientTimeouts = ClientTimeouts {
     handshake: Duration::ZERO,
     head: Duration::from_secs(10),
@@ -50,7 +37,7 @@ const TIMEOUTS: ClientTimeouts = ClientTimeouts {
     drain: Duration::ZERO,
 };
 
-/// Limits of admin requests. The HTTP/1 server uses only the size of the head and the number of its lines.
+/// The HTTP/1 server uses only the size of the head and the number of its lines.
 const LIMITS: ServerLimits = ServerLimits {
     connections: MAX_CONNECTIONS,
     connections_per_client: MAX_CONNECTIONS_PER_CLIENT,
@@ -61,11 +48,11 @@ const LIMITS: ServerLimits = ServerLimits {
     h2_resets: 0,
 };
 
-/// Delay before the next accept after a failed one. The usual cause is `RLIMIT_NOFILE`, and without a delay the loop
-/// would use a CPU core until a descriptor is free.
+/// Delay after a failed accept. The usual cause is `RLIMIT_NOFILE`, and without a delay the loop would use a CPU core
+/// until a descriptor is free.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Serves admin connections until `done` is cancelled. Then finishes the requests in flight and returns.
+/// Serves until `done` is cancelled. Then finishes the requests in flight.
 pub(super) async fn serve(
     listener: TcpListener,
     router: Router,
@@ -114,29 +101,9 @@ async fn serve_connection(
 ) {
     // An error is ignored: without `TCP_NODELAY` the responses are slower but correct.
     let _ = stream.set_nodelay(true);
-    // `None` while events are sent, which have no end.
-    let last_request = Mutex::new(Some(Instant::now()));
     let service = |received| {
-        *last_request.lock() = Some(Instant::now());
-        let (last_request, router) = (&last_request, router.clone());
-        Box::pin(async move {
-            let response = respond(received, router).await;
-            let content_type = response.headers().get(CONTENT_TYPE);
-            if content_type.is_some_and(|it| it == EVENT_STREAM) {
-                *last_request.lock() = None;
-            }
-            Reply::Response(response)
-        })
-    };
-    let timed_out = async {
-        loop {
-            let last = *last_request.lock();
-            let due = last.unwrap_or_else(Instant::now) + EXCHANGE_TIMEOUT;
-            if Instant::now() >= due {
-                return;
-            }
-            sleep_until(due).await;
-        }
+        let router = router.clone();
+        Box::pin(async move { Reply::Response(respond(received, router).await) })
     };
     let stop = done.cancelled();
     let early = BytesMut::new();
@@ -146,7 +113,6 @@ async fn serve_connection(
     tokio::select! {
         biased;
         () = permit.replaced() => tracing::debug!("idle admin connection replaced by a new one"),
-        () = timed_out => tracing::debug!("exchange on admin connection timed out"),
         served = serving => {
             if let Err(error) = served {
                 tracing::debug!(%error, "admin connection closed because of an error");
@@ -157,7 +123,7 @@ async fn serve_connection(
 
 async fn respond(received: Received<Http1Body>, router: Router) -> Response {
     match received {
-        Received::Invalid { violation, .. } => AdminProblem::violation(violation).into_response(),
+        Received::Invalid { violation, .. } => AdminProblem::from(violation).into_response(),
         Received::Request(request) => {
             let Ok(response) = router.oneshot(request.map(Body::new)).await;
             response
@@ -180,6 +146,7 @@ mod tests {
     use axum::routing::get;
     use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
     use tokio::sync::Semaphore;
+    use tokio::time::Instant;
 
     use super::*;
 
@@ -276,13 +243,6 @@ mod tests {
         assert_closed_after(stream, TIMEOUTS.idle).await;
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn an_exchange_that_takes_too_long_is_aborted() {
-        let fixture = Fixture::start().await;
-        let stream = fixture.send(&get_request("/slow")).await;
-        assert_closed_after(stream, EXCHANGE_TIMEOUT).await;
-    }
-
     #[tokio::test]
     async fn a_stopped_listener_closes_idle_connections() {
         let fixture = Fixture::start().await;
@@ -318,21 +278,5 @@ mod tests {
         fixture.wait_for_connections(MAX_CONNECTIONS).await;
         drop((probe, handled, quiet));
         fixture.wait_for_connections(0).await;
-    }
-
-    #[tokio::test]
-    async fn a_new_connection_waits_while_all_others_have_a_request_being_handled() {
-        let fixture = Fixture::start().await;
-        let mut handled = Vec::new();
-        for count in 1..=MAX_CONNECTIONS {
-            handled.push(fixture.send(&get_request("/slow")).await);
-            fixture.wait_for_connections(count).await;
-        }
-        let mut probe = fixture.send(&get_request("/")).await;
-        let early = tokio::time::timeout(Duration::from_millis(100), probe.read(&mut [0])).await;
-        assert!(early.is_err(), "{early:?}");
-        fixture.permits.add_permits(1);
-        read_response(&mut probe, "here").await;
-        assert_eq!(fixture.connections.count(), MAX_CONNECTIONS);
     }
 }

@@ -16,13 +16,13 @@ use crate::pipeline::GatewayState;
 /// Time between two samples.
 pub(super) const INTERVAL: Duration = Duration::from_secs(5);
 
-/// Number of intervals of a plot.
+/// 15 minutes.
 const INTERVALS: usize = 180;
 
-/// Number of intervals of the recent counts of a limit.
+/// Of the recent counts of a limit: 5 minutes.
 const RECENT_INTERVALS: usize = 60;
 
-/// Number of intervals of the latency of an upstream.
+/// Of the latency of an upstream: 1 minute.
 const LATENCY_INTERVALS: usize = 12;
 
 /// Number of requests by outcome. `admitted` includes the following outcomes.
@@ -67,7 +67,7 @@ pub(super) struct TrafficView {
 #[derive(Debug, Default)]
 pub(super) struct Traffic(VecDeque<Sample>);
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Sample {
     at: Moment,
     totals: Totals,
@@ -77,24 +77,17 @@ struct Sample {
 
 impl Totals {
     pub(super) fn of(gateway: &GatewayState) -> Self {
-        let workers = || gateway.metrics.iter();
         let sum = |count: fn(&RouteMetrics) -> u64| -> u64 {
-            workers()
-                .flat_map(|worker| &worker.routes)
-                .map(|it| count(it))
-                .sum()
+            let routes = gateway.metrics.iter().flat_map(|worker| &worker.routes);
+            routes.map(|route| count(route)).sum()
         };
         let rejected = sum(|route| route.rejected.get());
         let responses = sum(|route| route.by_status.iter().map(Count::get).sum());
-        let upstream_errors = sum(|route| {
-            let errors = route.by_status[400..500].iter();
-            errors.map(Count::get).sum()
-        });
         Self {
             admitted: responses.saturating_sub(rejected),
             delayed: sum(|route| route.delayed.get()),
             replayed: sum(|route| route.keyed.replays.get()),
-            upstream_errors,
+            upstream_errors: sum(|route| route.by_status[400..500].iter().map(Count::get).sum()),
             rejected,
         }
     }
@@ -131,7 +124,10 @@ impl Traffic {
         let at = gateway.clock.now();
         match self.0.back() {
             // Counts from the start of the gateway.
-            None => self.0.push_back(Sample::zero(at)),
+            None => self.0.push_back(Sample {
+                at,
+                ..Sample::default()
+            }),
             Some(last) if at.since(last.at) >= INTERVAL => self.add(gateway, at),
             Some(_) => {}
         }
@@ -173,7 +169,7 @@ impl Traffic {
         }
     }
 
-    /// Returns the counts of a limit five minutes ago, or at the first sample, and how long ago this was.
+    /// The counts five minutes ago, or at the first sample, and how long ago this was.
     pub(super) fn limit(&self, gateway: &GatewayState, name: &str) -> (Duration, LimitTotals) {
         let Some(before) = self.back(RECENT_INTERVALS) else {
             return Default::default();
@@ -184,7 +180,7 @@ impl Traffic {
         (age, totals.unwrap_or_default())
     }
 
-    /// Returns quantiles of the latency of an upstream in the last minute, in seconds. `None` if it had no response.
+    /// Quantiles of the last minute, in seconds. `None` if there was no response.
     pub(super) fn latency<const N: usize>(
         &self,
         gateway: &GatewayState,
@@ -192,27 +188,16 @@ impl Traffic {
         quantiles: [f64; N],
     ) -> Option<[f64; N]> {
         let now = latency(gateway, name);
-        let before = self.back(LATENCY_INTERVALS)?.upstreams.iter();
-        let before = before
-            .filter(|(it, _)| **it == *name)
-            .map(|(_, before)| before);
-        let recent = before.fold(now, |now, before| now.since(before));
+        let mut before = self.back(LATENCY_INTERVALS)?.upstreams.iter();
+        let recent = match before.find(|(it, _)| **it == *name) {
+            Some((_, before)) => now.since(before),
+            None => now,
+        };
         (recent.count() > 0).then(|| quantiles.map(|quantile| recent.quantile(quantile)))
     }
 
     fn back(&self, intervals: usize) -> Option<&Sample> {
         self.0.get(self.0.len().saturating_sub(intervals + 1))
-    }
-}
-
-impl Sample {
-    fn zero(at: Moment) -> Self {
-        Self {
-            at,
-            totals: Totals::default(),
-            limits: Vec::new(),
-            upstreams: Vec::new(),
-        }
     }
 }
 

@@ -7,15 +7,14 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
 use serde::Serialize;
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-use super::listener::AdminState;
+use super::listener::{AdminState, Running};
 use super::problem::AdminProblem;
-use super::seconds;
+use super::{not_found, seconds};
 use crate::clock::Moment;
 use crate::pipeline::GatewayState;
 use crate::upstream::shared_state::ServerState;
@@ -105,12 +104,12 @@ struct ConcurrencyView {
 #[utoipa::path(get, path = "/admin/v1/upstreams", responses((status = 200, body = UpstreamsView)))]
 async fn show_all(
     State(admin): State<Arc<AdminState>>,
-) -> Result<Json<UpstreamsView>, AdminProblem> {
-    let gateway = admin.gateway()?;
+    Running(gateway): Running,
+) -> Json<UpstreamsView> {
     let upstreams = gateway.upstream_states.iter();
     let upstreams = upstreams.map(|state| UpstreamView::of(&admin, &gateway, state));
     let upstreams = upstreams.collect();
-    Ok(Json(UpstreamsView { upstreams }))
+    Json(UpstreamsView { upstreams })
 }
 
 /// Shows an upstream
@@ -122,9 +121,9 @@ async fn show_all(
 )]
 async fn show_one(
     State(admin): State<Arc<AdminState>>,
+    Running(gateway): Running,
     Path(upstream): Path<String>,
 ) -> Result<Json<UpstreamView>, AdminProblem> {
-    let gateway = admin.gateway()?;
     let state = find(&gateway, &upstream)?;
     Ok(Json(UpstreamView::of(&admin, &gateway, state)))
 }
@@ -137,10 +136,9 @@ async fn show_one(
     responses((status = 200, body = ServerView))
 )]
 async fn open(
-    State(admin): State<Arc<AdminState>>,
+    Running(gateway): Running,
     Path((upstream, server)): Path<(String, String)>,
 ) -> Result<Json<ServerView>, AdminProblem> {
-    let gateway = admin.gateway()?;
     let now = gateway.clock.now();
     let state = find_server(&gateway, &upstream, &server)?;
     if state.breaker.hold_open(now).is_some() {
@@ -157,10 +155,9 @@ async fn open(
     responses((status = 200, body = ServerView))
 )]
 async fn close(
-    State(admin): State<Arc<AdminState>>,
+    Running(gateway): Running,
     Path((upstream, server)): Path<(String, String)>,
 ) -> Result<Json<ServerView>, AdminProblem> {
-    let gateway = admin.gateway()?;
     let now = gateway.clock.now();
     let state = find_server(&gateway, &upstream, &server)?;
     if state.breaker.close(now).is_some() {
@@ -170,13 +167,9 @@ async fn close(
 }
 
 fn find<'a>(gateway: &'a GatewayState, name: &str) -> Result<&'a UpstreamState, AdminProblem> {
-    let mut upstream_states = gateway.upstream_states.iter();
-    let found = upstream_states.find(|state| &*state.upstream.name == name);
-    found.map(|state| &**state).ok_or_else(|| {
-        let names = gateway.upstream_states.iter();
-        let names: Vec<_> = names.map(|state| &*state.upstream.name).collect();
-        not_found("upstream", &names)
-    })
+    let states = gateway.upstream_states.iter().map(AsRef::as_ref);
+    let found = states.clone().find(|state| &*state.upstream.name == name);
+    found.ok_or_else(|| not_found("upstream", states.map(|it| &*it.upstream.name)))
 }
 
 fn find_server<'a>(
@@ -184,18 +177,10 @@ fn find_server<'a>(
     upstream: &str,
     server: &str,
 ) -> Result<&'a ServerState, AdminProblem> {
-    let servers = &find(gateway, upstream)?.servers;
-    let found = servers.iter().find(|state| state.name() == server);
-    found.ok_or_else(|| {
-        let names: Vec<_> = servers.iter().map(ServerState::name).collect();
-        not_found("server", &names)
-    })
-}
-
-fn not_found(what: &str, names: &[&str]) -> AdminProblem {
-    let names = names.join(", ");
-    let detail = format!("The configuration has no such {what}. Configured: {names}");
-    AdminProblem::plain(StatusCode::NOT_FOUND, detail)
+    let mut servers = find(gateway, upstream)?.servers.iter();
+    let names = servers.clone().map(ServerState::name);
+    let found = servers.find(|state| state.name() == server);
+    found.ok_or_else(|| not_found("server", names))
 }
 
 impl UpstreamView {
@@ -216,14 +201,11 @@ impl UpstreamView {
                     refused: snapshot.rejected,
                 }
             }),
-            concurrency: state
-                .concurrency
-                .as_ref()
-                .map(|concurrency| ConcurrencyView {
-                    limit: concurrency.limit(),
-                    in_flight: concurrency.in_flight(),
-                    shed: concurrency.shed(),
-                }),
+            concurrency: state.concurrency.as_ref().map(|it| ConcurrencyView {
+                limit: it.limit(),
+                in_flight: it.in_flight(),
+                shed: it.shed(),
+            }),
         }
     }
 }

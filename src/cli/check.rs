@@ -24,8 +24,7 @@ pub(super) struct Args {
     no_files: bool,
 }
 
-/// Prints `FILE: ok` with a summary to standard output, or all errors to standard error. Prints warnings to standard
-/// error in both cases.
+/// Prints `FILE: ok` with a summary to standard output, and errors and warnings to standard error.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let path = args.file.find("Name the file: tidegate check FILE")?;
     let colour = stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();

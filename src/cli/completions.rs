@@ -23,7 +23,6 @@ pub(super) struct Args {
     shell: Shell,
 }
 
-/// Prints the script to standard output.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // `generate` panics if it cannot write, for example because a pipe is closed.
     let mut script = Vec::new();

@@ -1,10 +1,10 @@
-//! Configuration file of a command: an option, an argument, or a default file.
+//! Configuration file of a command.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 
-/// Files that are used if the command line names none, in this order.
+/// In this order.
 const DEFAULTS: [&str; 2] = ["./tidegate.toml", "/etc/tidegate/tidegate.toml"];
 
 /// Arguments that name the configuration file.
@@ -18,13 +18,12 @@ pub(super) struct ConfigFile {
 }
 
 impl ConfigFile {
-    /// Returns the file that the command line names.
+    /// The file that the command line names.
     pub(super) fn named(&self) -> Option<&Path> {
         self.file.as_deref().or(self.config.as_deref())
     }
 
-    /// Returns the file that the command line names, or the first default file that exists. If there is none, the error
-    /// is a text that ends with `usage`.
+    /// The named file, or the first default file that exists. Otherwise the error ends with `usage`.
     pub(super) fn find(&self, usage: &str) -> anyhow::Result<PathBuf> {
         let named = self.named().map(Path::to_owned);
         let default = || {

@@ -17,10 +17,9 @@ use crate::admin::listener::Admin;
 use crate::config::{self, Environment, Overrides};
 use crate::pipeline::log;
 
-/// Configuration file of the demo. The demo replaces the servers in the file with the address of the sample API.
 const CONFIG: &str = include_str!("../../config/demo.toml");
 
-/// Variables that set the servers of the upstreams in the configuration file.
+/// Variables that replace the servers in the file with the sample API.
 const SERVERS: [&str; 2] = [
     "TIDEGATE__UPSTREAM__SAMPLE__SERVERS",
     "TIDEGATE__UPSTREAM__FAILURES__SERVERS",
@@ -43,7 +42,6 @@ pub(super) struct Args {
     admin: Option<SocketAddr>,
 }
 
-/// Starts the gateway and the sample API, prints the guide, and runs until SIGTERM, SIGINT, SIGQUIT or SIGHUP.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let sample = SampleApi::bind().context("cannot start the sample API of the demo")?;
     let overrides = Overrides {

@@ -37,7 +37,7 @@ pub(super) struct Args {
     peer: IpAddr,
 }
 
-/// Checks that the path starts with a slash. Otherwise it would be the host of the request.
+/// Without a slash at the start, the path would be the host of the request.
 fn parse_path(text: &str) -> Result<String, String> {
     if text.starts_with('/') || text == "*" {
         return Ok(text.to_owned());
@@ -49,7 +49,6 @@ fn parse_path(text: &str) -> Result<String, String> {
     Err(format!("a path starts with `/`; write `{path}`"))
 }
 
-/// Prints how the gateway would handle the request. Prints the errors of an invalid configuration instead.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let path = args
         .file

@@ -23,7 +23,6 @@ pub(super) struct Args {
     file: PathBuf,
 }
 
-/// Writes the file, and prints the commands that use it to standard output.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     write_starter(&args.file)?;
     let file = args.file.display();
@@ -55,7 +54,7 @@ fn write_starter(path: &Path) -> anyhow::Result<()> {
         ),
         Err(error) => return Err(error).with_context(|| format!("cannot write {name}")),
     };
-    // A part of the file is removed: it would be an invalid configuration, and the next `init` would not overwrite it.
+    // A part of the file would be an invalid configuration, and the next `init` would not overwrite it.
     file.write_all(STARTER.as_bytes())
         .inspect_err(|_| drop(fs::remove_file(path)))
         .with_context(|| format!("cannot write {name}"))

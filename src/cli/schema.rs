@@ -14,7 +14,6 @@ Examples:
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {}
 
-/// Prints the schema to standard output, as indented JSON.
 pub(super) fn run(_: &Args) -> anyhow::Result<ExitCode> {
     let schema = serde_json::to_string_pretty(&config::schema())?;
     writeln!(stdout(), "{schema}")?;

@@ -1,15 +1,16 @@
-//! `tidegate serve`: runs the gateway until it receives SIGTERM, SIGINT or SIGQUIT. SIGHUP reloads the configuration.
-//! SIGUSR1, SIGUSR2 and SIGALRM, whose default action ends a process, are ignored: log rotation that is written for
-//! nginx sends SIGUSR1.
+//! `tidegate serve`: runs the gateway until a signal ends it. SIGUSR1, SIGUSR2 and SIGALRM, whose default action ends a
+//! process, are ignored: log rotation that is written for nginx sends SIGUSR1.
 
 mod memory;
 mod supervisor;
 mod watch;
 
+use std::future::poll_fn;
 use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::task::Poll;
 
 use anyhow::{Context as _, bail};
 use clap::ValueHint;
@@ -72,7 +73,7 @@ pub(super) struct Args {
     log_format: Option<LogFormat>,
 }
 
-/// Configuration that a gateway can load again: a file, or the server of `--upstream`.
+/// Configuration that a gateway can load again.
 pub(super) struct ConfigSource {
     /// `None` if the flags are the configuration.
     path: Option<PathBuf>,
@@ -104,8 +105,6 @@ impl ConfigSource {
     }
 }
 
-/// Loads the configuration, starts the gateway, and runs it until a signal ends it. Prints errors of the configuration
-/// to standard error, and logs its warnings.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let source = ConfigSource {
         path: match (args.file.named(), &args.upstream) {
@@ -134,16 +133,14 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Running gateway, and its admin listener if one is configured.
 pub(super) struct RunningGateway {
     pub(super) gateway: Gateway,
     pub(super) admin: Option<Admin>,
 }
 
 impl RunningGateway {
-    /// Starts the gateway and its admin listener, and handles signals from then on. SIGTERM, SIGINT and SIGQUIT start
-    /// a drain, and a second one aborts the requests in flight. SIGHUP reloads the configuration from `source`, or has
-    /// the effect of SIGTERM without a source.
+    /// Handles signals from then on. SIGTERM, SIGINT and SIGQUIT start a drain, and a second one aborts the requests in
+    /// flight. SIGHUP reloads the configuration from `source`, or has the effect of SIGTERM without a source.
     pub(super) fn start(loaded: Loaded, source: Option<ConfigSource>) -> anyhow::Result<Self> {
         #[cfg(feature = "failpoints")]
         crate::failpoint::arm();
@@ -160,13 +157,11 @@ impl RunningGateway {
             );
         }
         let shared = GatewayState::open(Arc::new(policy), Clock::real())?;
-        // The admin address is bound before the gateway starts: if binding fails, no client request has been accepted
-        // yet.
+        // Bound before the gateway starts: if it fails, no client request has been accepted yet.
         let admin = admin
             .map(|address| bind_admin(address, &inherited))
             .transpose()?;
-        // Only the text of the error is kept, because it contains the cause. `main` would print an attached cause
-        // again.
+        // The text of the error contains the cause, which `main` would print again.
         let gateway = Gateway::start_with(shared, &inherited)
             .map_err(|error| anyhow::Error::msg(error.to_string()))?;
         let reloader = match source {
@@ -188,7 +183,6 @@ impl RunningGateway {
         Ok(Self { gateway, admin })
     }
 
-    /// Logs the address of each listener as a URL.
     fn log_addresses(&self) {
         let scheme = if self.gateway.shared().policy.server.tls.is_some() {
             "https"
@@ -207,8 +201,7 @@ impl RunningGateway {
     pub(super) fn run_until_stopped(self) -> anyhow::Result<()> {
         let store = self.gateway.shared().store.clone();
         self.gateway.join()?;
-        // The store is closed explicitly. Dropping it would not close it, because the admin listener also has a
-        // reference and runs until the process ends.
+        // Dropping the store would not close it while a request to the admin listener has a reference.
         store.close();
         tracing::info!("shutdown complete, gateway stopped");
         Ok(())
@@ -225,58 +218,51 @@ fn bind_admin(address: SocketAddr, inherited: &Inherited) -> anyhow::Result<TcpL
         .context("cannot start the admin listener")
 }
 
-/// What a signal that is not ignored causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SignalEffect {
     Shutdown,
     Reload,
 }
 
-pub(super) struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    quit: Signal,
-    hangup: Signal,
-    user_defined1: Signal,
-    user_defined2: Signal,
-    alarm: Signal,
-    on_hangup: SignalEffect,
-}
+/// Signals, each with its name and its effect. `None` means that it is ignored.
+pub(super) struct Signals(Vec<(Signal, &'static str, Option<SignalEffect>)>);
 
 impl Signals {
-    /// Handles signals from now on. `on_hangup` is the effect of SIGHUP.
     pub(super) fn new(on_hangup: SignalEffect) -> std::io::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            quit: signal(SignalKind::quit())?,
-            hangup: signal(SignalKind::hangup())?,
-            user_defined1: signal(SignalKind::user_defined1())?,
-            user_defined2: signal(SignalKind::user_defined2())?,
-            alarm: signal(SignalKind::alarm())?,
-            on_hangup,
-        })
+        let shutdown = Some(SignalEffect::Shutdown);
+        let kinds = [
+            (SignalKind::terminate(), "SIGTERM", shutdown),
+            (SignalKind::interrupt(), "SIGINT", shutdown),
+            (SignalKind::quit(), "SIGQUIT", shutdown),
+            (SignalKind::hangup(), "SIGHUP", Some(on_hangup)),
+            (SignalKind::user_defined1(), "SIGUSR1", None),
+            (SignalKind::user_defined2(), "SIGUSR2", None),
+            (SignalKind::alarm(), "SIGALRM", None),
+        ];
+        let signals = kinds.map(|(kind, name, effect)| Ok((signal(kind)?, name, effect)));
+        signals.into_iter().collect::<Result<_, _>>().map(Self)
     }
 
     /// Waits for the next signal that is not ignored.
     pub(super) async fn next(&mut self) -> SignalEffect {
         loop {
-            let ignored = tokio::select! {
-                _ = self.terminate.recv() => return SignalEffect::Shutdown,
-                _ = self.interrupt.recv() => return SignalEffect::Shutdown,
-                _ = self.quit.recv() => return SignalEffect::Shutdown,
-                _ = self.hangup.recv() => return self.on_hangup,
-                _ = self.user_defined1.recv() => "SIGUSR1",
-                _ = self.user_defined2.recv() => "SIGUSR2",
-                _ = self.alarm.recv() => "SIGALRM",
-            };
-            tracing::warn!(signal = ignored, "signal ignored");
+            let received = poll_fn(|cx| {
+                let mut signals = self.0.iter_mut();
+                let received = signals.find_map(|(signal, name, effect)| {
+                    let is_received = signal.poll_recv(cx).is_ready();
+                    is_received.then_some((*name, *effect))
+                });
+                received.map_or(Poll::Pending, Poll::Ready)
+            });
+            match received.await {
+                (_, Some(effect)) => return effect,
+                (name, None) => tracing::warn!(signal = name, "signal ignored"),
+            }
         }
     }
 }
 
-/// Handles signals on a thread of its own. The thread is never joined, because it can wait for a signal. It ends with
-/// the process.
+/// The thread is never joined, because it can wait for a signal. It ends with the process.
 fn watch_signals(reloader: Option<Arc<Reloader>>, gateway: &Gateway) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -310,7 +296,7 @@ async fn handle_signals(signals: &mut Signals, reloader: Option<Arc<Reloader>>, 
         match (signals.next().await, &reloader) {
             (SignalEffect::Reload, Some(reloader)) => {
                 let (reloader, stop) = (Arc::clone(reloader), stop.clone());
-                // Another thread reads the files, so that a shutdown does not wait for them.
+                // A shutdown does not wait for the files.
                 tokio::task::spawn_blocking(move || {
                     supervisor::report_reloading();
                     // The reloader logs an error.
@@ -337,14 +323,12 @@ async fn handle_signals(signals: &mut Signals, reloader: Option<Arc<Reloader>>, 
     stop.halt();
 }
 
-/// Installs the cryptography provider of rustls (ring) for this process.
 pub(super) fn install_tls_provider() {
-    // The error is ignored: it means that a provider is already installed, which is sufficient.
+    // An error means that a provider is already installed.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
-/// Raises the soft limit on open files (`RLIMIT_NOFILE`) to the hard limit. Otherwise the gateway could not open
-/// `max_connections` connections, because each uses a file descriptor and the usual soft limit is 1024.
+/// The usual soft limit of 1024 would not suffice for `max_connections`.
 pub(super) fn raise_file_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);

@@ -50,7 +50,7 @@ enum By {
 }
 
 impl By {
-    /// Name in the admin API, and what the keys have in common.
+    /// Name in the admin API, and title.
     fn describe(self) -> (&'static str, &'static str) {
         match self {
             Self::Rejected => ("rejected", "most rejected keys"),
@@ -60,7 +60,6 @@ impl By {
     }
 }
 
-/// Shows the keys until the gateway does not respond, or once.
 pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let is_live = stdout().is_terminal() && !args.once;
     loop {

@@ -120,7 +120,7 @@ where
         Box::pin(async move {
             // An error of the application has no status, so the requests by status do not count it.
             let response = rule.respond(request, call).await?;
-            rule.metrics.responded(response.status());
+            rule.metrics.responded(response.status().as_u16());
             Ok(response)
         })
     }

@@ -2,11 +2,9 @@
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
-/// A counter. Its value only increases.
 #[derive(Debug, Default)]
 pub(crate) struct Count(AtomicU64);
 
-/// A gauge. Its value increases and decreases.
 #[derive(Debug, Default)]
 pub(crate) struct Gauge(AtomicI64);
 

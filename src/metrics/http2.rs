@@ -1,16 +1,14 @@
-//! Counters of lingering HTTP/2 streams. A stream lingers if its response is complete but the client is still sending
-//! the request.
+//! Counters of lingering HTTP/2 streams: their response is complete, but the client is still sending the request.
 
 use super::{Count, Gauge};
 
-/// Counters of lingering HTTP/2 streams.
 #[derive(Debug, Default)]
 pub(crate) struct Http2Metrics {
     pub(crate) lingering: Gauge,
     pub(crate) early_resets: [Count; EarlyReset::ALL.len()],
 }
 
-/// Guard that counts a stream as lingering until the guard is dropped.
+/// Guard that counts a stream until it is dropped.
 #[derive(Debug)]
 pub(crate) struct LingeringStream<'a>(&'a Gauge);
 
@@ -19,7 +17,6 @@ pub(crate) struct LingeringStream<'a>(&'a Gauge);
 pub(crate) enum EarlyReset {
     /// Too many bytes of the request body were discarded.
     Bytes,
-    /// The stream has lingered for too long.
     Time,
     /// Too many streams of the connection linger.
     Streams,
@@ -38,13 +35,11 @@ impl EarlyReset {
 }
 
 impl Http2Metrics {
-    /// Counts a stream as lingering until the returned guard is dropped.
     pub(crate) fn lingering(&self) -> LingeringStream<'_> {
         self.lingering.add(1);
         LingeringStream(&self.lingering)
     }
 
-    /// Counts a lingering stream that the gateway resets. `reason` is the reason for the reset.
     pub(crate) fn reset_early(&self, reason: EarlyReset) {
         self.early_resets[reason as usize].inc();
     }

@@ -1,47 +1,39 @@
-//! Counters of requests with an idempotency key.
+//! Counters of requests with an idempotency key, by route.
 
 use super::{Count, LatencyHistogram, StoreBounds};
 
-/// Counters of a route's requests with an idempotency key.
 #[derive(Debug, Default)]
 pub(crate) struct KeyedMetrics {
-    /// Number of requests that claimed their idempotency key and were sent to the upstream.
+    /// Requests that claimed their key and were sent to the upstream.
     pub claims: Count,
-    /// Number of requests that received a stored response.
     pub replays: Count,
-    /// Number of requests that waited for the response to the first request with their idempotency key.
+    /// Requests that waited for the response to the first request with their key.
     pub waits: Count,
-    /// Number of requests rejected because another request with their idempotency key was in flight.
+    /// Requests rejected because another one with their key was in flight.
     pub conflicts: Count,
-    /// Number of requests rejected because their idempotency key was used for a different request.
+    /// Requests rejected because their key was used for a different request.
     pub mismatches: Count,
-    /// Number of requests rejected because the outcome of the first request with their idempotency key is unknown.
+    /// Requests rejected because the outcome of the first request with their key is unknown.
     pub unknowns: Count,
-    /// Number of requests rejected because the first request with their idempotency key completed, but its response was
-    /// not stored.
+    /// Requests rejected because the response to the first request with their key was not stored.
     pub tombstones: Count,
-    /// Number of requests rejected because their idempotency key was missing or invalid.
+    /// Requests rejected because their key was missing or invalid.
     pub invalid: Count,
-    /// Number of requests rejected because a maximum number of idempotency keys, executions or buffered bytes was
-    /// reached.
+    /// Requests rejected because of a bound on keys, executions or buffered bytes.
     pub exhausted: Count,
-    /// Number of requests with a new idempotency key that were rejected because their client already uses its share of
-    /// the idempotency store. `exhausted` also counts these requests.
+    /// Requests rejected because their client uses its share of the store. `exhausted` also counts them.
     pub client_share_rejections: Count,
-    /// Number of executions whose outcome is unknown, or whose response could not be stored.
+    /// Executions whose outcome is unknown, or whose response could not be stored.
     pub lost: Count,
-    /// Number of executions that deleted the record of their idempotency key, so that the client can retry with the
-    /// same key.
+    /// Executions that deleted the record of their key.
     pub released: Count,
-    /// Number of failed operations of the idempotency store.
     pub store_errors: Count,
-    /// How long the idempotency store takes to claim a key.
     pub claim_latency: LatencyHistogram<StoreBounds>,
-    /// How long the idempotency store takes to store the outcome of an execution.
+    /// How long the store takes to store the outcome of an execution.
     pub complete_latency: LatencyHistogram<StoreBounds>,
 }
 
-/// Outcome of a request with an idempotency key. It is exported as the label `outcome`.
+/// Exported as the label `outcome`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyOutcome {
     Executed,

@@ -1,48 +1,41 @@
-//! Histograms of the latency of upstreams and stores.
-//!
-//! The type parameter of a histogram sets its bucket bounds. Different bounds are needed because an upstream takes
-//! milliseconds and a store takes microseconds.
+//! Histograms of the latency of upstreams, which take milliseconds, and of stores, which take microseconds.
 
 use std::marker::PhantomData;
 use std::time::Duration;
 
 use super::Count;
 
-/// Unit of the sum of all latencies. Microseconds are too coarse for a store in memory. A sum in nanoseconds would
-/// overflow 64 bits when the latencies add up to 584 years. Ten thousand concurrent requests reach this sum in three
-/// weeks. In units of 100 ns, the sum overflows 100 times later, after almost six years.
+/// Unit of the sum of all latencies. Microseconds are too coarse for a store in memory, and a sum in nanoseconds
+/// overflows 64 bits after three weeks of 10,000 concurrent requests; in units of 100 ns, after almost six years.
 const TICK: Duration = Duration::from_nanos(100);
 
-/// The bucket bounds of a histogram.
 pub(crate) trait HistogramBounds {
     /// Upper bounds of the buckets in microseconds, in ascending order.
     const MICROS: &'static [u64];
 }
 
-/// Bucket bounds for the latency of upstreams: 1 ms to 30 s.
+/// 1 ms to 30 s.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UpstreamBounds;
 
-/// Bucket bounds for the latency of stores: 50 µs to 1 s.
+/// 50 µs to 1 s.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StoreBounds;
 
-/// A histogram of latencies.
 #[derive(Debug)]
 pub(crate) struct LatencyHistogram<B> {
-    /// Number of latencies per bucket. The last bucket contains latencies above the largest bound.
+    /// The last bucket contains latencies above the largest bound.
     buckets: Box<[Count]>,
     /// Sum of all latencies, in units of [`TICK`].
     ticks: Count,
     bounds: PhantomData<B>,
 }
 
-/// Values of one histogram, or the sum of several histograms, for export.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct HistogramSnapshot {
     /// Upper bound in seconds and number of latencies of each bucket. The numbers are not cumulative.
     pub(crate) buckets: Vec<(f64, u64)>,
-    /// Sum of all latencies in seconds.
+    /// In seconds.
     pub(crate) sum: f64,
 }
 
@@ -73,7 +66,6 @@ impl<B: HistogramBounds> LatencyHistogram<B> {
             .add(nanos.saturating_add(TICK_NANOS / 2) / TICK_NANOS);
     }
 
-    /// Adds up several histograms, usually one per worker.
     #[expect(
         clippy::cast_precision_loss,
         reason = "metrics do not need more precision"
@@ -124,8 +116,8 @@ impl HistogramSnapshot {
         }
     }
 
-    /// Returns the latency that this share of the latencies does not exceed, in seconds. Latencies are assumed to be
-    /// spread evenly within a bucket, as in Prometheus.
+    /// Returns the latency that this share of the latencies does not exceed, in seconds. They are taken as spread evenly
+    /// within a bucket, as in Prometheus.
     #[expect(
         clippy::cast_precision_loss,
         reason = "the bounds of the buckets are less precise"
@@ -145,7 +137,6 @@ impl HistogramSnapshot {
         lower
     }
 
-    /// Returns the number of recorded latencies.
     pub(crate) fn count(&self) -> u64 {
         self.buckets.iter().map(|(_, count)| count).sum()
     }

@@ -5,7 +5,6 @@ mod upstream;
 
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,21 +16,21 @@ use crate::config::{Policy, RoutePolicy};
 use crate::http::http1::target;
 use crate::request::client::{Caller, ClientId};
 use crate::request::headers::{HeaderNames, tokens};
-use crate::request::path::{self, RequestPath};
+use crate::request::path;
 use crate::request::route::{MatchBy, Matcher};
 use crate::request::{Entered, enter};
 use crate::respond::Problem;
 use crate::respond::cors::preflight_method;
 use crate::scenario::{AtEnd, CountBy, Scenario};
 use crate::throttle::{Exceed, KeyPart, Limit, Mode};
-use crate::upstream::Upstream;
 
-/// What the gateway would do with a request.
+/// Descriptions, each with a name such as `route`.
+type Lines = Vec<(&'static str, String)>;
+
 #[derive(Debug)]
 pub(crate) struct Explanation<'p> {
-    /// Descriptions, each with a name such as `route`.
-    pub(crate) lines: Vec<(&'static str, String)>,
-    /// Client, as far as the request is valid.
+    pub(crate) lines: Lines,
+    /// `None` if the request is rejected before its client is known.
     pub(crate) client: Option<ClientId>,
     pub(crate) route: Option<&'p RoutePolicy>,
     /// Whether the limits of the route are charged.
@@ -50,7 +49,7 @@ impl fmt::Display for Explanation<'_> {
     }
 }
 
-/// Creates the request that `explain` describes. Fails with what is wrong.
+/// Fails with what is wrong.
 pub(crate) fn request(
     method: &str,
     path: &str,
@@ -68,108 +67,87 @@ pub(crate) fn request(
 
 /// Describes how the gateway would handle a request, without handling it.
 pub(crate) fn explain(policy: &Policy, mut request: Request<()>, peer: IpAddr) -> Explanation<'_> {
-    let mut lines = Vec::new();
-    let mut line = |name: &'static str, value: String| lines.push((name, value));
-
     // A `Host` header is added if `--header` does not contain one, because the gateway rejects requests without it.
     let host = HeaderValue::from_static("localhost");
     request.headers_mut().entry(HOST).or_insert(host);
     let sent = request.headers().clone();
     let entered = enter(&policy.entry_settings(&policy.routes), peer, &mut request);
-    let (method, uri, headers) = (request.method(), request.uri(), request.headers());
     let (caller, route) = match &entered {
         Ok(Entered { caller, route, .. }) => (Some(caller), Some(*route)),
         Err(rejection) => rejection.found(),
     };
+    let mut lines = Vec::new();
     if let Some(caller) = caller {
-        line("client", describe_client(caller));
-        let preflight = preflight_method(method, headers);
-        let by = MatchBy::new(method, preflight.as_ref());
-        if let Ok(path) = path::read(uri.path(), uri.query()) {
-            line("path", path.forwarded().to_owned());
-            for (name, reading) in readings(&policy.routes, by, &path) {
-                line(name, reading);
-            }
-            if route.is_none() {
-                line("route", "none".into());
-            }
+        lines.push(("client", describe_client(caller)));
+        describe_path(&policy.routes, &request, &mut lines);
+        if route.is_none() && lines.len() > 1 {
+            lines.push(("route", "none".into()));
         }
     }
-    let upstream = route.and_then(|route| route.upstream.as_ref());
-    let upstream = upstream.map(|it| &it.upstream);
     if let Some(route) = route {
-        line("route", route.name.to_string());
-        for (name, text) in destination(route, upstream) {
-            line(name, text);
+        lines.push(("route", route.name.to_string()));
+        lines.extend(destination(route));
+        let dropped = dropped(&sent, request.headers(), &policy.headers);
+        lines.extend(dropped.map(|dropped| ("dropped", dropped)));
+    }
+    let mut explanation = Explanation {
+        lines,
+        client: caller.map(Caller::id),
+        route,
+        is_charged: false,
+        headers: HeaderMap::new(),
+    };
+    match entered {
+        Err(rejection) => {
+            let problem = Problem::from(*rejection);
+            let outcome = format!("{}, {}", problem.status.as_u16(), problem.detail);
+            explanation.lines.push(("outcome", outcome));
         }
-        if let Some(dropped) = dropped(&sent, headers, &policy.headers) {
-            line("dropped", dropped);
+        Ok(entered) => {
+            describe_stages(policy, &entered, &request, &mut explanation.lines);
+            explanation.is_charged = !entered.caller.exempt() && !entered.is_preflight;
+            explanation.headers = request.into_parts().0.headers;
         }
     }
-    let client = caller.map(Caller::id);
-    let Entered {
-        caller,
-        is_preflight,
-        route,
-        ..
-    } = match entered {
-        Ok(entered) => entered,
-        Err(rejection) => {
-            line("outcome", rejected(&(*rejection).into()));
-            return Explanation {
-                lines,
-                client,
-                route,
-                is_charged: false,
-                headers: HeaderMap::new(),
-            };
-        }
-    };
-    let is_charged = !caller.exempt() && !is_preflight;
+    explanation
+}
+
+/// Describes what the stages would do with a request that has entered, and the outcome.
+fn describe_stages(
+    policy: &Policy,
+    entered: &Entered<'_, RoutePolicy>,
+    request: &Request<()>,
+    lines: &mut Lines,
+) {
+    let (route, exempt) = (entered.route, entered.caller.exempt());
+    let (method, headers) = (request.method(), request.headers());
     let rule = route.idempotency.as_deref();
     let keying = KeyEffect::of(rule, method, headers);
     let keyed = rule.filter(|_| matches!(keying, KeyEffect::Keyed { .. }));
-    if let Some(upstream) = upstream {
+    if let Some(upstream) = &route.upstream {
+        let upstream = &upstream.upstream;
         let retry = upstream::retry(upstream.retry.as_ref(), method, keyed);
-        line("retry", retry);
-        line("breaker", upstream::breaker(upstream));
+        lines.push(("retry", retry));
+        lines.push(("breaker", upstream::breaker(upstream)));
     }
-    for limit in &route.limits {
-        line("limit", describe(limit, route, headers));
-    }
-    let outcome = outcome(policy, route, caller.exempt(), is_preflight);
+    let limits = route.limits.iter();
+    lines.extend(limits.map(|limit| ("limit", describe(limit, route, headers))));
+    let mut outcome = outcome(policy, route, exempt, entered.is_preflight);
     match keying {
-        KeyEffect::PassThrough(reason) => {
-            if let Some(reason) = reason {
-                line("key", reason);
-            }
-            line("outcome", outcome);
-        }
+        KeyEffect::PassThrough(reason) => lines.extend(reason.map(|reason| ("key", reason))),
         KeyEffect::Keyed { owner, duplicate } => {
-            line("key", owner);
-            line("duplicate", duplicate);
-            line("outcome", outcome);
+            lines.extend([("key", owner), ("duplicate", duplicate)]);
         }
         KeyEffect::Rejected(problem) => {
-            let status = problem.status.as_u16();
-            line("key", format!("rejected: {}", problem.title));
+            lines.push(("key", format!("rejected: {}", problem.title)));
+            outcome = format!("{}, {}", problem.status.as_u16(), problem.detail);
             // The gateway checks rate limits before the idempotency key, so the request can also get 429.
-            let limited = !caller.exempt() && enforced_limits(route).next().is_some();
-            let unless = if limited {
-                " (429 if a rate limit has no tokens left)"
-            } else {
-                ""
-            };
-            line("outcome", format!("{status}, {}{unless}", problem.detail));
+            if !exempt && enforced_limits(route).next().is_some() {
+                outcome += " (429 if a rate limit has no tokens left)";
+            }
         }
     }
-    Explanation {
-        lines,
-        client,
-        route: Some(route),
-        is_charged,
-        headers: request.into_parts().0.headers,
-    }
+    lines.push(("outcome", outcome));
 }
 
 fn describe_client(caller: &Caller) -> String {
@@ -181,24 +159,19 @@ fn describe_client(caller: &Caller) -> String {
     format!("{} ({reason})", caller.id())
 }
 
-/// Describes the scenario of a route and the servers of its upstream.
-fn destination(
-    route: &RoutePolicy,
-    upstream: Option<&Arc<Upstream>>,
-) -> Vec<(&'static str, String)> {
-    let scenario = route.scenario.as_deref();
-    let scenario = scenario.map(|scenario| ("scenario", describe_scenario(scenario)));
-    let servers = match upstream {
-        Some(upstream) => upstream::servers(upstream),
+fn destination(route: &RoutePolicy) -> Lines {
+    let mut lines = Vec::new();
+    if let Some(scenario) = &route.scenario {
+        lines.push(("scenario", describe_scenario(scenario)));
+    }
+    let servers = match &route.upstream {
+        Some(route) => upstream::servers(&route.upstream),
         None => "none: requests that pass the scenario get 200".into(),
     };
-    scenario
-        .into_iter()
-        .chain([("upstream", servers)])
-        .collect()
+    lines.push(("upstream", servers));
+    lines
 }
 
-/// Describes the steps of a scenario, which requests count together, and what follows the last step.
 fn describe_scenario(scenario: &Scenario) -> String {
     let steps: Vec<&str> = scenario.steps.iter().map(|step| &*step.text).collect();
     let at_end = match scenario.at_end {
@@ -215,32 +188,28 @@ fn describe_scenario(scenario: &Scenario) -> String {
     format!("{name}: {}; {at_end}; counted by {by}", steps.join(", "))
 }
 
-fn rejected(problem: &Problem) -> String {
-    format!("{}, {}", problem.status.as_u16(), problem.detail)
-}
-
-/// Describes the literal and the lenient readings of a path with their routes. Returns nothing if the path has no
-/// reading that differs from the forwarded path.
-fn readings(
-    routes: &Matcher<RoutePolicy>,
-    by: MatchBy<'_>,
-    path: &RequestPath<'_>,
-) -> Vec<(&'static str, String)> {
+/// Describes the path as it is forwarded, and its readings with their routes if one of them differs from it.
+fn describe_path(routes: &Matcher<RoutePolicy>, request: &Request<()>, lines: &mut Lines) {
+    let (method, uri) = (request.method(), request.uri());
+    let preflight = preflight_method(method, request.headers());
+    let by = MatchBy::new(method, preflight.as_ref());
+    let Ok(path) = path::read(uri.path(), uri.query()) else {
+        return;
+    };
+    lines.push(("path", path.forwarded().to_owned()));
     let describe = |reading: &[u8]| {
         let route = routes.find(by, reading);
         let route = route.map_or("no route".into(), |route| format!("route {}", route.name));
         format!("{} ({route})", reading.escape_ascii())
     };
     let lenient = path.lenient().unwrap_or_default();
-    let is_decoded = path.literal() != path.forwarded().as_bytes();
-    let literal =
-        (is_decoded || !lenient.is_empty()).then(|| ("literal", describe(path.literal())));
-    let lenient = lenient.iter().map(|reading| ("lenient", describe(reading)));
-    literal.into_iter().chain(lenient).collect()
+    if path.literal() != path.forwarded().as_bytes() || !lenient.is_empty() {
+        lines.push(("literal", describe(path.literal())));
+    }
+    lines.extend(lenient.iter().map(|reading| ("lenient", describe(reading))));
 }
 
-/// Describes which request headers the gateway does not forward, and why. Returns `None` if the gateway forwards all
-/// headers.
+/// Describes which headers the gateway does not forward, and why.
 fn dropped(sent: &HeaderMap, left: &HeaderMap, names: &HeaderNames) -> Option<String> {
     // Other headers are missing too: those of an untrusted peer that limits would read.
     let listed: Vec<_> = tokens(sent, &CONNECTION).collect();
@@ -306,7 +275,7 @@ fn describe_key(part: &KeyPart, headers: &HeaderMap) -> String {
     }
 }
 
-/// Whether a header is present and not empty. An empty header is treated as missing.
+/// An empty header is treated as missing.
 fn has_value(headers: &HeaderMap, name: &HeaderName) -> bool {
     headers.get(name).is_some_and(|value| !value.is_empty())
 }
@@ -333,7 +302,7 @@ fn outcome(policy: &Policy, route: &RoutePolicy, exempt: bool, preflight: bool) 
     }
 }
 
-/// Returns the rate limits that can reject or delay a request of the route: those that are not in shadow mode.
+/// The limits that can reject or delay a request.
 fn enforced_limits(route: &RoutePolicy) -> impl Iterator<Item = &Limit> {
     let limits = route.limits.iter().map(AsRef::as_ref);
     limits.filter(|limit: &&Limit| limit.mode == Mode::Enforce)
@@ -359,20 +328,38 @@ mod tests {
     use super::*;
     use crate::config::{self, Environment, Overrides};
 
+    fn explained(config: &str, request: http::request::Builder) -> String {
+        let (environment, overrides) = (Environment::default(), Overrides::default());
+        let loaded = config::parse("a.toml", config, &environment, &overrides);
+        let policy = loaded.unwrap_or_else(|errors| panic!("{errors}")).policy;
+        let peer = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        explain(&policy, request.body(()).unwrap(), peer).to_string()
+    }
+
+    #[test]
+    fn the_scenario_of_a_route_and_what_follows_its_steps_are_shown() {
+        let text = "[scenario.s]\nsteps = [\"503\", \"delay 1s + 200\"]\nby = \"test\"\nat_end = \"repeat\"\n\
+                    [[route]]\nname = \"all\"\npath = \"/v1\"\nscenario = \"s\"\n";
+        let explained = explained(text, Request::get("/t/run-1/v1"));
+        for part in [
+            "path       /v1\n",
+            "s: 503, delay 1s + 200; then the last step repeats; counted by test",
+            "upstream   none",
+            "decided by the next step of the scenario",
+        ] {
+            assert!(explained.contains(part), "{part}: {explained}");
+        }
+    }
+
     #[test]
     fn a_header_of_an_untrusted_peer_is_not_dropped_because_of_connection() {
         let text = "upstream.api.servers = [\"http://127.0.0.1:1\"]\n\
                     limit.a = { rate = \"1/s\", key = \"header:x-forwarded-host\" }\n\
                     [[route]]\nname = \"a\"\npath = \"/\"\nlimits = [\"a\"]\n";
-        let (environment, overrides) = (Environment::default(), Overrides::default());
-        let loaded = config::parse("a.toml", text, &environment, &overrides);
-        let policy = loaded.unwrap_or_else(|errors| panic!("{errors}")).policy;
-        let peer = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let request = || Request::get("/").header("x-forwarded-host", "b.example");
-        let explained = explain(&policy, request().body(()).unwrap(), peer).to_string();
-        assert!(!explained.contains("dropped"), "{explained}");
-        let listed = request().header(CONNECTION, "X-Forwarded-Host");
-        let explained = explain(&policy, listed.body(()).unwrap(), peer).to_string();
+        let plain = explained(text, request());
+        assert!(!plain.contains("dropped"), "{plain}");
+        let explained = explained(text, request().header(CONNECTION, "X-Forwarded-Host"));
         assert!(
             explained.contains("dropped    x-forwarded-host, named in Connection"),
             "{explained}"

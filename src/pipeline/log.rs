@@ -1,8 +1,7 @@
-//! Log output: writes structured events to standard error or to a file, one line per event.
+//! Log output: structured events on standard error or in a file, one line per event.
 //!
-//! A queue passes the log lines to a writer thread, so a slow terminal or disk never delays a request. If the queue is
-//! full, new lines are dropped and counted. `RUST_LOG` sets the filter and overrides `level` of `[log]`. Access log
-//! lines have the level `info` and the target [`ACCESS_TARGET`].
+//! A queue passes the lines to a writer thread, so a slow terminal or disk never delays a request. If the queue is full,
+//! new lines are dropped and counted.
 
 use std::fs::File;
 use std::io::{self, IsTerminal as _, Write};
@@ -22,23 +21,21 @@ use tracing_subscriber::{EnvFilter, Layer, Registry, reload};
 
 use crate::config::{LogFormat, LogLevel, LogSettings};
 
-/// Target of access log lines.
+/// Target of access log lines, whose level is `info`.
 pub(crate) const ACCESS_TARGET: &str = "tidegate::access";
 
-/// Maximum number of log lines in the queue. Further lines are dropped.
+/// Maximum number of lines in the queue.
 const QUEUE_LINES: usize = 65_536;
 
-/// Filter of libraries at every level of the gateway. They log errors only, because a client could otherwise cause any
-/// number of lines: h2 warns about each PING acknowledgement that it did not expect. The storage engine of the disk
-/// store (`fjall`, `lsm_tree`) also logs warnings. Its batch and journal modules log nothing, because on a full disk
-/// they would log every failed write. The Redis client logs nothing, because it would log every failure of Redis.
-/// Instead, the gateway itself logs once that the store has failed.
+/// Libraries log errors only, because a client could otherwise cause any number of lines: h2 warns about each PING
+/// acknowledgement that it did not expect. The storage engine (`fjall`, `lsm_tree`) also logs warnings. Its batch and
+/// journal modules would log every failed write on a full disk, and the Redis client every failure of Redis; the gateway
+/// logs once instead that the store has failed.
 const LIBRARY_FILTER: &str = "error,fjall=warn,fjall::batch=off,fjall::journal=off,fjall::journal::batch_reader=warn,\
                      lsm_tree=warn,redis=off";
 
 static LOG: OnceLock<Log> = OnceLock::new();
 
-/// The log of this process, which [`PreparedLog::apply`] changes.
 struct Log {
     output: Arc<Mutex<Output>>,
     writer: NonBlocking,
@@ -48,18 +45,16 @@ struct Log {
 
 type LogLayer = Box<dyn Layer<Registry> + Send + Sync>;
 
-/// Where log lines are written.
 type Output = Box<dyn Write + Send>;
 
 struct OutputWriter(Arc<Mutex<Output>>);
 
-/// Changed settings of the log, whose file is open.
+/// Changed settings, whose file is open.
 pub(crate) struct PreparedLog {
     settings: LogSettings,
     output: Output,
 }
 
-/// Error: the file in `[log]` cannot be opened.
 #[derive(Debug, Error)]
 #[error("cannot open the file of [log], {}: {source}; check the path and its permissions", path.display())]
 pub(crate) struct LogFileError {
@@ -67,14 +62,12 @@ pub(crate) struct LogFileError {
     source: io::Error,
 }
 
-/// Returns the number of log lines that were dropped because the queue was full.
 pub(crate) fn dropped_lines() -> u64 {
     let dropped = (LOG.get()).map_or(0, |log| log.writer.error_counter().dropped_lines());
     u64::try_from(dropped).unwrap_or(u64::MAX)
 }
 
-/// Starts logging. Keep the returned guard until the process exits: dropping it writes the lines that are still queued
-/// and stops the writer thread.
+/// Starts logging. Dropping the returned guard writes the lines that are still queued, and stops the writer thread.
 pub(crate) fn start(settings: LogSettings) -> Result<WorkerGuard, LogFileError> {
     start_with(settings, Format::default())
 }
@@ -118,7 +111,6 @@ where
     }
 }
 
-/// Opens the file of changed settings. [`PreparedLog::apply`] changes the log.
 pub(crate) fn prepare(settings: &LogSettings) -> Result<PreparedLog, LogFileError> {
     Ok(PreparedLog {
         output: open(settings)?,
@@ -126,7 +118,7 @@ pub(crate) fn prepare(settings: &LogSettings) -> Result<PreparedLog, LogFileErro
     })
 }
 
-/// Opens the file of the log again, because it was possibly renamed.
+/// Opens the file of the log again, because it can have been renamed.
 pub(crate) fn reopen() {
     let settings = LOG.get().map(|log| log.settings.lock().clone());
     match settings.as_ref().map(prepare) {
@@ -176,9 +168,8 @@ impl Write for OutputWriter {
     }
 }
 
-/// Returns the filter for a configured level. `chosen` is the value of `RUST_LOG`, and overrides the level unless it is
-/// empty. A level without a target applies to the gateway only, except for `off`. A target overrides that of
-/// [`LIBRARY_FILTER`].
+/// `chosen` is the value of `RUST_LOG`, which overrides the level unless it is empty. A level without a target applies to
+/// the gateway only, except for `off`. A target overrides that of [`LIBRARY_FILTER`].
 fn filter(level: LogLevel, chosen: &str) -> EnvFilter {
     let chosen = match chosen.trim() {
         "" => level.name(),

@@ -1,4 +1,4 @@
-//! Compiled rule of a route: the settings that each stage needs, prepared when the configuration is loaded.
+//! Compiled rule of a route: what each stage needs, prepared for one worker when the configuration is loaded.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,21 +14,19 @@ use crate::scenario::{CountBy, ScenarioState};
 use crate::throttle::RouteLimits;
 use crate::upstream::{Forwarder, RouteTarget, Target};
 
-/// Settings of a route for all stages, prepared for one worker.
 #[derive(Debug)]
 pub(super) struct RouteRule {
     pub(super) name: Arc<str>,
     pub(super) access_log: bool,
     pub(super) identifying_headers: IdentifyingHeaders,
     pub(super) limits: RouteLimits,
-    /// Settings for idempotency keys; `None` if the route forwards idempotency keys without handling them.
+    /// `None` if the route only forwards idempotency keys.
     pub(super) keys: Option<Arc<RouteKeys>>,
-    /// Number of bytes of a request body that are buffered before a server is contacted; 0 for none.
+    /// In bytes; 0 for none.
     pub(super) request_buffer: usize,
     pub(super) forwarder: Arc<Forwarder>,
-    /// Upstream of the route; `None` if requests that pass the scenario of the route get 200.
+    /// `None` if requests that pass the scenario get 200.
     pub(super) target: Option<RouteTarget>,
-    /// Scenario that responds to the requests of the route before they reach the upstream.
     pub(super) scenario: Option<Arc<ScenarioState>>,
     pub(super) metrics: Arc<RouteMetrics>,
 }
@@ -44,10 +42,10 @@ impl EntryRule for Arc<RouteRule> {
     }
 }
 
-/// Upstreams of one worker, by name.
+/// By name.
 pub(super) type Targets = BTreeMap<Arc<str>, Arc<Target>>;
 
-/// Prepares the upstreams for the worker with this index. `previous` are those before a reload.
+/// `previous` are those before a reload.
 pub(super) fn targets(shared: &GatewayState, worker: usize, previous: &Targets) -> Targets {
     let states = shared.upstream_states.iter();
     states
@@ -61,7 +59,6 @@ pub(super) fn targets(shared: &GatewayState, worker: usize, previous: &Targets) 
         .collect()
 }
 
-/// Prepares all routes of the policy for the worker with this index. `buffers` bounds the memory for bodies.
 pub(super) fn compile(
     shared: &GatewayState,
     worker: usize,

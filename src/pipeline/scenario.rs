@@ -18,18 +18,17 @@ use crate::scenario::step::StepAction;
 use crate::scenario::trace::{Attempt, ObservedBody};
 use crate::scenario::{ScenarioState, TracedAttempt, respond};
 
-/// Maximum number of bytes of a request body that are read before the response, and compared between attempts.
+/// Bytes of a request body that are read before the response, and compared between attempts.
 const MAX_COMPARED: usize = 1 << 20;
 
-/// Maximum number of bytes of a request body in a trace that includes bodies.
+/// Bytes of a request body in a trace that includes bodies.
 const MAX_CONTENT: usize = 64 * 1024;
 
-/// Maximum time in which the response to a lost request is read.
 const MAX_LOST_READ: Duration = Duration::from_mins(1);
 
 impl Pipeline {
-    /// Responds to a request of a route with a scenario. The request body is read first, because the trace contains
-    /// its hash. Then the rate limits apply, and then the next step of the scenario.
+    /// The request body is read first, because the trace contains its hash. Then the limits apply, and then the next
+    /// step of the scenario.
     pub(super) async fn run_scenario(
         &self,
         routed: &Arc<Routed>,
@@ -91,7 +90,6 @@ impl Pipeline {
         (reply, traced)
     }
 
-    /// Does what a step demands, after its delay.
     async fn act(
         &self,
         routed: &Arc<Routed>,
@@ -120,7 +118,7 @@ fn target(request: &Request<RequestBody>) -> String {
     target.map_or_else(String::new, ToString::to_string)
 }
 
-/// Returns the length and hash of a body. Of a body that is longer than [`MAX_COMPARED`], only the start is hashed.
+/// Of a body longer than [`MAX_COMPARED`], only the start is hashed.
 fn observe_body(body: &RequestBody, includes_content: bool) -> ObservedBody {
     let start: Vec<u8> = body.start().flatten().copied().take(MAX_COMPARED).collect();
     let declared = http_body::Body::size_hint(body).exact();

@@ -1,6 +1,4 @@
 //! State that all workers share, and what of it a reload of the configuration keeps.
-//!
-//! If the store that the configuration selects cannot be opened, the gateway does not start.
 
 use std::sync::Arc;
 
@@ -25,14 +23,13 @@ pub struct GatewayState {
     pub(crate) buffers: Buffers,
     pub(crate) connections: Arc<Connections>,
     pub(crate) tunnels: Arc<Tunnels>,
-    /// Rate limits of the policy, each with the time since which its quota is in effect.
     pub(crate) limits: Arc<[LimitState]>,
     pub(crate) rejections: Rejections,
     pub(crate) unlisted_proxy: Arc<UnlistedProxy>,
-    /// State of the servers of each upstream, in the order of the configuration.
+    /// In the order of the configuration.
     pub(crate) upstream_states: Arc<[Arc<UpstreamState>]>,
     pub(crate) scenarios: Scenarios,
-    /// One of each worker.
+    /// Of each worker.
     pub(crate) metrics: Arc<[Arc<Metrics>]>,
     pub(crate) clock: Clock,
 }
@@ -55,7 +52,7 @@ impl GatewayState {
         Ok(Self::with_store(policy, store, clock))
     }
 
-    /// Creates the state for a policy, with buckets and idempotency records in memory.
+    /// With buckets and idempotency records in memory.
     pub(crate) fn new(policy: Arc<Policy>, clock: Clock) -> Self {
         let capacity = policy.store.capacity;
         let store = OpenStore::in_memory(policy.max_clients, capacity, clock.clone());
@@ -86,7 +83,7 @@ impl GatewayState {
         state
     }
 
-    /// Returns the state under another policy. What both policies name keeps its state.
+    /// The state under another policy. What both policies name keeps its state.
     pub(crate) fn renewed(&self, policy: Arc<Policy>) -> Self {
         let limit = |limit: &Arc<Limit>| {
             let known = self.known_limit(&limit.name);

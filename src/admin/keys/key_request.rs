@@ -1,25 +1,31 @@
-//! Parser of admin requests about an idempotency key. The path contains the key, and the query can contain `scope` and
-//! `body`.
-//!
-//! The parser rejects misspelt and repeated parameters, because otherwise a typing error could free the wrong key.
+//! Parser of admin requests about an idempotency key. It rejects misspelt and repeated parameters, because a typing
+//! error could free the wrong key.
 
+use axum::extract::Query;
 use axum::http::Uri;
+use serde::Deserialize;
 
 use super::super::decode;
 use super::super::problem::AdminProblem;
 use crate::idempotency::{IdempotencyKey, ScopeHash};
 
-/// Path prefix in front of the idempotency key.
 const KEYS: &str = "/admin/v1/idempotency/keys/";
 
-/// A parsed admin request about one idempotency key.
 #[derive(Debug)]
 pub(super) struct KeyRequest {
     pub(super) key: IdempotencyKey<'static>,
     /// The scope to search. `None` means all scopes.
     pub(super) scope: Option<ScopeHash>,
-    /// Whether the admin response includes the headers and the body of each stored response (`?body=true`).
+    /// Whether the headers and the body of each stored response are shown.
     pub(super) with_body: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct KeyQuery {
+    scope: Option<String>,
+    #[serde(default)]
+    body: bool,
 }
 
 impl KeyRequest {
@@ -31,48 +37,20 @@ impl KeyRequest {
                     "The path contains a `%` without two hexadecimal digits. Write `%25` for a percent sign.",
                 )
             })?;
-        let key = IdempotencyKey::parse(&key)
-            .map_err(AdminProblem::key_invalid)?
-            .into_owned();
-        let (mut scope, mut body) = (None, None);
-        let query = uri.query().unwrap_or_default();
-        for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
-            let (name, value) = parameter.split_once('=').unwrap_or((parameter, ""));
-            let repeated = match name {
-                "scope" => scope
-                    .replace(value.parse().map_err(|_| invalid_scope())?)
-                    .is_some(),
-                "body" => body.replace(flag(value)?).is_some(),
-                _ => {
-                    return Err(AdminProblem::bad_request(
-                        "Unknown query parameter. Supported parameters: `scope`, `body`.",
-                    ));
-                }
-            };
-            if repeated {
-                return Err(AdminProblem::bad_request(format!(
-                    "The query parameter `{name}` is repeated. Send it once."
-                )));
-            }
-        }
+        let key = IdempotencyKey::parse(&key)?.into_owned();
+        let Query(query) = Query::<KeyQuery>::try_from_uri(uri)?;
+        let scope = query.scope.map(|scope| scope.parse()).transpose();
+        let scope = scope.map_err(|_| {
+            AdminProblem::bad_request(
+                "The parameter `scope` must be 32 hexadecimal digits. `GET /admin/v1/idempotency/keys/KEY` shows the scopes of a key.",
+            )
+        })?;
         Ok(Self {
             key,
             scope,
-            with_body: body.unwrap_or(false),
+            with_body: query.body,
         })
     }
-}
-
-fn invalid_scope() -> AdminProblem {
-    AdminProblem::bad_request(
-        "The parameter `scope` must be 32 hexadecimal digits. `GET /admin/v1/idempotency/keys/KEY` shows the scopes of a key.",
-    )
-}
-
-fn flag(value: &str) -> Result<bool, AdminProblem> {
-    value.parse().map_err(|_| {
-        AdminProblem::bad_request("The query parameter `body` must be `true` or `false`.")
-    })
 }
 
 #[cfg(test)]

@@ -9,8 +9,7 @@ use utoipa::ToSchema;
 use crate::admin::seconds;
 use crate::idempotency::{RecordCounts, RecordInfo, StoredResponse};
 
-/// Number of hexadecimal digits of a request fingerprint that the view shows. Eight digits suffice to see that two
-/// requests differ.
+/// Number of hexadecimal digits. Eight suffice to see that two requests differ.
 const FINGERPRINT_DIGITS: usize = 8;
 
 /// Number of idempotency records by state, and total size of the records.
@@ -84,7 +83,7 @@ impl From<RecordCounts> for RecordStoreView {
 }
 
 impl KeyRecordView {
-    /// Creates the view of an idempotency record, without the stored response.
+    /// Without the stored response.
     pub(super) fn of(info: &RecordInfo) -> Self {
         let mut fingerprint = info.fingerprint.to_string();
         fingerprint.truncate(FINGERPRINT_DIGITS);
@@ -115,14 +114,11 @@ impl KeyRecordView {
     }
 }
 
-/// Returns the names and values of the header lines in their original order. Bytes that are not UTF-8 become U+FFFD.
+/// Bytes that are not UTF-8 become U+FFFD.
 fn lines(response: &StoredResponse) -> Vec<(String, String)> {
-    response
-        .lines()
-        .map(|(name, value)| {
-            let value = String::from_utf8_lossy(&value);
-            (name.to_string(), value.into_owned())
-        })
+    let lines = response.lines();
+    lines
+        .map(|(name, value)| (name.to_string(), String::from_utf8_lossy(&value).into()))
         .collect()
 }
 

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::{Path, State};
+use axum::extract::Path;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri};
 use serde::Serialize;
 use utoipa::ToSchema;
@@ -12,7 +12,7 @@ use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 use super::{CountView, find, used_share};
-use crate::admin::listener::AdminState;
+use crate::admin::listener::{AdminState, Running};
 use crate::admin::problem::AdminProblem;
 use crate::admin::{decode, timestamp};
 use crate::pipeline::GatewayState;
@@ -73,10 +73,9 @@ pub(in crate::admin) struct TokensView {
     responses((status = 200, body = LimitKeyView))
 )]
 async fn show_bucket(
-    State(admin): State<Arc<AdminState>>,
+    Running(gateway): Running,
     uri: Uri,
 ) -> Result<Json<LimitKeyView>, AdminProblem> {
-    let gateway = admin.gateway()?;
     let (state, bucket, key) = bucket_of(&gateway, &uri)?;
     let view = LimitKeyView::read(&gateway, state, bucket, &key).await?;
     Ok(Json(view))
@@ -89,14 +88,9 @@ async fn show_bucket(
     params(("limit" = String, Path), ("value" = String, Path)),
     responses((status = 204))
 )]
-async fn refill(
-    State(admin): State<Arc<AdminState>>,
-    uri: Uri,
-) -> Result<StatusCode, AdminProblem> {
-    let gateway = admin.gateway()?;
+async fn refill(Running(gateway): Running, uri: Uri) -> Result<StatusCode, AdminProblem> {
     let (LimitState { limit, .. }, bucket, key) = bucket_of(&gateway, &uri)?;
-    let refilled = gateway.store.buckets.refill(limit, bucket).await;
-    if !refilled.map_err(|error| AdminProblem::store_failed(&error))? {
+    if !gateway.store.buckets.refill(limit, bucket).await? {
         return Err(AdminProblem::plain(
             StatusCode::CONFLICT,
             "The key has no bucket of its own, because the table of buckets is full. A refill would admit requests of \
@@ -116,18 +110,16 @@ async fn refill(
     responses((status = 200, body = ClientView))
 )]
 async fn show_client(
-    State(admin): State<Arc<AdminState>>,
+    Running(gateway): Running,
     Path(address): Path<String>,
 ) -> Result<Json<ClientView>, AdminProblem> {
-    let gateway = admin.gateway()?;
     let address = parse_address(&address)?;
     let (trust, headers) = (&gateway.policy.trust, HeaderMap::new());
     let client = trust.client_id(address);
     let mut buckets = Vec::new();
     for state in gateway.limits.iter() {
         // A limit by a header counts requests without the header by client.
-        let is_global = state.limit.key.contains(&KeyPart::Global);
-        if is_global {
+        if state.limit.key.contains(&KeyPart::Global) {
             continue;
         }
         let bucket = gateway.bucket(&state.limit, client, &headers);
@@ -187,10 +179,8 @@ fn bucket_of<'a>(
                 client = gateway.policy.trust.client_id(address);
             }
             KeyPart::Header(name) => {
-                let value = HeaderValue::from_bytes(&value)
-                    .ok()
-                    .filter(|value| !value.is_empty());
-                let value = value.ok_or_else(|| {
+                let value = HeaderValue::from_bytes(&value).ok();
+                let value = value.filter(|value| !value.is_empty()).ok_or_else(|| {
                     AdminProblem::bad_request("The path does not contain a header value.")
                 })?;
                 headers.insert(name, value);
@@ -223,8 +213,7 @@ impl LimitKeyView {
         bucket: BucketKey,
         key: &ShownKey,
     ) -> Result<Self, AdminProblem> {
-        let view = gateway.store.buckets.read(limit, bucket).await;
-        let view = view.map_err(|error| AdminProblem::store_failed(&error))?;
+        let view = gateway.store.buckets.read(limit, bucket).await?;
         let now = gateway.clock.now();
         let recent = census.as_ref().and_then(|it| it.find(bucket, now));
         Ok(Self {

@@ -7,12 +7,11 @@ use std::sync::LazyLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
+use prometheus_client::encoding::DescriptorEncoder;
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::admin::stage_metrics::{gauges, size};
+use crate::admin::stage_metrics::encoder::FamilyEncoder;
 
 /// Unit of times in `/proc/PID/stat`, on all architectures of Linux that Rust supports.
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -32,43 +31,41 @@ static STARTED: LazyLock<Option<f64>> = LazyLock::new(|| {
 pub(super) struct Process;
 
 impl Collector for Process {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let encoder = &mut encoder;
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let mut encoder = FamilyEncoder(encoder);
         let cpu = clock(ClockId::ProcessCPUTime).as_secs_f64();
         let help = "CPU time of the process in user and system mode, in seconds";
-        encoder
-            .encode_descriptor("process_cpu_seconds", help, None, MetricType::Counter)?
-            .encode_counter::<NoLabelSet, _, u64>(&cpu, None)?;
-        if let Some(started) = &*STARTED {
+        encoder.counter("process_cpu_seconds", help, cpu)?;
+        if let Some(started) = *STARTED {
             let help = "Unix time at which the process started, in seconds";
-            encoder
-                .encode_descriptor("process_start_time_seconds", help, None, MetricType::Gauge)?
-                .encode_gauge(started)?;
+            encoder.gauge("process_start_time_seconds", help, started)?;
         }
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-        let kib = |field| {
+        let bytes = |field| {
             let line = status.lines().find_map(|line| line.strip_prefix(field))?;
-            line.split_whitespace().next()?.parse::<i64>().ok()
+            let kib: u64 = line.split_whitespace().next()?.parse().ok()?;
+            Some(kib * 1_024)
         };
+        let open = fs::read_dir("/proc/self/fd").map(|entries| entries.count() as u64);
         // The directory itself is open meanwhile.
-        let open = fs::read_dir("/proc/self/fd").map(|entries| size(entries.count()) - 1);
-        let max = getrlimit(Resource::Nofile).current.map(u64::cast_signed);
+        let open = open.ok().and_then(|open| open.checked_sub(1));
+        let max = getrlimit(Resource::Nofile).current;
         for (name, help, value) in [
             (
                 "process_resident_memory_bytes",
                 "Resident memory in bytes",
-                kib("VmRSS:").map(|kib| kib * 1_024),
+                bytes("VmRSS:"),
             ),
             (
                 "process_virtual_memory_bytes",
                 "Virtual memory in bytes",
-                kib("VmSize:").map(|kib| kib * 1_024),
+                bytes("VmSize:"),
             ),
-            ("process_open_fds", "Open file descriptors", open.ok()),
+            ("process_open_fds", "Open file descriptors", open),
             ("process_max_fds", "Limit of open file descriptors", max),
         ] {
             if let Some(value) = value {
-                gauges(encoder, &[(name, help, value)])?;
+                encoder.gauge(name, help, value)?;
             }
         }
         Ok(())

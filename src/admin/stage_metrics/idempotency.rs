@@ -1,196 +1,135 @@
-//! Exports metrics of requests with an idempotency key and of idempotency records.
+//! Metrics of requests with an idempotency key, and of the store of their records.
 
 use std::fmt;
 
-use prometheus_client::encoding::DescriptorEncoder;
-use prometheus_client::metrics::MetricType;
-
-use super::{StageMetrics, counter_by, counters, gauge_by, gauges, histogram};
+use super::StageMetrics;
+use super::encoder::FamilyEncoder;
 use crate::idempotency::{RecordState, Records as _};
-use crate::metrics::{
-    Count, KeyOutcome, KeyedMetrics, LatencyHistogram, RouteMetrics, StoreBounds,
-};
-use crate::store::Bound;
+use crate::metrics::{Count, KeyOutcome, KeyedMetrics, LatencyHistogram, StoreBounds};
+use crate::store::{Bound, Health};
 
 impl StageMetrics {
-    /// Encodes the outcomes of requests with an idempotency key, and the latency of the idempotency store.
-    pub(super) fn encode_keyed(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let series = self.keyed_routes().flat_map(|(index, route)| {
+    /// Returns the position and the labels of each route with a rule for idempotency keys.
+    fn keyed_routes(&self) -> impl Iterator<Item = (usize, [(&str, &str); 1])> {
+        let routes = &self.first().routes;
+        self.routes().filter(|(at, _)| routes[*at].has_keys())
+    }
+
+    pub(super) fn encode_keyed(&self, encoder: &mut FamilyEncoder<'_>) -> fmt::Result {
+        let outcomes = self.keyed_routes().flat_map(|(at, [route])| {
             KeyOutcome::ALL.map(|outcome| {
-                let count = self.sum(|worker| outcome.count(&worker.routes[index].keyed).get());
-                (
-                    [("route", &*route.name), ("outcome", outcome.label())],
-                    count,
-                )
+                let count = self.sum_of_route(at, |route| outcome.count(&route.keyed).get());
+                ([route, ("outcome", outcome.label())], count)
             })
         });
-        counter_by(
-            encoder,
-            "idempotency_requests",
-            "Requests checked for an idempotency key, by route and outcome. A request that waited also counts with \
-             its final outcome",
-            series,
-        )?;
-        self.encode_executions(encoder)?;
-        self.encode_store_latency(encoder)
-    }
-
-    fn encode_executions(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        type KeyedCounter = fn(&KeyedMetrics) -> &Count;
-        let counters: [(&str, &str, KeyedCounter); 4] = [
-            (
-                "idempotency_executions_lost",
-                "Executions whose outcome is unknown or whose response could not be recorded, by route",
-                |keyed| &keyed.lost,
-            ),
-            (
-                "idempotency_executions_released",
-                "Executions that released their key, by route",
-                |keyed| &keyed.released,
-            ),
-            (
-                "idempotency_client_share_rejections",
-                "Requests with a new key rejected because their client holds its share of the store, by route",
-                |keyed| &keyed.client_share_rejections,
-            ),
-            (
-                "idempotency_store_errors",
-                "Failed store operations, by route",
-                |keyed| &keyed.store_errors,
-            ),
-        ];
-        for (name, help, pick) in counters {
-            let series = self.keyed_routes().map(|(index, route)| {
-                let count = self.sum(|worker| pick(&worker.routes[index].keyed).get());
-                ([("route", &*route.name)], count)
+        let help = "Requests checked for an idempotency key, by route and outcome. A request that waited also counts \
+                    with its final outcome";
+        encoder.counters("idempotency_requests", help, outcomes)?;
+        let mut by_route = |name, help, count: fn(&KeyedMetrics) -> &Count| {
+            let series = self.keyed_routes().map(|(at, labels)| {
+                let count = self.sum_of_route(at, |route| count(&route.keyed).get());
+                (labels, count)
             });
-            counter_by(encoder, name, help, series)?;
-        }
-        Ok(())
+            encoder.counters(name, help, series)
+        };
+        let help =
+            "Executions whose outcome is unknown or whose response could not be recorded, by route";
+        by_route("idempotency_executions_lost", help, |keyed| &keyed.lost)?;
+        let (name, help) = (
+            "idempotency_executions_released",
+            "Executions that released their key, by route",
+        );
+        by_route(name, help, |keyed| &keyed.released)?;
+        let (name, help) = (
+            "idempotency_client_share_rejections",
+            "Requests with a new key rejected because their client holds its share of the store, by route",
+        );
+        by_route(name, help, |keyed| &keyed.client_share_rejections)?;
+        let help = "Failed store operations, by route";
+        by_route("idempotency_store_errors", help, |keyed| {
+            &keyed.store_errors
+        })
     }
 
-    fn encode_store_latency(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    pub(super) fn encode_store_latency(&self, encoder: &mut FamilyEncoder<'_>) -> fmt::Result {
         type KeyedHistogram = fn(&KeyedMetrics) -> &LatencyHistogram<StoreBounds>;
         let operations: [(&str, KeyedHistogram); 2] = [
             ("claim", |keyed| &keyed.claim_latency),
             ("complete", |keyed| &keyed.complete_latency),
         ];
-        let mut family = encoder.encode_descriptor(
-            "idempotency_store_seconds",
-            "Latency of store operations, by operation",
-            None,
-            MetricType::Histogram,
-        )?;
-        for (operation, pick) in operations {
+        let series = operations.map(|(operation, latency)| {
             let routes = self.workers.iter().flat_map(|worker| &worker.routes);
-            let snapshot = LatencyHistogram::sum(routes.map(|route| pick(&route.keyed)));
-            histogram(
-                family.encode_family(&[("operation", operation)])?,
-                &snapshot,
-            )?;
-        }
-        Ok(())
+            let sum = LatencyHistogram::sum(routes.map(|route| latency(&route.keyed)));
+            ([("operation", operation)], sum)
+        });
+        let help = "Latency of store operations, by operation";
+        encoder.histograms("idempotency_store_seconds", help, series)
     }
 
-    /// Encodes the number of idempotency records, their size, and the number of evicted responses. If several gateways
-    /// share the store, only the number of records in progress is encoded, and this number counts only the executions
+    /// If several gateways share the store, only the number of records in progress is encoded, which are the executions
     /// of this gateway.
-    pub(super) fn encode_records(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    pub(super) fn encode_records(&self, encoder: &mut FamilyEncoder<'_>) -> fmt::Result {
         let counts = self.records.counts();
         let states: &[RecordState] = if self.records.is_shared() {
             &[RecordState::InProgress]
         } else {
             &RecordState::ALL
         };
-        gauge_by(
-            encoder,
-            "idempotency_records",
-            "Records of idempotency keys, by state",
-            states
-                .iter()
-                .map(|&state| ([("state", state.name())], gauge_value(counts.of(state)))),
-        )?;
+        let states = states.iter();
+        let states = states.map(|&state| ([("state", state.name())], counts.of(state)));
+        let help = "Records of idempotency keys, by state";
+        encoder.gauges("idempotency_records", help, states)?;
         self.encode_capacity(encoder)?;
         if self.records.is_shared() {
             return Ok(());
         }
-        if let Some(effective_ttl) = counts.effective_ttl {
+        if let Some(ttl) = counts.effective_ttl {
             let help = "How long completed keys are kept: the longest ttl, or less while keys are forgotten early";
-            let seconds = gauge_value(effective_ttl.as_secs());
-            gauges(
-                encoder,
-                &[("idempotency_effective_ttl_seconds", help, seconds)],
-            )?;
+            encoder.gauge("idempotency_effective_ttl_seconds", help, ttl.as_secs())?;
         }
-        gauges(
-            encoder,
-            &[(
-                "idempotency_bytes",
-                "Approximate size of the stored responses in bytes",
-                gauge_value(counts.bytes),
-            )],
-        )?;
-        counters(
-            encoder,
-            &[
-                (
-                    "idempotency_forgotten",
-                    "Completed keys forgotten before their ttl because the store was full",
-                    counts.forgotten,
-                ),
-                (
-                    "idempotency_evictions",
-                    "Stored responses evicted because the store was full",
-                    counts.evictions,
-                ),
-            ],
-        )
+        let help = "Approximate size of the stored responses in bytes";
+        encoder.gauge("idempotency_bytes", help, counts.bytes)?;
+        let help = "Completed keys forgotten before their ttl because the store was full";
+        encoder.counter("idempotency_forgotten", help, counts.forgotten)?;
+        let help = "Stored responses evicted because the store was full";
+        encoder.counter("idempotency_evictions", help, counts.evictions)
     }
 
-    fn encode_capacity(&self, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
-        let Some(capacity_use) = self.records.capacity_use() else {
+    fn encode_capacity(&self, encoder: &mut FamilyEncoder<'_>) -> fmt::Result {
+        let Some(capacity) = self.records.capacity_use() else {
             return Ok(());
         };
-        let names = match capacity_use.bound {
-            Bound::MaxKeys => [
-                ("idempotency_keys", "Stored idempotency keys"),
-                (
-                    "idempotency_keys_max",
-                    "Limit of stored idempotency keys (max_keys)",
-                ),
-            ],
-            Bound::MaxMemory => [
-                (
-                    "redis_memory_bytes",
-                    "Memory in use by Redis, of the fullest server of a cluster",
-                ),
-                (
-                    "redis_memory_bytes_max",
-                    "Memory limit of this Redis server (maxmemory)",
-                ),
-            ],
-        };
-        let [(used, used_help), (max, max_help)] = names;
-        gauges(
-            encoder,
-            &[
-                (used, used_help, gauge_value(capacity_use.used)),
-                (max, max_help, gauge_value(capacity_use.max)),
-            ],
-        )
+        match capacity.bound {
+            Bound::MaxKeys => {
+                let help = "Stored idempotency keys";
+                encoder.gauge("idempotency_keys", help, capacity.used)?;
+                let help = "Limit of stored idempotency keys (max_keys)";
+                encoder.gauge("idempotency_keys_max", help, capacity.max)
+            }
+            Bound::MaxMemory => {
+                let help = "Memory in use by Redis, of the fullest server of a cluster";
+                encoder.gauge("redis_memory_bytes", help, capacity.used)?;
+                let help = "Memory limit of this Redis server (maxmemory)";
+                encoder.gauge("redis_memory_bytes_max", help, capacity.max)
+            }
+        }
     }
 
-    /// Returns the routes that have a rule for idempotency keys, each with its index.
-    fn keyed_routes(&self) -> impl Iterator<Item = (usize, &RouteMetrics)> {
-        let routes = self.first().routes.iter().enumerate();
-        routes
-            .filter(|(_, route)| route.has_keys())
-            .map(|(index, route)| (index, &**route))
+    /// Encodes nothing if the store cannot fail.
+    pub(super) fn encode_health(&self, encoder: &mut FamilyEncoder<'_>) -> fmt::Result {
+        let health = self.records.health();
+        if health.is_empty() {
+            return Ok(());
+        }
+        let label = |part: &Health| [("part", part.part.name())];
+        let degraded = health.iter();
+        let degraded = degraded.map(|it| (label(it), i64::from(it.degraded.is_some())));
+        let help = "1 if this part of the store is degraded, otherwise 0";
+        encoder.gauges("store_degraded", help, degraded)?;
+        let failures = health.iter().map(|it| (label(it), it.failures));
+        let help = "Failed store operations including recovery attempts, by part";
+        encoder.counters("store_failures", help, failures)
     }
-}
-
-fn gauge_value(number: u64) -> i64 {
-    i64::try_from(number).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]
@@ -286,6 +225,10 @@ mod tests {
     #[test]
     fn a_route_without_a_key_rule_has_no_key_series() {
         let text = scraped(&workers());
+        for state in ["in_progress", "completed", "unknown", "tombstone"] {
+            let line = format!("tidegate_idempotency_records{{state=\"{state}\"}} 0\n");
+            assert!(text.contains(&line), "{line} in\n{text}");
+        }
         let keyed = |line: &&str| line.starts_with("tidegate_idempotency_");
         assert!(text.lines().filter(keyed).count() > 0);
         for name in ["reports", "(none)"] {

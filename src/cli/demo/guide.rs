@@ -1,25 +1,21 @@
-//! Guide of the demo: commands to try, as text for the terminal and as a web page.
-//!
-//! The page shows the same commands, with buttons that send the requests from the browser.
+//! Guide of the demo: commands to try, as text for the terminal and as a web page with buttons that send the requests.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 
 use serde_json::{Value, json};
 
-/// Web page of the demo. `{{host}}`, `{{dashboard}}` and `{{steps}}` are replaced.
+/// `{{host}}`, `{{dashboard}}` and `{{steps}}` are replaced.
 const PAGE: &str = include_str!("page.html");
 
-/// Guide of a running demo.
 #[derive(Clone, Debug)]
 pub(super) struct Guide {
     gateway: SocketAddr,
     admin: Option<SocketAddr>,
 }
 
-/// One thing to try.
 struct GuideStep {
-    /// Title on the page.
+    /// Only on the page.
     title: &'static str,
     text: &'static str,
     commands: Vec<String>,
@@ -32,7 +28,6 @@ impl Guide {
         Self { gateway, admin }
     }
 
-    /// Returns the guide that the demo prints when it starts.
     pub(super) fn for_terminal(&self) -> String {
         let gateway = self.gateway;
         let mut guide = format!(
@@ -54,14 +49,13 @@ impl Guide {
         guide
     }
 
-    /// Returns the guide as plain text, with `host` as the address of the gateway.
+    /// `host` is the address of the gateway.
     pub(super) fn as_text(&self, host: &str) -> String {
         let steps = self.steps(host);
         let steps: Vec<_> = steps.iter().map(GuideStep::for_terminal).collect();
         steps.join("\n")
     }
 
-    /// Returns the guide as a web page, with `host` as the address of the gateway.
     pub(super) fn as_page(&self, host: &str) -> String {
         let steps: String = self.steps(host).iter().map(GuideStep::as_html).collect();
         let dashboard = self.admin.map_or(String::new(), |admin| {
@@ -197,7 +191,6 @@ fn mark_code(html: &str) -> String {
     marked
 }
 
-/// Escapes a text for HTML.
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")

@@ -1,7 +1,7 @@
-//! Format of the log of the demo: a short line per request, on which a rejection or a replay is easy to notice.
-//!
-//! The access log of the gateway has about twenty fields per line. The demo shows the few that explain the outcome.
+//! Format of the log of the demo: a short line per request with the few fields that explain the outcome, on which a
+//! rejection or a replay is easy to notice.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use tracing::field::{Field, Visit};
@@ -41,32 +41,28 @@ where
     }
 }
 
-/// Fields of an access log event that explain the outcome of a request.
+/// Fields of an access log event, by name.
 #[derive(Debug, Default)]
-struct LoggedRequest {
-    time: String,
-    status: String,
-    method: String,
-    path: String,
-    client: String,
-    limit: Option<String>,
-    wait_ms: Option<String>,
-    idempotency: Option<String>,
-    reason: Option<String>,
-}
+struct LoggedRequest(BTreeMap<&'static str, String>);
 
 impl LoggedRequest {
-    /// Returns the line of the log, with terminal colours if `colour` is set.
+    fn get(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    fn text(&self, name: &str) -> &str {
+        self.get(name).unwrap_or_default()
+    }
+
     fn line(&self, colour: bool) -> String {
         let (outcome, code) = self.outcome();
         // The time of day, without the date and the microseconds.
-        let time = self.time.get(11..19).unwrap_or(&self.time);
+        let time = self.text("time").get(11..19).unwrap_or_default();
         // A malformed request has no client.
-        let client = match self.client.as_str() {
-            "" => String::new(),
-            client => format!("  client {client}"),
-        };
-        let request = format!("{} {:4} {}{client}", self.status, self.method, self.path);
+        let client = self.get("client");
+        let client = client.map_or_else(String::new, |client| format!("  client {client}"));
+        let [status, method, path] = ["status", "method", "path"].map(|name| self.text(name));
+        let request = format!("{status} {method:4} {path}{client}");
         let outcome = outcome.map_or_else(String::new, |outcome| format!("  <- {outcome}"));
         if colour {
             format!("{time} \u{1b}[{code}m{request}{outcome}\u{1b}[0m")
@@ -76,17 +72,17 @@ impl LoggedRequest {
     }
 
     fn outcome(&self) -> (Option<String>, &'static str) {
-        if let Some(limit) = &self.limit {
-            let wait = self.wait_ms.as_deref().unwrap_or("0");
+        if let Some(limit) = self.get("limit") {
+            let wait = self.text("wait_ms");
             let outcome = format!("REJECTED by the limit '{limit}', retry in {wait} ms");
             return (Some(outcome), RED);
         }
-        let colour = if self.status.starts_with(['4', '5']) {
+        let colour = if self.text("status").starts_with(['4', '5']) {
             RED
         } else {
             GREEN
         };
-        match (self.idempotency.as_deref(), &self.reason) {
+        match (self.get("idempotency"), self.get("reason")) {
             (Some("replayed"), _) => (Some("REPLAYED, not executed again".into()), CYAN),
             (Some(other), None) => (Some(other.to_owned()), colour),
             (_, Some(reason)) => (Some(format!("REJECTED: {reason}")), colour),
@@ -94,30 +90,15 @@ impl LoggedRequest {
             (None, None) => (None, colour),
         }
     }
-
-    fn set(&mut self, field: &Field, value: String) {
-        match field.name() {
-            "time" => self.time = value,
-            "status" => self.status = value,
-            "method" => self.method = value,
-            "path" => self.path = value,
-            "client" => self.client = value,
-            "limit" => self.limit = Some(value),
-            "wait_ms" => self.wait_ms = Some(value),
-            "idempotency" => self.idempotency = Some(value),
-            "reason" => self.reason = Some(value),
-            _ => {}
-        }
-    }
 }
 
 impl Visit for LoggedRequest {
     fn record_str(&mut self, field: &Field, value: &str) {
-        self.set(field, value.to_owned());
+        self.0.insert(field.name(), value.to_owned());
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        self.set(field, format!("{value:?}"));
+        self.0.insert(field.name(), format!("{value:?}"));
     }
 }
 
@@ -125,54 +106,43 @@ impl Visit for LoggedRequest {
 mod tests {
     use super::*;
 
-    fn request() -> LoggedRequest {
-        LoggedRequest {
-            time: "2026-11-18T04:29:32.379368Z".into(),
-            status: "200".into(),
-            method: "GET".into(),
-            path: "/o/client/register".into(),
-            client: "127.0.0.1".into(),
-            ..LoggedRequest::default()
-        }
+    /// A request with further fields.
+    fn request(status: &str, more: &[(&'static str, &str)]) -> LoggedRequest {
+        let fields = [
+            ("time", "2026-11-18T04:29:32.379368Z"),
+            ("status", status),
+            ("method", "GET"),
+            ("path", "/o/client/register"),
+            ("client", "127.0.0.1"),
+        ];
+        let fields = fields.iter().chain(more);
+        LoggedRequest(
+            fields
+                .map(|(name, value)| (*name, (*value).to_owned()))
+                .collect(),
+        )
     }
 
     #[test]
     fn a_rejection_and_a_replay_are_named_at_the_end_of_the_line() {
-        let plain = request();
         assert_eq!(
-            plain.line(false),
+            request("200", &[]).line(false),
             "04:29:32 200 GET  /o/client/register  client 127.0.0.1"
         );
-        let rejected = LoggedRequest {
-            status: "429".into(),
-            limit: Some("device".into()),
-            wait_ms: Some("957".into()),
-            reason: Some("rate-limited".into()),
-            ..request()
-        };
+        let limited = [
+            ("limit", "device"),
+            ("wait_ms", "957"),
+            ("reason", "rate-limited"),
+        ];
+        let rejected = request("429", &limited);
         assert_eq!(
             rejected.line(false),
             "04:29:32 429 GET  /o/client/register  client 127.0.0.1  <- REJECTED by the limit 'device', retry in 957 ms"
         );
         assert!(rejected.line(true).contains("\u{1b}[31m429"));
-        let replayed = LoggedRequest {
-            idempotency: Some("replayed".into()),
-            ..request()
-        };
-        assert!(
-            replayed
-                .line(false)
-                .ends_with("<- REPLAYED, not executed again")
-        );
-        let reused = LoggedRequest {
-            status: "422".into(),
-            reason: Some("idempotency-key-reused".into()),
-            ..request()
-        };
-        assert!(
-            reused
-                .line(false)
-                .ends_with("<- REJECTED: idempotency-key-reused")
-        );
+        let replayed = request("200", &[("idempotency", "replayed")]).line(false);
+        assert!(replayed.ends_with("<- REPLAYED, not executed again"));
+        let reused = request("422", &[("reason", "idempotency-key-reused")]).line(false);
+        assert!(reused.ends_with("<- REJECTED: idempotency-key-reused"));
     }
 }

@@ -1,7 +1,5 @@
-//! Worst-case memory of a configuration, compared with the memory limit of the process at the start.
-//!
-//! It covers what clients can fill: idempotency keys, bodies and buckets. It does not cover connections, whose buffers
-//! depend on the traffic.
+//! Worst-case memory of what clients can fill, compared with the memory limit of the process at the start. It does not
+//! cover connections, whose buffers depend on the traffic.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +10,7 @@ use crate::store::memory::{BYTES_PER_BUCKET, records::BYTES_PER_KEY};
 
 const MIB: u64 = 1 << 20;
 
-/// Memory of each kind in bytes, if all its bounds are reached.
+/// Bytes if all bounds are reached.
 #[derive(Debug, PartialEq, Eq)]
 struct WorstCase {
     keys: u64,
@@ -20,7 +18,6 @@ struct WorstCase {
     buckets: u64,
 }
 
-/// Logs the worst-case memory of `policy`, with a warning if it exceeds the memory limit of the process.
 pub(super) fn log_worst_case(policy: &Policy) {
     let worst = WorstCase::of(policy);
     let total = worst.total() / MIB;
@@ -85,8 +82,7 @@ impl WorstCase {
     }
 }
 
-/// Returns the smallest memory limit of the process in bytes: of its cgroup (version 1 or 2), of the ancestors of this
-/// cgroup, and of the machine.
+/// Returns the smallest limit in bytes: of the cgroup (version 1 or 2), of its ancestors, and of the machine.
 fn limit(root: &Path) -> Option<u64> {
     let read = |path: &str| fs::read_to_string(root.join(path.trim_start_matches('/'))).ok();
     let machine = read("/proc/meminfo").and_then(|text| {

@@ -1,5 +1,4 @@
-//! Reports the state of the gateway to systemd or another supervisor that sets `NOTIFY_SOCKET`. Without a supervisor,
-//! nothing is reported.
+//! Reports the state of the gateway to systemd or another supervisor that sets `NOTIFY_SOCKET`.
 
 use std::sync::Weak;
 
@@ -11,7 +10,7 @@ pub(super) fn report_ready() {
     report(&[NotifyState::Ready]);
 }
 
-/// Reports that a reload starts. [`report_ready`] reports its end.
+/// [`report_ready`] reports the end of the reload.
 pub(super) fn report_reloading() {
     let now = NotifyState::monotonic_usec_now().ok();
     let states = [NotifyState::Reloading].into_iter().chain(now);
@@ -22,7 +21,7 @@ pub(super) fn report_stopping() {
     report(&[NotifyState::Stopping]);
 }
 
-/// Tells the watchdog of the supervisor, if it has one, that the gateway works: all workers handle events.
+/// The gateway works if all workers handle events.
 pub(super) async fn feed_watchdog(live: Weak<Live>) {
     let Some(limit) = sd_notify::watchdog_enabled() else {
         return;

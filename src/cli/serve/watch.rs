@@ -17,7 +17,6 @@ use crate::server::reload::Reloader;
 /// Time from an event to the reload, because a file is often written in several steps.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Starts a thread that reloads the configuration when the file at `path` changes.
 pub(super) fn start(path: &Path, reloader: Arc<Reloader>) -> anyhow::Result<()> {
     let (events, received) = channel();
     // The file can have changed since it was loaded.

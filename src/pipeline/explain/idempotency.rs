@@ -1,7 +1,5 @@
-//! The lines `key` and `duplicate` in the output of `tidegate explain`.
-//!
-//! The text never contains a value of the request. An idempotency key, a token or another value that identifies a
-//! caller can be a secret, and users paste the output into tickets.
+//! The lines `key` and `duplicate` in the output of `tidegate explain`. They contain no value of the request, which can
+//! be a secret, because users paste the output into tickets.
 
 use http::header::{AUTHORIZATION, CONTENT_LENGTH, UPGRADE};
 use http::{HeaderMap, HeaderName, Method};
@@ -16,25 +14,19 @@ use crate::idempotency::{
 };
 use crate::respond::Problem;
 
-/// What the gateway does with a request because of its idempotency key and the idempotency rule of its route.
 pub(super) enum KeyEffect {
-    /// The gateway does not handle the key, for this reason. The reason is `None` if the request has no idempotency key
-    /// and the route has no rule.
+    /// The gateway does not handle the key, for this reason. `None` if there is neither a key nor a rule.
     PassThrough(Option<String>),
-    /// The gateway rejects the request with this response, for example because the key is missing.
     Rejected(Problem),
-    /// The gateway handles the key, so requests with this key are executed at most once.
     Keyed {
-        /// Text about where the key is in the request, and which caller it belongs to.
+        /// Where the key is in the request, and which caller it belongs to.
         owner: String,
-        /// Text about what a duplicate request gets.
+        /// What a duplicate request gets.
         duplicate: String,
     },
 }
 
 impl KeyEffect {
-    /// Returns the effect of an idempotency rule on a request with this method and these headers. `rule` is `None` if
-    /// the route has no rule.
     pub(super) fn of(rule: Option<&KeyRule>, method: &Method, headers: &HeaderMap) -> Self {
         let Some(rule) = rule else {
             let has_key = headers.contains_key(IDEMPOTENCY_KEY);
@@ -91,19 +83,15 @@ impl KeyEffect {
     }
 }
 
-/// Returns the name of the body member that can contain the idempotency key. `None` if no member is configured or the
-/// body is not JSON.
 fn body_field<'a>(rule: &'a KeyRule, headers: &HeaderMap) -> Option<&'a str> {
     let field = rule.body_field.as_deref();
     field.filter(|_| body_key::is_json(headers))
 }
 
-/// Returns the value of `Content-Length`. `None` if the header is missing or invalid.
 fn declared_length(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// Describes the caller that the idempotency key belongs to, according to the scope of the rule.
 fn owner(rule: &KeyRule, headers: &HeaderMap) -> String {
     let sender = |name: &HeaderName| {
         if has_value(headers, name) {
@@ -135,8 +123,6 @@ fn owner(rule: &KeyRule, headers: &HeaderMap) -> String {
     }
 }
 
-/// Describes what a duplicate request gets: while the first request is in flight, after its response, and if its
-/// response was lost.
 fn duplicate(rule: &KeyRule) -> String {
     let in_flight = match rule.in_flight {
         InFlightPolicy::Wait(most) => format!(
@@ -268,6 +254,43 @@ mod tests {
                 text.starts_with("keyed") && !text.contains("s3cret"),
                 "{text}"
             );
+        }
+    }
+
+    #[test]
+    fn the_owner_of_a_key_follows_the_scope() {
+        let signed = "AWS4-HMAC-SHA256 Credential=s3cret/20261117/r/s/aws4_request, SignedHeaders=host, Signature=s3cret";
+        let digest = "Digest username=\"s3cret\", realm=\"r\", response=\"s3cret\"";
+        let identity = "the identity in its signed authorization header, which is not verified";
+        let part = |part| Scope::Parts(Box::new([part]));
+        let cookie = || part(ScopePart::Cookie("session".into()));
+        let header = part(ScopePart::Header(AUTHORIZATION));
+        let sent = "callers with this authorization header";
+        for (scope, name, value, owner) in [
+            (Scope::Credential, "authorization", signed, identity),
+            (Scope::Credential, "authorization", digest, identity),
+            (Scope::Credential, "authorization", "Bearer s3cret", sent),
+            (header, "authorization", signed, sent),
+            (
+                cookie(),
+                "cookie",
+                "session=s3cret",
+                "callers with this cookie session",
+            ),
+            (
+                cookie(),
+                "cookie",
+                "other=1",
+                "because cookie session is missing",
+            ),
+        ] {
+            let rule = KeyRule {
+                scope,
+                ..KeyRule::default()
+            };
+            let lines = [("idempotency-key", "k"), (name, value)];
+            let text = explained(Some(&rule), &Method::POST, &lines);
+            assert!(text.contains(owner) && !text.contains("s3cret"), "{text}");
         }
     }
 

@@ -6,7 +6,6 @@ use super::format_duration;
 use crate::idempotency::{KeyRule, OnUnknown};
 use crate::upstream::{FailureStatuses, OpensOn, RetrySettings, Server, Upstream};
 
-/// Describes the upstream: its name, and the URLs and weights of its servers.
 pub(super) fn servers(upstream: &Upstream) -> String {
     let shown = |server: &Server| {
         let scheme = if server.tls { "https" } else { "http" };
@@ -20,8 +19,7 @@ pub(super) fn servers(upstream: &Upstream) -> String {
     format!("{} ({})", upstream.name, servers.join(", "))
 }
 
-/// Describes when a request is retried. `keyed` is the idempotency rule that applies to the request. `None` means that
-/// the gateway handles no idempotency key of the request.
+/// `keyed` is the rule for the idempotency key of the request.
 pub(super) fn retry(
     settings: Option<&RetrySettings>,
     method: &Method,
@@ -41,8 +39,7 @@ pub(super) fn retry(
     let bound = policy.deadline.map(format_duration);
     let bound = bound.map_or_else(String::new, |deadline| format!(" within {deadline}"));
     let (base, cap) = (policy.backoff.base, policy.backoff.cap);
-    // If `cap` is above the deadline, the output shows the deadline as the maximum backoff. The reason is that the
-    // `cap` of a preset can be unlimited.
+    // The `cap` of a preset can be unlimited.
     let longest = policy
         .deadline
         .map_or(cap, |deadline| cap.min(deadline.max(base)));
@@ -61,7 +58,6 @@ pub(super) fn retry(
     )
 }
 
-/// Describes which failures open the circuit of a server, and how long the circuit stays open.
 pub(super) fn breaker(upstream: &Upstream) -> String {
     let settings = &upstream.breaker;
     let percent = |ratio: f64| format!("{}%", (ratio * 10_000.0).round() / 100.0);

@@ -161,46 +161,6 @@ async fn metric_labels_contain_configured_names_and_nothing_from_requests() {
 }
 
 #[tokio::test]
-async fn dns_rebinding_and_foreign_origins_get_no_metrics() {
-    let upstream = Upstream::echo();
-    let gateway = Gateway::proxying("").upstream(&upstream).admin().start();
-    let port = 9_090;
-    for host in [
-        "rebound.example",
-        "rebound.example:9090",
-        "localhost.evil.example",
-        "10.0.0.1",
-    ] {
-        let response = gateway
-            .admin()
-            .get("/metrics")
-            .header("Host", host)
-            .send()
-            .await;
-        assert_eq!(response.status, 403, "{host}");
-        assert!(!response.text().contains("tidegate_"));
-    }
-    let page = gateway
-        .admin()
-        .get("/metrics")
-        .header("Origin", "https://evil.example");
-    assert_eq!(page.send().await.status, 403);
-    for host in [
-        format!("localhost:{port}"),
-        format!("127.0.0.1:{port}"),
-        format!("[::1]:{port}"),
-    ] {
-        let response = gateway
-            .admin()
-            .get("/metrics")
-            .header("Host", &host)
-            .send()
-            .await;
-        assert_eq!(response.status, 200, "{host}");
-    }
-}
-
-#[tokio::test]
 async fn with_a_token_metrics_require_it_and_probes_do_not() {
     let upstream = Upstream::echo();
     let gateway = Gateway::proxying("[admin]\nlisten = \"127.0.0.1:0\"\ntoken = \"s3cret-s3cret\"")
@@ -271,31 +231,6 @@ async fn an_ambiguous_or_foreign_host_gets_no_metrics() {
 }
 
 #[tokio::test]
-async fn a_page_of_another_origin_gets_403_with_and_without_a_token() {
-    let upstream = Upstream::echo();
-    for token in ["", "token = \"s3cret-s3cret\"\n"] {
-        let gateway = Gateway::proxying(&format!("[admin]\nlisten = \"127.0.0.1:0\"\n{token}"))
-            .upstream(&upstream)
-            .start();
-        for (site, expected) in [
-            ("same-origin", 200),
-            ("none", 200),
-            ("same-site", 403),
-            ("cross-site", 403),
-        ] {
-            // The dashboard at `/` can be the target of a link.
-            for path in ["/metrics", "/admin/v1/upstreams"] {
-                let request = gateway.admin().get(path).header("Sec-Fetch-Site", site);
-                let request = request.header("Authorization", "Bearer s3cret-s3cret");
-                assert_eq!(request.send().await.status, expected, "{site} {path}");
-            }
-            let probe = gateway.admin().get("/livez").header("Sec-Fetch-Site", site);
-            assert_eq!(probe.send().await.status, 200, "{site}");
-        }
-    }
-}
-
-#[tokio::test]
 async fn probes_are_served_under_any_host() {
     let upstream = Upstream::echo();
     let gateway = Gateway::proxying("").upstream(&upstream).admin().start();
@@ -326,19 +261,6 @@ async fn the_index_page_lists_the_endpoints_and_needs_no_token() {
         let gateway = Gateway::proxying(&format!("[admin]\nlisten = \"127.0.0.1:0\"\n{token}"))
             .upstream(&upstream)
             .start();
-        let browser = gateway.admin().get("/");
-        let page = browser.header("Accept", "text/html,*/*;q=0.8").send().await;
-        assert_eq!(page.status, 200);
-        assert_eq!(page.header("content-type"), "text/html; charset=utf-8");
-        assert!(page.text().contains("<a href=\"metrics\">"));
-        let policy = page.header("content-security-policy");
-        assert!(
-            policy.starts_with("default-src 'none'; script-src 'sha256-"),
-            "{policy}"
-        );
-        assert_eq!(page.header("x-content-type-options"), "nosniff");
-        assert_eq!(page.header("cache-control"), "no-store");
-
         let curl = gateway
             .admin()
             .get("/")
@@ -346,6 +268,8 @@ async fn the_index_page_lists_the_endpoints_and_needs_no_token() {
             .send()
             .await;
         assert_eq!(curl.header("content-type"), "text/plain; charset=utf-8");
+        assert_eq!(curl.header("x-content-type-options"), "nosniff");
+        assert_eq!(curl.header("cache-control"), "no-store");
         for path in [
             "/livez",
             "/readyz",
@@ -354,7 +278,6 @@ async fn the_index_page_lists_the_endpoints_and_needs_no_token() {
             "/admin/v1/upstreams",
         ] {
             assert!(curl.text().contains(path), "{path}");
-            assert!(page.text().contains(path), "{path}");
         }
         assert_eq!(gateway.admin().post("/").send().await.status, 405);
     }

@@ -263,10 +263,7 @@ async fn an_invalid_key_returns_400_with_the_reason() {
     let admin_api = AdminApi::open();
     for (spelling, reason) in [
         ("", "the idempotency key is empty"),
-        ("a%20b", "other than visible ASCII"),
         ("%0D%0AX-Injected:%201", "other than visible ASCII"),
-        ("%22open", "not a structured-field string"),
-        (&"k".repeat(256), "longer than 255"),
     ] {
         for response in [
             admin_api.get(&format!("/keys/{spelling}")).await,
@@ -282,11 +279,11 @@ async fn an_invalid_key_returns_400_with_the_reason() {
             assert!(!response.has("x-injected"));
         }
     }
-    for target in ["%zz", "k?scope=here", "k?scopes=1", "k?body=yes"] {
-        let response = admin_api.free(target).await;
-        assert_eq!(response.status, 400, "{target}");
-        assert_eq!(response.problem(), "bad-request");
-    }
+    let response = admin_api.free("k?scopes=1").await;
+    assert_eq!(
+        (response.status, &*response.problem()),
+        (400, "bad-request")
+    );
 }
 
 #[tokio::test]
@@ -295,13 +292,9 @@ async fn a_key_is_found_whatever_characters_it_has_and_in_either_spelling() {
     for (key, spelling) in [
         ("a/b", "a%2Fb"),
         ("a/b/c", "a/b/c"),
-        ("50%", "50%25"),
-        ("%2F", "%252F"),
         ("..", "%2e%2E"),
         ("what?#&=", "what%3F%23&="),
-        ("quote\"inside", "quote%22inside"),
         ("\"two words\"", "%22two%20words%22"),
-        ("plain", "%22plain%22"),
     ] {
         admin_api.unknown(key, ANN).await;
         assert_eq!(
@@ -312,104 +305,4 @@ async fn a_key_is_found_whatever_characters_it_has_and_in_either_spelling() {
         assert_eq!(admin_api.free(spelling).await.status, 204, "{key}");
         assert!(matches!(admin_api.claim(key, ANN).await, Claim::Won(_)));
     }
-}
-
-#[tokio::test]
-async fn web_pages_can_neither_read_nor_free_keys() {
-    let admin_api = AdminApi::open();
-    admin_api.unknown("lost", ANN).await;
-    for (name, value) in [
-        ("Origin", "https://evil.example"),
-        ("Origin", "null"),
-        ("Host", "rebound.example"),
-    ] {
-        for (method, target) in [
-            ("GET", "/admin/v1/idempotency"),
-            ("GET", "/admin/v1/idempotency/keys/lost"),
-            ("DELETE", "/admin/v1/idempotency/keys/lost"),
-            ("DELETE", "/admin/v1/idempotency/keys/never-used"),
-            ("PUT", "/admin/v1/idempotency/keys/lost"),
-        ] {
-            let request = admin_api.gateway.admin().request(method, target);
-            let response = request.header(name, value).send().await;
-            assert_eq!(response.status, 403, "{method} {target} {name}: {value}");
-            assert_eq!(response.header("content-type"), "application/problem+json");
-        }
-    }
-    assert_eq!(admin_api.record("lost").await["state"], "unknown");
-}
-
-#[tokio::test]
-async fn with_a_token_keys_require_it() {
-    let admin_api = AdminApi::with_admin("token = \"s3cret-s3cret\"");
-    admin_api.unknown("lost", ANN).await;
-    let send = |method, token| {
-        let request = admin_api
-            .gateway
-            .admin()
-            .request(method, "/admin/v1/idempotency/keys/lost");
-        request.header("Authorization", token).send()
-    };
-    for wrong in ["Bearer s3cret-s3cre", "Basic s3cret-s3cret"] {
-        assert_eq!(send("GET", wrong).await.status, 401);
-        assert_eq!(send("DELETE", wrong).await.status, 401);
-    }
-    let right = "Bearer s3cret-s3cret";
-    assert_eq!(send("GET", right).await.status, 200);
-    assert_eq!(send("DELETE", right).await.status, 204);
-    assert_eq!(send("GET", right).await.status, 404);
-}
-
-#[tokio::test]
-async fn other_methods_return_405_with_allow() {
-    let admin_api = AdminApi::open();
-    let target = "/admin/v1/idempotency/keys/lost";
-    let rejected = admin_api.gateway.admin().post(target).send().await;
-    assert_eq!(rejected.status, 405);
-    assert_eq!(rejected.header("content-type"), "application/problem+json");
-    let allowed = rejected.header("allow");
-    for method in ["GET", "DELETE"] {
-        assert!(
-            allowed.contains(method),
-            "Allow does not contain {method}: {allowed}"
-        );
-    }
-}
-
-#[tokio::test]
-async fn record_metrics_count_by_state_and_contain_no_key() {
-    let admin_api = AdminApi::open();
-    admin_api.completed("made-up-1", ANN, b"created").await;
-    admin_api.completed("made-up-2", ANN, b"created").await;
-    admin_api.unknown("made-up-3", BOB).await;
-    for (series, count) in [
-        ("records{state=\"in_progress\"}", 0.0),
-        ("records{state=\"completed\"}", 2.0),
-        ("records{state=\"unknown\"}", 1.0),
-        ("records{state=\"tombstone\"}", 0.0),
-        ("evictions_total", 0.0),
-        ("store_seconds_count{operation=\"claim\"}", 0.0),
-        ("store_seconds_count{operation=\"complete\"}", 0.0),
-    ] {
-        let found = admin_api
-            .gateway
-            .metric(&format!("idempotency_{series}"))
-            .await;
-        assert!(
-            (found - count).abs() < 0.1,
-            "{series} is {found} instead of {count}"
-        );
-    }
-    assert!(admin_api.gateway.metric("idempotency_bytes").await >= 0.0);
-    let text = admin_api
-        .gateway
-        .admin()
-        .get("/metrics")
-        .send()
-        .await
-        .text();
-    assert!(
-        !text.contains("made-up") && !text.contains(ANN),
-        "the metrics contain an idempotency key or a client address:\n{text}"
-    );
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
-use crate::support::{Certificates, Process, ProcessBuilder, Upstream, eventually};
+use crate::support::{Process, ProcessBuilder, Upstream, eventually};
 
 /// Prepares a gateway that forwards all requests to `upstream`. `server` contains additional lines for `[server]`.
 fn gateway_to(upstream: &Upstream, server: &str) -> ProcessBuilder {
@@ -212,69 +212,6 @@ async fn a_port_in_use_is_reported_with_a_remedy() {
         error.contains("in use") && error.contains("choose another port"),
         "{error}"
     );
-}
-
-#[tokio::test]
-async fn a_second_gateway_on_the_same_port_fails_to_start() {
-    let upstream = Upstream::echo();
-    let gateway = gateway_to(&upstream, "");
-    let first = gateway.start();
-    let address = first.wait_for_line("listening address=http://127.");
-    let address = address
-        .rsplit("//")
-        .next()
-        .expect("the listen address should be known");
-    let second = gateway.args(&["--listen", address]).run();
-    assert!(!second.status.success());
-    assert!(String::from_utf8_lossy(&second.stderr).contains(address));
-}
-
-#[tokio::test]
-async fn an_unreadable_certificate_is_reported() {
-    let upstream = Upstream::echo();
-    let certificates = Certificates::for_localhost();
-    let key = certificates.key_file();
-    let missing = key.with_file_name("missing.pem");
-    let invalid = key.with_file_name("junk.pem");
-    std::fs::write(&invalid, "not a certificate").expect("the test file should be accessible");
-    for cert in [&missing, &invalid] {
-        let tls = format!(
-            "tls = {{ cert = \"{}\", key = \"{}\" }}",
-            cert.display(),
-            key.display()
-        );
-        let output = gateway_to(&upstream, &tls).run();
-        let error = String::from_utf8_lossy(&output.stderr);
-        assert!(!output.status.success());
-        assert!(error.contains(&cert.display().to_string()), "{error}");
-    }
-}
-
-#[tokio::test]
-async fn the_json_log_has_one_object_per_line() {
-    let upstream = Upstream::echo();
-    let process = gateway_to(&upstream, "")
-        .args(&["--log-format", "json"])
-        .start();
-    process.client().get("/loud\"quoted\"").send().await;
-    process.wait_for_line("\"request\"");
-    let lines = process.lines();
-    let mut access = Vec::new();
-    for line in &lines {
-        let event: serde_json::Value = serde_json::from_str(line)
-            .unwrap_or_else(|error| panic!("log line is not valid JSON ({error}): {line}"));
-        assert!(event.is_object(), "{line}");
-        if event["target"] == "tidegate::access" {
-            access.push(event);
-        }
-    }
-    let [event] = &access[..] else {
-        panic!("expected one access log line for one request: {lines:#?}");
-    };
-    assert_eq!(event["route"], "loud");
-    assert_eq!(event["status"], 200);
-    assert_eq!(event["method"], "GET");
-    assert_eq!(event["client"], "127.0.0.1");
 }
 
 #[tokio::test]

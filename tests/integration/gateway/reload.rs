@@ -171,36 +171,6 @@ async fn a_drained_bucket_stays_drained_over_an_unrelated_change() {
 }
 
 #[tokio::test]
-async fn a_changed_quota_keeps_the_filled_fraction_and_applies_to_the_next_request() {
-    let upstream = Upstream::echo();
-    let gateway = Reloaded::start(&limited(&upstream, "rate = \"1/h\"\nburst = 9", ""));
-    let client = gateway.client();
-    assert_eq!(admitted(&client, 5).await, 5);
-    // Half of the bucket is left: 10 of 20 tokens.
-    gateway
-        .reload(&limited(&upstream, "rate = \"1/h\"\nburst = 19", ""))
-        .await;
-    assert_eq!(admitted(&client, 30).await, 10);
-    // The client would have to wait an hour for the next token, and now gets one every 10 ms.
-    gateway
-        .reload(&limited(&upstream, "rate = \"100/s\"\nburst = 19", ""))
-        .await;
-    eventually("a token is added at the new rate", async || {
-        client.get("/").send().await.status == 200
-    })
-    .await;
-    // A lowered limit keeps a client out no longer than the new policy does: for one token.
-    gateway
-        .reload(&limited(&upstream, "rate = \"1/m\"\nburst = 0", ""))
-        .await;
-    let rejected = client.get("/").send().await;
-    if rejected.status == 429 {
-        let wait: u64 = rejected.header("retry-after").parse().unwrap();
-        assert!(wait <= 60, "{wait}");
-    }
-}
-
-#[tokio::test]
 async fn keys_that_need_a_restart_are_named_and_the_others_apply() {
     let upstream = Upstream::echo();
     let gateway = Reloaded::start(&config(&upstream, ""));
