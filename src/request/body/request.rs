@@ -1,4 +1,4 @@
-//! Body of a request, with a maximum length. Its start can be buffered before the rest is forwarded.
+//! Body of a request. Its start can be buffered before the rest is forwarded.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -23,8 +23,6 @@ use {
     crate::metrics::Totals,
 };
 
-/// Body of a request: complete in memory, or streamed from the client.
-///
 /// Trailers are dropped, because no stage checks them, and a server could treat a trailer field like a checked header
 /// field.
 #[derive(Debug)]
@@ -33,25 +31,25 @@ pub(crate) struct RequestBody(RequestBodySource);
 #[derive(Debug)]
 enum RequestBodySource {
     Whole(Bytes),
-    /// The stream is boxed, because most requests have no body and each stage moves the request.
+    /// Boxed, because most requests have no body and each stage moves the request.
     Stream(Box<RequestStream>),
 }
 
 #[derive(Debug)]
 struct RequestStream {
-    /// Bytes that [`RequestBody::buffer`] has read from the start of the stream.
+    /// Read by [`RequestBody::buffer`].
     buffered: HeldParts,
     source: StreamSource,
-    /// Maximum length of the body, in bytes. A longer body ends with `TooLarge`.
+    /// Maximum length, in bytes. A longer body ends with `TooLarge`.
     limit: u64,
-    /// Number of bytes that the client is still allowed to send: `limit` minus the bytes received.
+    /// `limit` minus the bytes received.
     allowance: u64,
-    /// Access log notes that count the received bytes; `None` if the request is not logged.
+    /// Counts the received bytes. `None` if the request is not logged.
     notes: Option<Arc<AccessLogNotes>>,
 }
 
-/// Where a streamed body comes from: a client connection of the gateway, with the metrics that count a body below
-/// `min_rate`, or the HTTP server of an embedding application.
+/// A client connection of the gateway, with the metrics that count a body below `min_rate`, or the HTTP server of an
+/// embedding application.
 #[derive(Debug)]
 enum StreamSource {
     #[cfg(feature = "gateway")]
@@ -62,14 +60,12 @@ enum StreamSource {
 }
 
 impl RequestBody {
-    /// Creates the body of a request without content.
     pub(crate) const fn empty() -> Self {
         Self(RequestBodySource::Whole(Bytes::new()))
     }
 
-    /// Creates the body of an HTTP/1 request, with a maximum length of `limit` bytes. The length of a body that has
-    /// arrived completely is not checked here, because the check of the head already rejects a `Content-Length` above
-    /// the maximum.
+    /// The length of a body that has arrived completely is not checked, because the check of the head rejects a
+    /// `Content-Length` above the maximum.
     #[cfg(feature = "gateway")]
     pub(crate) fn http1(body: Http1Body, limit: u64, metrics: &Arc<Totals>) -> Self {
         match body.into_complete() {
@@ -78,7 +74,6 @@ impl RequestBody {
         }
     }
 
-    /// Creates the body of an HTTP/2 request, with a maximum length of `limit` bytes.
     #[cfg(feature = "gateway")]
     pub(crate) fn http2(body: Http2Body, limit: u64, metrics: &Arc<Totals>) -> Self {
         if body.is_end_stream() {
@@ -88,8 +83,7 @@ impl RequestBody {
         }
     }
 
-    /// Adds the length of the body to `notes`: now if the body is complete in memory, or during reading if it is a
-    /// stream.
+    /// Now if the body is complete, or during reading if it is a stream.
     pub(crate) fn count_bytes(&mut self, notes: &Arc<AccessLogNotes>) {
         match &mut self.0 {
             RequestBodySource::Whole(bytes) => notes.add_bytes_in(bytes.len()),
@@ -97,7 +91,7 @@ impl RequestBody {
         }
     }
 
-    /// Creates a body that the HTTP server of an embedding application delivers. Its length is not bounded here.
+    /// The length is not bounded here.
     pub(crate) fn application<B>(body: B) -> Self
     where
         B: Body<Data = Bytes> + Send + 'static,
@@ -117,8 +111,7 @@ impl RequestBody {
         })))
     }
 
-    /// Reads up to `cap` bytes of the body into memory. Returns at the end of the body, after `cap` bytes, or when
-    /// `charge` cannot grow because the memory for buffered bodies is exhausted. A later call has no effect.
+    /// Reads up to `cap` bytes of the body into memory, or less if `charge` cannot grow. A later call has no effect.
     pub(crate) async fn buffer(
         &mut self,
         cap: usize,
@@ -138,7 +131,7 @@ impl RequestBody {
         Ok(())
     }
 
-    /// Returns the parts at the start of the body that are in memory, in order.
+    /// The parts that are in memory, in order.
     pub(crate) fn start(&self) -> impl Iterator<Item = &[u8]> {
         let parts = match &self.0 {
             RequestBodySource::Whole(bytes) => [&bytes[..], &[]],
@@ -147,7 +140,7 @@ impl RequestBody {
         parts.into_iter()
     }
 
-    /// Returns the body if it is complete in memory; `None` if it is a stream.
+    /// `None` if the body is a stream.
     pub(crate) fn whole(&self) -> Option<&Bytes> {
         match &self.0 {
             RequestBodySource::Whole(bytes) => Some(bytes),
@@ -234,7 +227,6 @@ impl StreamSource {
     }
 }
 
-/// Counts a body that is slower than `min_rate` or `body_timeout` allows.
 #[cfg(feature = "gateway")]
 fn count_slow(
     part: Poll<Option<Result<Bytes, IncompleteBody>>>,
