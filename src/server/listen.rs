@@ -67,7 +67,7 @@ pub(super) struct WorkerSocket {
 }
 
 pub(super) struct Sockets {
-    /// With the ports that the system chose for port 0.
+    /// Port 0 is replaced by the port that the system chose.
     pub(super) addresses: Vec<SocketAddr>,
     pub(super) per_worker: Vec<Vec<WorkerSocket>>,
 }
