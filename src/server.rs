@@ -2,14 +2,12 @@
 //!
 //! Each worker is a thread with a single-threaded runtime, its own listeners and its own upstream connections, so a
 //! request never changes threads. The workers listen on the same addresses with `SO_REUSEPORT`, and the kernel
-//! distributes connections among them. A work-stealing runtime would add a cost to every request. It is not needed,
-//! because many small clients load the workers evenly.
+//! distributes connections among them. A work-stealing runtime would add a cost to every request, and many small clients
+//! load the workers evenly without it.
 //!
-//! A shutdown starts after `drain_delay` with a drain. During a drain, the workers accept no new connections and finish
-//! the requests in flight. An idle HTTP/1 connection can send one more request within 1 s, because the client can have
-//! sent it before it notices the close. The drain ends when all connections are closed, or after `shutdown_grace`. The
-//! admin listener is not part of a [`Gateway`], because only
-//! `tidegate serve` starts it.
+//! A shutdown starts after `drain_delay` with a drain: the workers accept no new connections and finish the requests in
+//! flight. An idle HTTP/1 connection can send one more request within 1 s, because the client can have sent it before it
+//! notices the close. The drain ends when all connections are closed, or after `shutdown_grace`.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -105,7 +103,7 @@ impl Gateway {
         Self::start_with(shared, &Inherited::default())
     }
 
-    /// Starts a gateway that uses the inherited sockets for their addresses.
+    /// Uses the inherited sockets for their addresses.
     pub(crate) fn start_with(
         shared: GatewayState,
         inherited: &Inherited,
@@ -115,7 +113,7 @@ impl Gateway {
         Self::start_on(sockets, &RefusalWatch::never(), shared)
     }
 
-    /// Starts a gateway whose listeners can refuse connections for a time.
+    /// The listeners can refuse connections for a time.
     pub(crate) fn start_with_refusal(shared: GatewayState) -> Result<(Self, Refusal), StartError> {
         let settings = &shared.policy.server;
         let sockets = listen::bind(&settings.listen, settings.workers, &Inherited::default())?;
@@ -129,8 +127,7 @@ impl Gateway {
         refusal: &RefusalWatch,
         shared: GatewayState,
     ) -> Result<Self, StartError> {
-        // All workers are prepared before the first worker starts. If preparing fails, no worker has accepted a
-        // connection yet.
+        // All workers are prepared before the first one starts, so that a failure aborts no connection.
         let stop = Stop::default();
         let prepared = sockets
             .per_worker
@@ -218,7 +215,6 @@ impl Stop {
         self.halt.cancel();
     }
 
-    /// Waits until a shutdown starts.
     pub(crate) async fn drained(&self) {
         self.drain.cancelled().await;
     }

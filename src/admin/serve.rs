@@ -34,6 +34,7 @@ const TIMEOUTS: ClientTimeouts = ClientTimeouts {
     min_rate: 0,
     idle: Duration::from_secs(75),
     write: Duration::from_secs(10),
+    tunnel: Duration::ZERO,
     drain: Duration::ZERO,
 };
 

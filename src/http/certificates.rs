@@ -14,43 +14,36 @@ use rustls::server::ParsedCertificate;
 use rustls::{CertificateError, RootCertStore, ServerConfig};
 use thiserror::Error;
 
-/// Texts of which a PEM file with an encrypted private key contains one: the label of RFC 7468, section 11, or the
-/// header of RFC 1421, section 4.6.1.1.
+/// An encrypted private key contains one of them: the label of RFC 7468, section 11, or the header of RFC 1421, section
+/// 4.6.1.1.
 const ENCRYPTED_KEY: [&[u8]; 2] = [
     b"-----BEGIN ENCRYPTED PRIVATE KEY-----",
     b"Proc-Type: 4,ENCRYPTED",
 ];
 
-/// ALPN name of HTTP/2 (RFC 9113, section 3.1).
+/// RFC 9113, section 3.1.
 pub(crate) const ALPN_HTTP2: &[u8] = b"h2";
 
-/// ALPN name of HTTP/1.1 (RFC 7301, section 6).
+/// RFC 7301, section 6.
 const ALPN_HTTP1: &[u8] = b"http/1.1";
 
-/// Reason why a PEM file cannot be used.
 #[derive(Debug, Error)]
 pub(crate) enum PemFileError {
-    /// The file does not exist, or this process cannot read it.
     #[error("cannot read the file: {0}")]
     Unreadable(#[from] io::Error),
-    /// The file contains a private key, but a certificate is required.
     #[error("the file contains a private key instead of a certificate")]
     KeyInsteadOfCertificate,
-    /// The file contains a certificate, but a private key is required.
     #[error("the file contains a certificate instead of a private key")]
     CertificateInsteadOfKey,
-    /// The private key is encrypted with a passphrase, which is not supported.
     #[error("the private key in the file is encrypted with a passphrase")]
     EncryptedKey,
-    /// The file has no section of the required kind.
     #[error("the file contains no {0} in PEM format")]
     Missing(&'static str),
-    /// The file has a section of the required kind, but its content is damaged.
     #[error("the {0} in the file is damaged")]
     Damaged(&'static str),
 }
 
-/// Reads a chain of certificates. The first one is the certificate of the server.
+/// The first certificate is that of the server.
 pub(crate) fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, PemFileError> {
     let bytes = std::fs::read(path)?;
     let chain = CertificateDer::pem_slice_iter(&bytes).collect::<Result<Vec<_>, _>>();
@@ -62,7 +55,6 @@ pub(crate) fn read_chain(path: &Path) -> Result<Vec<CertificateDer<'static>>, Pe
     }
 }
 
-/// Reads a private key that is not encrypted.
 pub(crate) fn read_private_key(path: &Path) -> Result<PrivateKeyDer<'static>, PemFileError> {
     let bytes = std::fs::read(path)?;
     PrivateKeyDer::from_pem_slice(&bytes).map_err(|error| match error {
@@ -75,7 +67,6 @@ pub(crate) fn read_private_key(path: &Path) -> Result<PrivateKeyDer<'static>, Pe
     })
 }
 
-/// CA certificates that a TLS client trusts.
 #[derive(Clone, Debug)]
 pub(crate) struct CaCertificates(pub(crate) Arc<RootCertStore>);
 
@@ -85,8 +76,7 @@ impl PartialEq for CaCertificates {
     }
 }
 
-/// Reads the CA certificates that a TLS client trusts. Certificates that rustls cannot parse are ignored, but at least
-/// one must be valid.
+/// Certificates that rustls cannot parse are ignored, but at least one must be valid.
 pub(crate) fn read_roots(path: &Path) -> Result<CaCertificates, PemFileError> {
     let mut roots = RootCertStore::empty();
     let (added, _) = roots.add_parsable_certificates(read_chain(path)?);
@@ -96,8 +86,7 @@ pub(crate) fn read_roots(path: &Path) -> Result<CaCertificates, PemFileError> {
     Ok(CaCertificates(Arc::new(roots)))
 }
 
-/// Creates the TLS settings of a server, which offers HTTP/2 and HTTP/1.1 by ALPN. The error says why the certificates
-/// cannot be used with the private key. A certificate that has expired or is not valid yet is an error.
+/// Offers HTTP/2 and HTTP/1.1 by ALPN. A certificate that has expired or is not valid yet is an error.
 pub(crate) fn server_config(
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
@@ -139,7 +128,7 @@ fn check_validity(certificate: &CertificateDer<'_>, at: UnixTime) -> Result<(), 
         Err(rustls::Error::InvalidCertificate(error)) if is_outside_validity(&error) => {
             Err(error.into())
         }
-        // Other errors come after the validity period is checked. The issuer is unknown, because there are no roots.
+        // Other errors come after the validity period is checked: the issuer is unknown, because there are no roots.
         _ => Ok(()),
     }
 }

@@ -1,8 +1,8 @@
 //! Open connections of a listener, and the bounds on them.
 //!
-//! At a bound, a new connection replaces the one that has been idle longest: on which no request has been in flight for
-//! the longest time, at least [`MIN_IDLE`], be it silent, in its TLS handshake or in the middle of a request head. So a
-//! client that only holds connections cannot keep others out. A connection with a request in flight is never replaced.
+//! At a bound, a new connection replaces the one on which no request has been in flight for the longest time, at least
+//! [`MIN_IDLE`], be it silent, in its TLS handshake or in the middle of a request head. So a client that only holds
+//! connections cannot keep others out. A connection with a request in flight is never replaced.
 //!
 //! A request changes one atomic of its connection, and nothing that connections share. The sorted lists of idle
 //! connections can therefore be outdated: an entry is never later than the time since which its connection is idle. The
@@ -33,14 +33,13 @@ const UNLISTED: u64 = 1 << 62;
 
 const REQUESTS: u64 = UNLISTED - 1;
 
-/// Activity of a connection that another one has replaced. It never changes.
+/// Activity of a replaced connection. It never changes.
 const REPLACED: u64 = u64::MAX;
 
-/// A connection that was idle for less than this time is not replaced, because its first or next request can be on its
-/// way. Otherwise the connections that wait for a place would replace each other before they are served.
+/// Otherwise the connections that wait for a place would replace each other before they are served.
 const MIN_IDLE: Duration = Duration::from_millis(500);
 
-/// Open connections of one listener, or of all listeners of a gateway.
+/// Connections of one listener, or of all listeners of a gateway.
 #[derive(Debug)]
 pub(crate) struct Connections {
     pub(crate) max: usize,
@@ -49,10 +48,8 @@ pub(crate) struct Connections {
     open: Mutex<OpenConnections>,
     /// Notified when a connection ends or can be replaced.
     changed: Notify,
-    /// Connections that were closed because a new connection replaced them.
     pub(crate) replaced: Count,
-    /// Connections that were closed at once because their client had `max_per_client` connections with requests in
-    /// flight.
+    /// Closed at once because their client had `max_per_client` connections with requests in flight.
     pub(crate) rejected: Count,
 }
 
@@ -60,14 +57,13 @@ pub(crate) struct Connections {
 struct OpenConnections {
     all: ConnectionGroup,
     clients: HashMap<IpAddr, ConnectionGroup>,
-    /// Number of the next connection.
     next: u64,
 }
 
 #[derive(Debug, Default)]
 struct ConnectionGroup {
     open: usize,
-    /// By the time since which they are idle (see the module header), then by their number.
+    /// By the time since which they are idle, then by their number.
     idle: BTreeMap<(u64, u64), Arc<ConnectionEntry>>,
 }
 
@@ -76,27 +72,26 @@ struct ConnectionEntry {
     number: u64,
     client: Option<IpAddr>,
     activity: AtomicU64,
-    /// Time under which the lists of idle connections contain this one. It changes only under the lock of the lists.
+    /// Time in the lists of idle connections. It changes only under their lock.
     listed: AtomicU64,
-    /// Wakes the task that polls [`ConnectionPermit::replaced`].
     waker: Mutex<Option<Waker>>,
 }
 
-/// An open connection. It is released when its last owner is dropped: the task of the connection, a request, or a
-/// tunnel that continues after the HTTP connection has ended.
+/// Released when its last owner is dropped: the task of the connection, a request, or a tunnel that continues after the
+/// HTTP connection has ended.
 #[derive(Debug)]
 pub(crate) struct ConnectionPermit {
     connections: Arc<Connections>,
     state: Arc<ConnectionEntry>,
 }
 
-/// Guard of a request from its head to the end of its response, or of a tunnel. Its connection is not replaced.
+/// A request until the end of its response, or a tunnel. Its connection is not replaced.
 #[derive(Debug)]
 pub(crate) struct ActiveRequest(Arc<ConnectionPermit>);
 
-/// A bound at which no connection can be replaced.
+/// At which no connection can be replaced.
 enum AtBound {
-    /// The time after which a connection can be replaced, unless it gets a request. `None` if no connection is idle.
+    /// The time after which a connection can be replaced. `None` if no connection is idle.
     All(Option<Duration>),
     Client,
 }
@@ -114,12 +109,11 @@ impl Connections {
         })
     }
 
-    /// Admits a connection, and replaces an idle one if a bound is reached. `client` identifies the client by its
-    /// address or the first address of its network. It is `None` for a trusted proxy, whose connections belong to many
-    /// clients.
+    /// `client` identifies the client by its address or the first address of its network. It is `None` for a trusted
+    /// proxy, whose connections belong to many clients.
     ///
-    /// Waits while the maximum is reached and no connection can be replaced. Returns `None` if the client has as many
-    /// connections as it may have, and none of them can be replaced.
+    /// Waits while the maximum is reached and no connection can be replaced. Returns `None` if the client is at its own
+    /// bound.
     pub(crate) async fn admit(
         self: &Arc<Self>,
         client: Option<IpAddr>,
@@ -142,7 +136,7 @@ impl Connections {
         }
     }
 
-    /// Adds a connection whatever the bounds are.
+    /// Whatever the bounds are.
     pub(crate) fn add(self: &Arc<Self>, client: Option<IpAddr>) -> Arc<ConnectionPermit> {
         self.insert(client, &mut self.open.lock())
     }
@@ -151,7 +145,6 @@ impl Connections {
         self.open.lock().all.open
     }
 
-    /// Returns the number of connections that were ever admitted or added.
     pub(crate) fn accepted(&self) -> u64 {
         self.open.lock().next
     }
@@ -198,7 +191,7 @@ impl Connections {
         })
     }
 
-    /// Closes the connection that has been idle longest, because the process has no free file descriptor.
+    /// Called when the process has no free file descriptor.
     pub(crate) fn close_idle(&self) {
         let _ = self.replace_idle(None, &mut self.open.lock());
     }
@@ -292,7 +285,7 @@ impl OpenConnections {
 }
 
 impl ConnectionPermit {
-    /// Marks the start of a request. Returns `None` if another connection has replaced this one, which then closes.
+    /// Returns `None` if another connection has replaced this one.
     pub(crate) fn begin(self: &Arc<Self>) -> Option<ActiveRequest> {
         let begun =
             self.state
@@ -305,8 +298,7 @@ impl ConnectionPermit {
         begun.ok().map(|_| ActiveRequest(Arc::clone(self)))
     }
 
-    /// Waits until another connection replaces this one. Only one task may wait, because the future stores only the
-    /// waker of its first poll.
+    /// Only one task may wait, because the future stores only the waker of its first poll.
     pub(crate) fn replaced(&self) -> impl Future<Output = ()> {
         let mut is_registered = false;
         poll_fn(move |cx| {
@@ -354,7 +346,6 @@ impl Drop for ActiveRequest {
 
 #[cfg(test)]
 impl ConnectionPermit {
-    /// Returns the permit of a connection that no other can replace.
     pub(crate) fn alone() -> Arc<Self> {
         Connections::new(1, 1).add(None)
     }

@@ -1,9 +1,8 @@
 //! HTTP/1 server: parses requests and encodes responses on client connections.
 //!
-//! Most HTTP/1 parsers are too lenient for a gateway (see [`head`]). A gateway must also know for every byte whether
-//! the byte belongs to a head, to a body or to neither. So this module has its own strict parser and encoder. The
-//! alternative is a strict check in front of hyper's parser. Then two parsers would have to agree on every byte, and
-//! would cost more than one. HTTP/2 is in the module `http2`.
+//! Most HTTP/1 parsers are too lenient for a gateway (see [`head`]), and do not tell for every byte whether it belongs to
+//! a head, to a body or to neither. With a strict check in front of hyper's parser, two parsers would have to agree on
+//! every byte, and would cost more than one.
 //!
 //! ```text
 //! socket → detect ─ HTTP/1 → serve: Connection ─ Reader, Decoder → Request<Http1Body> → service
@@ -11,10 +10,8 @@
 //!             └── HTTP/2 → Rewind → http2::serve
 //! ```
 //!
-//! A connection serves one request after the other. If a client sends the next request before the response to the
-//! current one is complete, the bytes of the next request are not parsed yet. The gateway buffers the bytes that it has
-//! already read, and the kernel buffers the rest. So the bytes after an upgrade request are not parsed before the
-//! response shows whether they are HTTP.
+//! A connection serves one request after the other. The bytes of a pipelined request are not parsed before the response
+//! to the current one is complete, because after an upgrade request only the response shows whether they are HTTP.
 
 mod body;
 mod body_wait;

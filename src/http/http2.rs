@@ -1,108 +1,87 @@
 //! HTTP/2 server, based on the `h2` crate.
 //!
-//! hyper's HTTP/2 server is not used, because it treats a stream that the client resets with `NO_ERROR` as a complete
-//! body. It also does not send `100 Continue`, sends a body in response to `HEAD`, and does not report how much of a
-//! response was sent. With `h2` the gateway controls all of this.
+//! hyper's HTTP/2 server treats a stream that the client resets with `NO_ERROR` as a complete body. It also does not send
+//! `100 Continue`, sends a body in response to `HEAD`, and does not report how much of a response was sent.
 //!
 //! ```text
 //! connection task ─ accept ─→ stream task: Request<Http2Body> → service → Response<B> → response::send → linger
 //! ```
 //!
-//! Each request runs in its own task. The worker tracks these tasks, so a drain waits for a task even if its connection
-//! has ended. Every phase of a stream has a timeout:
-//!
-//! - `body_timeout` applies while the gateway waits for the request body.
-//! - `write_timeout` applies while the client accepts no bytes of the response.
-//! - A fixed timeout applies while the client still sends after the response is complete (see `linger`).
-//!
-//! When a timeout expires, the gateway resets the stream. Other streams of the connection are not affected. The gateway
-//! sends no HTTP/2 pings, because they are not needed. A connection without streams is closed after `idle_timeout` (see
-//! `lifecycle`), and TCP keep-alive detects a client that has vanished.
+//! The worker tracks the stream tasks, so a drain waits for a task even if its connection has ended. Every phase of a
+//! stream has a timeout, which resets this stream only: `body_timeout`, `write_timeout`, or that of `linger`. The gateway
+//! sends no HTTP/2 pings: a connection without streams is closed after `idle_timeout` (see `lifecycle`), and TCP
+//! keep-alive detects a client that has vanished.
 
 mod body;
-mod flow;
 mod lifecycle;
 mod linger;
-mod paused_bodies;
 mod response;
 mod write_tracking;
 
 use std::future::poll_fn;
+use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::FutureExt as _;
-use h2::server::{Builder, SendResponse};
+use h2::server::{Builder, Connection, SendResponse};
 use h2::{Reason, RecvStream};
 use http::{Method, Request, Response, StatusCode};
-use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use self::flow::FlowControl;
 use self::lifecycle::{Action, Lifecycle, Usage};
 use self::linger::LingeringStreams;
-use self::paused_bodies::PausedBodies;
-use self::write_tracking::{QueueSender, QueuedResponses, TrackedPart};
+use self::response::FlowControl;
+use self::write_tracking::{QueueSender, QueuedResponses};
 use super::IncompleteBody;
 use super::connections::{ActiveRequest, ConnectionPermit};
 use super::http1::{Rewind, TrackDelivery};
 use super::service::{Abort, Received, Reply};
 use super::settings::{ClientTimeouts, ServerLimits};
-use super::socket::ClientSocket;
 use crate::metrics::Http2Metrics;
 
 pub(crate) use self::body::Http2Body;
 
-/// Flow-control window of a stream: the number of bytes that a client can send before the gateway reads them.
+/// The number of bytes that a client can send on a stream before the gateway reads them.
 const STREAM_WINDOW: u32 = 256 * 1024;
 
-/// Flow-control window of a connection, in bytes. It is 16 times the window of a stream, so that a few unread request
-/// bodies do not block the other streams.
+/// 16 times the window of a stream, so that a few unread request bodies do not block the other streams.
 const CONNECTION_WINDOW: u32 = 4 << 20;
 
 /// Maximum number of response bytes that `h2` queues for the socket, per stream.
 const SEND_BUFFER: usize = 64 * 1024;
 
-/// How long `h2` ignores frames for a stream after the gateway has reset it. The client can have sent such frames
-/// before it read the reset. `h2` treats later frames as errors, and closes the connection after `h2_max_resets`
-/// errors.
+/// How long `h2` ignores frames for a stream after the gateway has reset it: the client can have sent them before it
+/// read the reset. `h2` treats later frames as errors, and closes the connection after `h2_max_resets` errors.
 const RESET_TIME: Duration = Duration::from_secs(5);
 
-/// Maximum number of reset streams for which `h2` ignores late frames, as a multiple of `h2_max_streams`.
+/// Number of reset streams for which `h2` ignores late frames, as a multiple of `h2_max_streams`.
 const RESET_STREAMS: usize = 4;
 
-/// State that all streams of a connection share.
 struct ConnectionState<B> {
     flow: FlowControl,
     lingering: LingeringStreams,
-    paused_bodies: PausedBodies,
+    /// Each further reference is a request body that the gateway does not read at the moment, for example because its
+    /// server is slow.
+    paused_bodies: Arc<()>,
     queue: QueueSender<B>,
     /// Notified when a response ends the connection with GOAWAY.
     go_away: Notify,
 }
 
-/// Why an HTTP/2 connection ended with an error.
-#[derive(Debug, Error)]
-pub(crate) enum ServeError {
-    /// The client violated the HTTP/2 protocol, or the connection failed.
-    #[error(transparent)]
-    Connection(#[from] h2::Error),
-    /// The client did not complete the HTTP/2 connection preface within `header_timeout`.
-    #[error("the client did not complete the HTTP/2 connection preface within `header_timeout`")]
-    PrefaceTimeout,
-}
-
-/// Serves HTTP/2 on `io`. Returns when the client has closed the connection, or when the connection was idle for
-/// `idle_timeout`. Once `stop` is ready, the connection closes after its last stream. If another connection replaces
-/// `permit`, this one closes at once with GOAWAY.
+/// Returns when the client has closed the connection, or when it was idle for `idle_timeout`. Once `stop` is ready, the
+/// connection closes after its last stream. If another connection replaces `permit`, this one closes at once with
+/// GOAWAY.
 ///
-/// `service` responds to what was received. A request with `content-length: 0` that does not end its stream in time is
-/// invalid. The future of the service is dropped if the client resets the stream or disconnects.
+/// A request with `content-length: 0` that does not end its stream in time is invalid. The future of the service is
+/// dropped if the client resets the stream or disconnects.
 #[expect(
     clippy::too_many_arguments,
     reason = "the settings and parts of a connection are independent"
@@ -116,11 +95,11 @@ pub(crate) async fn serve<IO, S, Responding, B>(
     metrics: Arc<Http2Metrics>,
     stop: impl Future<Output = ()>,
     service: S,
-) -> Result<(), ServeError>
+) -> io::Result<()>
 where
-    IO: AsyncRead + AsyncWrite + ClientSocket + Unpin,
+    IO: AsyncRead + AsyncWrite + Unpin,
     S: Fn(Received<Http2Body>) -> Responding + Clone + Send + 'static,
-    Responding: Future<Output = Reply<B>> + Send,
+    Responding: Future<Output = Reply<B>> + Send + 'static,
     B: TrackDelivery + Send + 'static,
     B::Error: Send,
 {
@@ -129,13 +108,12 @@ where
     let state = Arc::new(ConnectionState {
         flow: FlowControl::new(Arc::clone(&socket)),
         lingering: LingeringStreams::new(metrics),
-        paused_bodies: PausedBodies::default(),
+        paused_bodies: Arc::default(),
         queue: queued.sender(),
         go_away: Notify::new(),
     });
-    let handshake = builder(limits).handshake::<_, TrackedPart>(io);
-    let handshake = timeout(timeouts.head, handshake).await;
-    let mut connection = handshake.map_err(|_| ServeError::PrefaceTimeout)??;
+    let handshake = timeout(timeouts.head, builder(limits).handshake::<_, Bytes>(io)).await;
+    let mut connection = handshake?.map_err(io::Error::other)?;
     let streams = TaskTracker::new();
     let mut stop = pin!(stop.fuse());
     let mut replaced = pin!(permit.replaced());
@@ -145,33 +123,18 @@ where
     let reason = loop {
         tokio::select! {
             biased;
-            accepted = poll_fn(|cx| {
-                let accepted = connection.poll_accept(cx);
-                queued.polled(&accepted, &socket, cx);
-                accepted
-            }) => {
-                let Some((request, respond)) = accepted.transpose()? else {
+            accepted = poll_fn(|cx| queued.polled(connection.poll_accept(cx), &socket, cx)) => {
+                let Some((request, respond)) = accepted.transpose().map_err(io::Error::other)? else {
                     return Ok(());
                 };
-                let Some(active) = permit.begin() else {
-                    continue;
-                };
-                lifecycle.request(Instant::now());
-                let (service, state) = (service.clone(), Arc::clone(&state));
-                // A token, because `track_future` moves the future of the exchange once more.
-                let stream = streams.token();
-                tasks.spawn(async move {
-                    exchange(request, respond, timeouts, &state, active, service).await;
-                    drop(stream);
-                });
+                if let Some(active) = permit.begin() {
+                    lifecycle.request(Instant::now());
+                    let (state, held) = (Arc::clone(&state), (active, streams.token()));
+                    tasks.spawn(exchange(request, respond, timeouts, state, held, service.clone()));
+                }
             }
             () = go_away.as_mut() => break Reason::NO_ERROR,
-            () = replaced.as_mut() => {
-                connection.abrupt_shutdown(Reason::NO_ERROR);
-                // One poll writes the frame if the socket is writable. The connection does not wait for the client.
-                poll_fn(|cx| Poll::Ready(connection.poll_accept(cx).is_ready())).await;
-                return Ok(());
-            }
+            () = replaced.as_mut() => break Reason::NO_ERROR,
             () = stop.as_mut() => {
                 connection.graceful_shutdown();
                 state.lingering.drain();
@@ -179,12 +142,11 @@ where
                 check.as_mut().reset(lifecycle.next_check(Instant::now()));
             }
             () = check.as_mut() => {
-                let usage = if !streams.is_empty() || socket.is_blocked() {
-                    Usage::Busy
-                } else if connection.has_streams() {
-                    Usage::Stalled
-                } else {
-                    Usage::Idle
+                let is_busy = !streams.is_empty() || socket.is_blocked();
+                let usage = match connection.has_streams() {
+                    _ if is_busy => Usage::Busy,
+                    true => Usage::Stalled,
+                    false => Usage::Idle,
                 };
                 let now = Instant::now();
                 match lifecycle.check(usage, now) {
@@ -197,14 +159,23 @@ where
         }
     };
     connection.abrupt_shutdown(reason);
-    // `h2` has discarded all streams. What is left is the GOAWAY frame and the close of the socket.
-    loop {
-        tokio::select! {
-            biased;
-            accepted = connection.accept() => if accepted.transpose()?.is_none() { return Ok(()) },
-            () = replaced.as_mut() => return Ok(()),
-        }
+    tokio::select! {
+        // If the connection is replaced, one poll writes the frame if the socket is writable.
+        biased;
+        closed = close(&mut connection) => closed,
+        () = replaced.as_mut() => Ok(()),
     }
+}
+
+/// Sends the GOAWAY frame of a connection whose streams `h2` has discarded, and closes the socket.
+async fn close<IO>(connection: &mut Connection<IO, Bytes>) -> io::Result<()>
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+{
+    while let Some(accepted) = connection.accept().await {
+        accepted.map_err(io::Error::other)?;
+    }
+    Ok(())
 }
 
 fn builder(limits: &ServerLimits) -> Builder {
@@ -222,14 +193,13 @@ fn builder(limits: &ServerLimits) -> Builder {
     builder
 }
 
-/// Serves the request of one stream. When this function returns, `h2` resets the stream if the client has not sent the
-/// end of its request.
+/// When this function returns, `h2` resets the stream if the client has not sent the end of its request.
 async fn exchange<Responding, B>(
     request: Request<RecvStream>,
-    mut respond: SendResponse<TrackedPart>,
+    mut respond: SendResponse<Bytes>,
     timeouts: ClientTimeouts,
-    state: &ConnectionState<B>,
-    active: ActiveRequest,
+    state: Arc<ConnectionState<B>>,
+    (active, _stream): (ActiveRequest, TaskTrackerToken),
     service: impl FnOnce(Received<Http2Body>) -> Responding,
 ) where
     Responding: Future<Output = Reply<B>>,
@@ -238,8 +208,7 @@ async fn exchange<Responding, B>(
     let is_head = request.method() == Method::HEAD;
     let (mut request, mut first_read, mut unread) =
         body::receive(request, &timeouts, &state.paused_bodies);
-    // The gateway waits for the end of a stream with `content-length: 0` before it forwards the request. The reason is
-    // that an upstream treats such a request as complete as soon as it has received the head.
+    // An upstream treats a request with `content-length: 0` as complete as soon as it has received the head.
     let received = match request.body_mut().end_if_declared_empty().await {
         Ok(()) => Received::Request(request),
         Err(IncompleteBody::Invalid(violation)) => Received::Invalid {
@@ -253,14 +222,14 @@ async fn exchange<Responding, B>(
         if let Poll::Ready(reply) = responding.as_mut().poll(cx) {
             return Poll::Ready(Some(reply));
         }
-        if first_read.poll(cx).is_ready() {
+        if let Poll::Ready(Ok(())) = first_read.poll_unpin(cx) {
             let mut interim = Response::new(());
             *interim.status_mut() = StatusCode::CONTINUE;
             if let Err(error) = respond.send_informational(interim) {
                 tracing::debug!(%error, "cannot send 100 Continue to HTTP/2 client");
             }
         }
-        // `poll_reset` is ready if the client resets the stream or the connection fails. The request is then abandoned.
+        // If the client resets the stream or the connection fails, the request is abandoned.
         respond.poll_reset(cx).map(|_| None)
     })
     .await;
@@ -274,10 +243,8 @@ async fn exchange<Responding, B>(
         Reply::Response(response) => response.into_parts(),
         Reply::Abort(how) => return abort(&mut respond, how, &state.go_away).await,
     };
-    // After a response with a status other than 2xx, the stream lingers: the gateway reads and discards the rest of the
-    // request body before it resets the stream (see `linger`). A 2xx response is different: after it, curl 7.88
-    // continues its upload and does not read a later reset. So the gateway resets the stream immediately after a 2xx
-    // response. Even then, curl sometimes reports error 92 or continues to wait.
+    // The stream lingers, except after a 2xx response: curl 7.88 then continues its upload and does not read a later
+    // reset. Even if the stream is reset immediately, curl sometimes reports error 92 or continues to wait.
     let lingers = !parts.status.is_success();
     let mut body = Box::pin(body);
     let (write, flow) = (timeouts.write, &state.flow);
@@ -295,15 +262,14 @@ async fn exchange<Responding, B>(
     }
 }
 
-/// Ends a stream without a response.
-async fn abort(respond: &mut SendResponse<TrackedPart>, how: Abort, go_away: &Notify) {
+async fn abort(respond: &mut SendResponse<Bytes>, how: Abort, go_away: &Notify) {
     match how {
         Abort::Reset => respond.send_reset(Reason::INTERNAL_ERROR),
         Abort::RequireHttp1 => respond.send_reset(Reason::HTTP_1_1_REQUIRED),
         Abort::RefuseStream => respond.send_reset(Reason::REFUSED_STREAM),
         Abort::GoAway => {
             go_away.notify_one();
-            // The stream is kept until the connection has ended. `h2` would reset a dropped stream.
+            // The stream is kept until the connection has ended, because `h2` would reset a dropped stream.
             let _ended = poll_fn(|cx| respond.poll_reset(cx)).await;
         }
     }

@@ -4,33 +4,31 @@ use http::{Request, Response};
 
 use super::http1::Violation;
 
-/// What a client sent as a request.
 #[derive(Debug)]
 pub(crate) enum Received<B> {
     Request(Request<B>),
-    /// A request that violates HTTP, a size limit or a timeout. `head` is `None` if the head is not valid.
+    /// A violation of HTTP, of a size limit or of a timeout. `head` is `None` if the head is not valid.
     Invalid {
         violation: Violation,
         head: Option<Box<Request<()>>>,
     },
 }
 
-/// How a server ends an exchange.
 #[derive(Debug)]
 pub(crate) enum Reply<B> {
     Response(Response<B>),
     Abort(Abort),
 }
 
-/// How a server ends an exchange without a response.
+/// Without a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Abort {
-    /// Resets the TCP connection of HTTP/1, or the stream of HTTP/2.
+    /// Resets the HTTP/2 stream. On HTTP/1, all variants reset the TCP connection.
     Reset,
-    /// Resets the HTTP/2 stream with `REFUSED_STREAM`. On HTTP/1, this is [`Reset`](Self::Reset).
+    /// Resets the HTTP/2 stream with `REFUSED_STREAM`.
     RefuseStream,
-    /// Resets the HTTP/2 stream with `HTTP_1_1_REQUIRED`. On HTTP/1, this is [`Reset`](Self::Reset).
+    /// Resets the HTTP/2 stream with `HTTP_1_1_REQUIRED`.
     RequireHttp1,
-    /// Ends the HTTP/2 connection with GOAWAY. On HTTP/1, this is [`Reset`](Self::Reset).
+    /// Ends the HTTP/2 connection with GOAWAY.
     GoAway,
 }

@@ -1,21 +1,13 @@
 //! Limits on the memory for buffered bodies.
 //!
-//! The gateway buffers five kinds of bodies:
+//! Before the gateway allocates memory for a body, it charges the bytes to the count of all clients and to that of the
+//! client. `max_buffered` limits the first count. `max_buffered_per_client` limits the second, but only while more than
+//! half of `max_buffered` is in use. So a single client can use free memory, but cannot take the memory that other
+//! clients need. A limit per request would not suffice, because a client can open many HTTP/2 streams.
 //!
-//! - bodies of requests with an idempotency key, and the starts of other request bodies (`request_buffer`),
-//! - copies of request bodies for retries,
-//! - responses to be stored, and copies of stored responses for replays.
-//!
-//! Before the gateway allocates memory for a body, it charges the bytes to two counts: that of all clients together and
-//! that of the client.
-//!
-//! `max_buffered` limits the first count at all times. `max_buffered_per_client` limits the second count, but only
-//! while more than half of `max_buffered` is in use. So a single client can use free memory, but cannot take the memory
-//! that other clients need. A limit per request would not suffice, because a client can open many HTTP/2 streams.
-//!
-//! A body of up to 1 KiB is not charged. Such a body is smaller than most request heads, and updating the two counts
-//! would take longer than handling the body. Heads, read buffers, HTTP/2 windows and streamed bodies are not charged
-//! either, because their size is limited per connection.
+//! A body of up to 1 KiB is not charged: it is smaller than most request heads, and the two counts would take longer to
+//! update than the body takes to handle. Heads, read buffers, HTTP/2 windows and streamed bodies are limited per
+//! connection.
 
 use std::fmt;
 use std::sync::Arc;
@@ -46,26 +38,24 @@ impl Default for BufferBounds {
     }
 }
 
-/// Kind of a buffered body. It determines what happens when the memory is exhausted.
+/// The kind determines what happens when the memory is exhausted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Buffered {
-    /// Body of a request with an idempotency key. If the memory is exhausted, the gateway rejects the request.
+    /// Body of a request with an idempotency key. The request is rejected.
     Request,
-    /// Start of the body of another request, which is buffered before a server is contacted. If the memory is exhausted,
-    /// the gateway contacts a server earlier and streams the rest.
+    /// Start of another request body, before a server is contacted. The server is contacted earlier, and the rest is
+    /// streamed.
     Upload,
-    /// Body of a response to be stored. If the memory is exhausted, the gateway streams the response and stores a
-    /// tombstone, which is a record without a response.
+    /// Body of a response to be stored. The gateway streams the response and stores a tombstone.
     Response,
-    /// Copy of a stored response for a replay. If the memory is exhausted, the gateway rejects the request.
+    /// Copy of a stored response. The request is rejected.
     Replay,
-    /// Copy of a request body for retries. If the memory is exhausted, the gateway drops the copy and does not retry
-    /// the request.
+    /// Copy of a request body. It is dropped, and the request is not retried.
     Retry,
 }
 
 impl Buffered {
-    /// All kinds, in the order in which the metrics report them.
+    /// In the order in which the metrics report them.
     pub(crate) const ALL: [Self; 5] = [
         Self::Request,
         Self::Upload,
@@ -74,7 +64,6 @@ impl Buffered {
         Self::Retry,
     ];
 
-    /// Returns the value of the metric label `kind`.
     pub(crate) fn label(self) -> &'static str {
         match self {
             Self::Request => "request",
@@ -86,41 +75,37 @@ impl Buffered {
     }
 }
 
-/// Count of the bytes that all worker threads buffer. Clones share the count and are cheap.
+/// Shared by all worker threads. Clones are cheap.
 #[derive(Clone)]
 pub(crate) struct Buffers(Arc<BufferCounts>);
 
 struct BufferCounts {
     bounds: BufferBounds,
-    /// Size of the largest body that is not charged, in bytes.
     free: usize,
-    /// Number of bytes charged for all clients together.
     total: AtomicUsize,
-    /// Number of bytes charged for each client. A client with zero bytes has no entry.
+    /// A client with zero bytes has no entry.
     clients: DashMap<ClientId, usize>,
-    /// Number of charges that failed because the memory was exhausted, indexed by [`Buffered`].
+    /// Failed charges, indexed by [`Buffered`].
     exceeded: [AtomicU64; Buffered::ALL.len()],
 }
 
-/// The bytes that are charged for one body. Dropping the value releases them.
+/// Dropping the value releases the bytes.
 #[derive(Debug)]
 #[must_use = "a dropped charge is released"]
 pub(crate) struct BufferCharge {
-    /// Each worker thread has its own `Arc`, so that worker threads do not contend on one reference count.
+    /// Each worker thread has its own `Arc`, so that threads do not contend on one reference count.
     buffers: Arc<Buffers>,
     client: ClientId,
     kind: Buffered,
-    /// Number of bytes that the body occupies in memory, charged or not.
+    /// Size in memory, charged or not.
     bytes: usize,
-    /// Number of bytes that are charged: `bytes`, or zero if the body is small.
+    /// `bytes`, or zero if the body is small.
     charged: usize,
 }
 
-/// Size of the largest body that is not charged, in bytes. If `max_buffered_per_client` is below 1 MiB, 1/1024 of
-/// `max_buffered_per_client` is used instead.
+/// Largest body that is not charged, in bytes; 1/1024 of `max_buffered_per_client` if that is below 1 MiB.
 const MAX_FREE: usize = 1 << 10;
 
-/// Error of a charge that exceeds `max_buffered` or `max_buffered_per_client`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
     "the memory for buffered bodies is exhausted; retry later, or raise `max_buffered` or `max_buffered_per_client` in \
@@ -129,7 +114,6 @@ const MAX_FREE: usize = 1 << 10;
 pub(crate) struct Exceeded;
 
 impl Buffers {
-    /// Creates a count of zero bytes with the memory limits `bounds`.
     pub(crate) fn new(bounds: BufferBounds) -> Self {
         Self(Arc::new(BufferCounts {
             bounds,
@@ -140,7 +124,6 @@ impl Buffers {
         }))
     }
 
-    /// Creates a charge of zero bytes for a body of `client`. [`BufferCharge::grow`] adds bytes.
     pub(crate) fn charge(self: &Arc<Self>, client: ClientId, kind: Buffered) -> BufferCharge {
         BufferCharge {
             buffers: Arc::clone(self),
@@ -151,17 +134,14 @@ impl Buffers {
         }
     }
 
-    /// Returns the configured memory limits, in bytes.
     pub(crate) fn bounds(&self) -> BufferBounds {
         self.0.bounds
     }
 
-    /// Returns the number of bytes that are charged now, for all clients together.
     pub(crate) fn in_use(&self) -> usize {
         self.0.total.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of charges of this kind that failed because the memory was exhausted.
     pub(crate) fn exceeded(&self, kind: Buffered) -> u64 {
         self.0.exceeded[kind as usize].load(Ordering::Relaxed)
     }
@@ -208,7 +188,7 @@ impl BufferCounts {
 }
 
 impl BufferCharge {
-    /// Adds `bytes` bytes to the charge. If the new total would exceed a memory limit, fails and adds nothing.
+    /// Fails and adds nothing if a memory limit would be exceeded.
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), Exceeded> {
         let shared = &self.buffers.0;
         let grown = self.bytes.checked_add(bytes).ok_or(Exceeded)?;
@@ -226,9 +206,8 @@ impl BufferCharge {
         taken
     }
 
-    /// Reserves capacity for `more` additional bytes in `buffer`. Charges the capacity of the buffer, not its length.
-    /// If the capacity is not sufficient, it is doubled, up to `most` bytes. So a body that arrives in many parts is
-    /// copied only a few times.
+    /// Reserves capacity for `more` bytes in `buffer`, and charges the capacity instead of the length. The capacity is
+    /// doubled, up to `most` bytes, so a body that arrives in many parts is copied only a few times.
     pub(crate) fn reserve(
         &mut self,
         buffer: &mut Vec<u8>,
@@ -245,8 +224,7 @@ impl BufferCharge {
         Ok(())
     }
 
-    /// Returns `bytes` with the charge attached. The charge is released when the last reference to the bytes is
-    /// dropped.
+    /// The charge is released with the last reference to the bytes.
     pub(crate) fn hold(self, bytes: Bytes) -> Bytes {
         if self.charged == 0 {
             return bytes;
@@ -266,7 +244,7 @@ impl Drop for BufferCharge {
     }
 }
 
-/// Bytes with their charge. The field order matters: the bytes are freed before the charge is released.
+/// The field order matters: the bytes are freed before the charge is released.
 struct ChargedBytes {
     bytes: Bytes,
     _charge: BufferCharge,

@@ -31,11 +31,10 @@ use thiserror::Error;
 use networks::Networks;
 pub(crate) use networks::families_covered;
 
-/// Maximum number of addresses in `X-Forwarded-For` from a trusted peer. The gateway rejects a request with more
-/// addresses.
+/// From a trusted peer. The gateway rejects a request with more addresses.
 pub(crate) const MAX_HOPS: usize = 256;
 
-/// Header with the addresses of the client and of the proxies that the request passed, client first.
+/// The addresses of the client and of the proxies that the request passed, client first.
 pub(crate) const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
 /// Section `[client]` of the configuration: trusted proxies, exempt clients, IPv6 prefix.
@@ -66,13 +65,12 @@ impl Trust {
         }
     }
 
-    /// Returns the identity of the client at `address`.
     pub(crate) fn client_id(&self, address: IpAddr) -> ClientId {
         ClientId::of(address, self.ipv6_prefix)
     }
 
-    /// Returns the address by which `max_connections_per_client` counts the connections of a peer. `None` if the peer
-    /// is a trusted proxy, whose connections belong to many clients.
+    /// The address by which `max_connections_per_client` counts the connections of a peer. `None` for a trusted proxy,
+    /// whose connections belong to many clients.
     pub(crate) fn connection_owner(&self, peer: IpAddr) -> Option<IpAddr> {
         let is_proxy = self.trusted.contains(peer.to_canonical());
         (!is_proxy).then(|| self.client_id(peer).ip())
@@ -108,8 +106,7 @@ impl Trust {
     }
 }
 
-/// Returns the elements of all `X-Forwarded-For` lines from right to left, without surrounding white space. Empty
-/// elements are skipped.
+/// From right to left, without surrounding white space and empty elements.
 fn elements_from_the_right(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
     headers
         .get_all(X_FORWARDED_FOR)
@@ -125,7 +122,6 @@ fn elements_from_the_right(headers: &HeaderMap) -> impl Iterator<Item = &[u8]> {
 #[error("the X-Forwarded-For header has more than {MAX_HOPS} addresses")]
 pub struct TooManyHops;
 
-/// List of addresses from `X-Forwarded-For`. Up to four addresses need no heap allocation.
 type Hops = SmallVec<[IpAddr; 4]>;
 
 /// The client of a request, and the proxies that the request passed.
@@ -169,23 +165,12 @@ impl Caller {
 
     /// Formats the [chain](Self::chain) as the value of `X-Forwarded-For` in the request to the upstream.
     pub fn forwarded_for(&self) -> HeaderValue {
-        let mut line = HeaderLineBuffer::default();
+        let mut line = String::new();
         for (index, hop) in self.chain().enumerate() {
             let separator = if index == 0 { "" } else { ", " };
             write!(line, "{separator}{hop}").expect("writing to memory does not fail");
         }
-        HeaderValue::from_bytes(&line.0).expect("addresses are visible ASCII")
-    }
-}
-
-/// Buffer in which a header value is formatted. Up to 128 bytes need no heap allocation.
-#[derive(Default)]
-struct HeaderLineBuffer(SmallVec<[u8; 128]>);
-
-impl fmt::Write for HeaderLineBuffer {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.0.extend_from_slice(text.as_bytes());
-        Ok(())
+        HeaderValue::try_from(line).expect("addresses are visible ASCII")
     }
 }
 

@@ -19,43 +19,38 @@ use super::test_id::TestId;
 use crate::respond::Problem;
 use crate::respond::cors::preflight_method;
 
-/// What the entry reads of the configuration.
 pub(crate) struct EntrySettings<'a, R> {
     pub(crate) max_body: u64,
     pub(crate) names: &'a HeaderNames,
     pub(crate) methods: &'a KnownMethods,
     pub(crate) trust: &'a Trust,
     pub(crate) routes: &'a Matcher<R>,
-    /// Whether the gateway responds to CORS preflights itself. Neither limits nor idempotency keys apply to them.
+    /// Neither limits nor idempotency keys apply to preflights that the gateway responds to.
     pub(crate) responds_to_preflights: bool,
-    /// Whether any route takes test ids from the path.
+    /// Whether any route takes test ids.
     pub(crate) takes_test_ids: bool,
 }
 
-/// What the entry reads of the rule of a route.
 pub(crate) trait EntryRule {
     fn identifying_headers(&self) -> &IdentifyingHeaders;
 
-    /// Whether the prefix `/t/ID/` of a path names a test and is not part of the path.
+    /// The prefix `/t/ID/` of a path names a test and is not part of the path.
     fn takes_test_ids(&self) -> bool;
 }
 
-/// A request with a client and a route.
 #[derive(Debug)]
 pub(crate) struct Entered<'a, R> {
     pub(crate) caller: Caller,
     pub(crate) is_preflight: bool,
-    /// Test that the path named. The prefix is no longer in the path.
+    /// The prefix is no longer in the path.
     pub(crate) test: Option<TestId>,
     pub(crate) route: &'a R,
 }
 
-/// Why a request is rejected at its entry, and what was known about it.
 #[derive(Debug)]
 pub(crate) enum Rejected<'a, R> {
-    /// The head is invalid, so the client is unknown.
+    /// The client is unknown.
     Head(HeadError),
-    /// The request has no route.
     Route(Caller, RouteError),
     /// The request repeats a header that a limit or an idempotency scope of the route reads.
     IdentifyingHeaders(Caller, &'a R, HeadError),
@@ -81,9 +76,9 @@ impl<R> From<Rejected<'_, R>> for Problem {
     }
 }
 
-/// Checks and normalises the head of a request, identifies its client, reads its path, finds its route, and checks the
-/// headers that limits and idempotency scopes of the route read. Afterwards the target of the request is the one that
-/// is forwarded, unless it is invalid.
+/// Checks and normalises the head, identifies the client, finds the route, and checks the headers that limits and
+/// idempotency scopes of the route read. Afterwards the target of the request is the one that is forwarded, unless it
+/// is invalid.
 pub(crate) fn enter<'a, R: EntryRule, B>(
     settings: &EntrySettings<'a, R>,
     peer: IpAddr,
@@ -118,7 +113,7 @@ pub(crate) fn enter<'a, R: EntryRule, B>(
     })
 }
 
-/// Finds the route of a request, and unifies the spelling of its target.
+/// Also unifies the spelling of the target.
 fn find_route<'a, R, B>(
     routes: &'a Matcher<R>,
     preflight: Option<&Method>,
@@ -133,7 +128,7 @@ fn find_route<'a, R, B>(
     selected
 }
 
-/// Removes the prefix `/t/ID/` from the path, if the rest belongs to a route that takes test ids.
+/// Only if the rest of the path belongs to a route that takes test ids.
 fn take_test_id<R: EntryRule, B>(
     settings: &EntrySettings<'_, R>,
     preflight: Option<&Method>,
@@ -152,8 +147,8 @@ fn take_test_id<R: EntryRule, B>(
     Some(id)
 }
 
-/// Replaces the path and query of `uri`. The host in the URI is preserved, because an HTTP/2 request has its host only
-/// there, and the host is part of the request's fingerprint.
+/// The host in the URI is preserved: an HTTP/2 request has its host only there, and the host is part of the request's
+/// fingerprint.
 fn with_target(uri: &Uri, target: String) -> Result<Uri, RouteError> {
     let target = PathAndQuery::try_from(target).map_err(|_| RouteError::TargetTooLong)?;
     let mut parts = uri.clone().into_parts();

@@ -1,14 +1,13 @@
 //! Secret keys of the hashes that identify idempotency records, buckets of rate limits, and clients.
 //!
-//! Records and buckets are stored under keyed hashes, not under the values from requests. So the store contains no
-//! credentials. A client does not know the secret, so it cannot choose values whose hash is that of another client's
-//! bucket, or values whose buckets are all in one shard of the store. A memory store or disk store has one secret for
-//! its lifetime. In a Redis store, the secret is stored in Redis, so that all gateways of a fleet compute the same
-//! hashes. A gateway reads the secret when it first connects to Redis. It reads the secret again if Redis was emptied
-//! and another gateway has written a new secret.
+//! Records and buckets are stored under keyed hashes, so the store contains no credentials, and a client can choose
+//! neither a value with the hash of another client's bucket nor values whose buckets are all in one shard of the store.
+//! A memory store or disk store has one secret for its lifetime. All gateways of a fleet share the secret in Redis. A
+//! gateway reads it when it first connects, and again if Redis was emptied and another gateway has written a new
+//! secret.
 //!
-//! The input of a hash is a list of parts. Each part is preceded by its length, so two different lists never result in
-//! the same input.
+//! The input of a hash is a list of parts, each preceded by its length, so two different lists never result in the same
+//! input.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hasher};
@@ -20,12 +19,12 @@ use siphasher::sip128::{Hash128, SipHasher13};
 
 use super::client::ClientId;
 
-/// The secret of a store. It is the key of the BLAKE3 hashes that identify idempotency records.
+/// Key of the BLAKE3 hashes that identify idempotency records.
 #[derive(Clone, Copy)]
 pub struct Secret([u8; 32]);
 
-/// The key of the `SipHash` hashes that identify buckets and clients. It is derived from the secret. `SipHash` is used
-/// because it is faster than BLAKE3.
+/// Key of the `SipHash` hashes that identify buckets and clients, derived from the secret. `SipHash` is faster than
+/// BLAKE3.
 #[derive(Clone, Copy)]
 pub struct Seed(u64, u64);
 
@@ -33,26 +32,22 @@ pub struct Seed(u64, u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ClientHash(pub u64);
 
-/// The secret keys of all hashes that a store uses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HashKeys {
-    /// Key of the hashes that identify idempotency records.
     pub secret: Secret,
-    /// Key of the hashes that identify buckets and clients.
     pub seed: Seed,
 }
 
-/// Source of the current hash keys of a store.
 #[derive(Clone, Debug)]
 pub(crate) enum HashKeySource {
-    /// Hash keys of a memory store or disk store. They do not change while the store is open.
+    /// Keys of a memory store or disk store. They do not change while the store is open.
     Fixed(HashKeys),
-    /// Hash keys of a Redis store. All gateways of a fleet share them, and they change if Redis is emptied.
+    /// Keys of a Redis store. All gateways of a fleet share them, and they change if Redis is emptied.
     Shared(Arc<RwLock<HashKeys>>),
 }
 
-/// What a hash identifies. The number of the variant is the first byte of the hash input, so hashes of different
-/// subjects never have the same input.
+/// The number of the variant is the first byte of the hash input, so hashes of different subjects never have the same
+/// input.
 #[derive(Clone, Copy)]
 pub(crate) enum Subject {
     Key = 1,
@@ -62,17 +57,17 @@ pub(crate) enum Subject {
     Credentials = 5,
 }
 
-/// Tags that precede the parts of a scope or limit key in the input of a hash.
+/// They precede the parts of a scope or limit key.
 #[derive(Clone, Copy)]
 pub(crate) enum Tag {
-    /// All requests, whoever sends them.
+    /// Whoever sends the requests.
     All = 0,
     Client = 1,
     Header = 2,
-    /// Tag of the client and the identity in an `Authorization` header that is signed separately for each request.
+    /// The client and the identity in an `Authorization` header that is signed separately for each request.
     Signed = 3,
     Cookie = 4,
-    /// Tag of the name of a caller that an embedding application has determined.
+    /// A caller that an embedding application has named.
     Named = 5,
 }
 
@@ -108,8 +103,7 @@ impl Secret {
         Seed::from_halves((all >> 64) as u64, all as u64)
     }
 
-    /// Returns the 128-bit hash of the parts that `fill` adds. Among a billion hashes, the probability of any collision
-    /// is below 10⁻²⁰.
+    /// Hashes the parts that `fill` adds. Among a billion hashes, the probability of any collision is below 10⁻²⁰.
     pub(crate) fn hash(&self, subject: Subject, fill: impl FnOnce(&mut HashInput)) -> [u8; 16] {
         let hash = self.hash_if(subject, |parts| {
             fill(parts);
@@ -118,7 +112,7 @@ impl Secret {
         hash.unwrap_or_default()
     }
 
-    /// Returns the hash of the parts that `fill` adds. Returns `None` if `fill` returns `false`.
+    /// Returns `None` if `fill` returns `false`.
     pub(crate) fn hash_if(
         &self,
         subject: Subject,
@@ -129,7 +123,7 @@ impl Secret {
         if !fill(&mut parts) {
             return None;
         }
-        // One call is faster than an incremental hasher, which has 2 KiB of state. Most inputs have about 100 bytes.
+        // Faster than an incremental hasher, which has 2 KiB of state. Most inputs have about 100 bytes.
         let hash = blake3::keyed_hash(&self.0, parts.all());
         let mut short = [0; 16];
         short.copy_from_slice(&hash.as_bytes()[..16]);
@@ -152,7 +146,7 @@ impl Seed {
         Self(high, low)
     }
 
-    /// Returns the 128-bit hash of the parts that `fill` adds.
+    /// Hashes the parts that `fill` adds.
     pub(crate) fn hash(self, fill: impl FnOnce(&mut HashInput)) -> Hash128 {
         let mut parts = HashInput::default();
         fill(&mut parts);
@@ -165,14 +159,13 @@ impl Seed {
     }
 }
 
-/// Input of a hash: a list of parts, each preceded by its length, and of tags. Lengths have 8 bytes in little-endian
-/// order, so that gateways of all architectures compute the same hash.
+/// A list of tags, and of parts, each preceded by its length. Lengths have 8 bytes in little-endian order, so that
+/// gateways of all architectures compute the same hash.
 pub(crate) struct HashInput {
     /// The input while it has at most [`SHORT`] bytes.
     short: [u8; SHORT],
-    /// Number of bytes of `short` that are in use.
     filled: usize,
-    /// The complete input if it has more than [`SHORT`] bytes. Otherwise this field is empty.
+    /// The complete input if it has more than [`SHORT`] bytes. Otherwise empty.
     long: Vec<u8>,
 }
 
@@ -206,8 +199,7 @@ impl HashInput {
         }
     }
 
-    // The function is inlined, because most callers pass a constant length. The copy is then a single store
-    // instruction.
+    // Most callers pass a constant length. The copy is then a single store instruction.
     #[inline]
     fn put(&mut self, bytes: &[u8]) {
         let end = self.filled + bytes.len();
@@ -224,7 +216,7 @@ impl HashInput {
     fn put_long(&mut self, bytes: &[u8]) {
         if self.long.is_empty() {
             self.long.extend_from_slice(&self.short[..self.filled]);
-            // `short` is marked as full, so that `put` adds later parts to `long`.
+            // Marked as full, so that `put` adds later parts to `long`.
             self.filled = SHORT;
         }
         self.long.extend_from_slice(bytes);
@@ -269,12 +261,11 @@ impl From<Secret> for HashKeys {
 }
 
 impl HashKeySource {
-    /// Creates hash keys from a new random secret. They do not change.
     pub(crate) fn random() -> Self {
         Secret::random().into()
     }
 
-    /// Returns the current hash keys. In a Redis store, they can differ from those that an earlier call returned.
+    /// In a Redis store, they can differ from those of an earlier call.
     pub(crate) fn keys(&self) -> HashKeys {
         match self {
             Self::Fixed(keys) => *keys,
@@ -289,8 +280,8 @@ impl From<Secret> for HashKeySource {
     }
 }
 
-/// Builds hashers for hash map keys that are already keyed hashes. Clients cannot choose these, because they do not know
-/// the secret key. Such a hasher returns the one `u64` that is written to it.
+/// Hashes map keys that are already keyed hashes, which clients cannot choose. A hasher returns the one `u64` that is
+/// written to it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct BuildIdentityHasher;
 

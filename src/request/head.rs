@@ -1,8 +1,8 @@
-//! Checks request heads. The same checks apply to HTTP/1 and HTTP/2.
+//! Checks request heads, on HTTP/1 and HTTP/2.
 //!
-//! The parsers have already checked the syntax and the framing of a request. The checks in this module reject a head
-//! that is valid, but that two servers could interpret differently. They cover the host, the form of the target, the
-//! methods `CONNECT` and `TRACE`, and spellings of [methods](super::methods) and [headers](super::headers).
+//! The parsers have checked syntax and framing. These checks reject a valid head that two servers could interpret
+//! differently: its host, the form of its target, `CONNECT` and `TRACE`, and spellings of [methods](super::methods) and
+//! [headers](super::headers).
 
 use std::borrow::Cow;
 use std::net::{IpAddr, Ipv6Addr};
@@ -17,18 +17,14 @@ use super::headers::{self, HeaderNames, IdentifyingHeaders, PADDED_VALUE, has_pa
 use super::methods::KnownMethods;
 use crate::respond::Problem;
 
-/// Why the gateway rejects a request because of its head.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HeadError {
-    /// The head is ambiguous or lacks a required header. The text is the `detail` member of the problem document.
+    /// The text is the `detail` member of the problem document.
     Invalid(Cow<'static, str>),
-    /// The method is `CONNECT` or `TRACE`, or the target is `*`. The gateway never forwards such requests.
+    /// `CONNECT`, `TRACE`, or the target `*`.
     MethodNotAllowed,
-    /// `Expect` has a value other than `100-continue`.
     ExpectationFailed,
-    /// `Content-Length` exceeds the maximum size of a request body.
     BodyTooLarge {
-        /// Maximum size of a request body in bytes.
         limit: u64,
     },
 }
@@ -64,11 +60,11 @@ impl From<HeadError> for Problem {
     }
 }
 
-/// Value of `Allow` in the response to a request that no route can match.
+/// `Allow` in the response to a request that no route can match.
 const FORWARDED_METHODS: &str = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT";
 
-/// Checks the head of `request` and normalises its headers. Afterwards `Host` is the requested host with its port, if
-/// any. Only an HTTP/1.0 request can have no `Host`. `max_body` is the maximum `Content-Length`.
+/// Also normalises the headers. Afterwards `Host` is the requested host with its port, if any. Only an HTTP/1.0 request
+/// can have none.
 pub(crate) fn check<B>(
     request: &mut Request<B>,
     max_body: u64,
@@ -83,7 +79,7 @@ pub(crate) fn check<B>(
     check_expectation(&checked)?;
     let length = check_content_length(&checked.length, max_body)?;
     let lists_headers = checked.lists_headers;
-    // Only HTTP/2 needs this check, because the HTTP/1 parser removes white space around header values.
+    // The HTTP/1 parser removes white space around header values.
     if request.version() == Version::HTTP_2 && has_padded_value(request.headers()) {
         return Err(PADDED_VALUE);
     }
@@ -98,8 +94,7 @@ pub(crate) fn check<B>(
     Ok(())
 }
 
-/// Normalises the headers of a request whose server has already checked its head, as that of an application that embeds
-/// the stages, and identifies its client.
+/// For a request whose server has already checked its head, as in an application that embeds the stages.
 pub(crate) fn identify(
     request: &mut Parts,
     peer: IpAddr,
@@ -107,7 +102,7 @@ pub(crate) fn identify(
     trust: &Trust,
     identifying: &IdentifyingHeaders,
 ) -> Result<Caller, HeadError> {
-    // An HTTP/2 request has its host in the target instead of in the header `Host`.
+    // An HTTP/2 request has its host in the target.
     let authority = request.uri.authority();
     let host = authority.and_then(|host| HeaderValue::from_str(host.as_str()).ok());
     let headers = &mut request.headers;
@@ -124,8 +119,7 @@ pub(crate) fn identify(
     Ok(caller)
 }
 
-/// Returns the requested host with its port, if any. Returns an error if the request has no host or an ambiguous one.
-/// An HTTP/1.0 request can have no host.
+/// With its port, if any. An HTTP/1.0 request can have no host.
 pub(crate) fn requested_host<B>(request: &Request<B>) -> Result<Option<HeaderValue>, HeadError> {
     let mut header = SingleHeader::default();
     for line in request.headers().get_all(HOST) {
@@ -135,20 +129,18 @@ pub(crate) fn requested_host<B>(request: &Request<B>) -> Result<Option<HeaderVal
     Ok(host.or_else(|| header.line.cloned()))
 }
 
-/// Data about the headers `Host`, `Content-Length`, `Expect` and `Connection`, which [`check`] needs. The data is
-/// collected in one pass over all headers, because four lookups would be slower. A lookup takes as long as a pass over
-/// eight headers, and most requests have fewer than sixteen headers. So the pass usually takes less time than two
-/// lookups.
+/// Collected in one pass over all headers: a lookup takes as long as a pass over eight headers, and most requests have
+/// fewer than sixteen.
 #[derive(Default)]
 struct CheckedHeaders<'a> {
     host: SingleHeader<'a>,
     length: SingleHeader<'a>,
     has_unknown_expectation: bool,
-    /// Whether `Connection` has a value other than `close` and `keep-alive`, so that it can contain names of headers.
+    /// `Connection` has a value other than `close` and `keep-alive`, and can name headers.
     lists_headers: bool,
 }
 
-/// A header that a request must not repeat.
+/// A request must not repeat it.
 #[derive(Default)]
 struct SingleHeader<'a> {
     line: Option<&'a HeaderValue>,
@@ -189,8 +181,8 @@ fn check_method<B>(request: &Request<B>) -> Result<(), HeadError> {
     }
 }
 
-/// Checks that the target has a path. Only HTTP/2 needs this check: its library accepts the targets `?x` and `#x`, and
-/// truncates the latter to an empty target.
+/// Only HTTP/2 needs this check: its library accepts the targets `?x` and `#x`, and truncates the latter to an empty
+/// target.
 fn check_target(target: &Uri) -> Result<(), HeadError> {
     let has_path = |target: &PathAndQuery| match target.as_str() {
         // An empty target is displayed like `/`, but is not equal to it.
@@ -208,9 +200,8 @@ fn check_target(target: &Uri) -> Result<(), HeadError> {
 
 static ROOT: PathAndQuery = PathAndQuery::from_static("/");
 
-/// Checks the host of the request, which must be in the target or in `Host`. If it is in both, the two must be equal.
-/// An HTTP/1.0 request needs no host. Returns the new value of `Host` if the target contains the host, because the
-/// target takes precedence (RFC 9112, section 3.2.2).
+/// The host must be in the target or in `Host`, and equal if it is in both. An HTTP/1.0 request needs none. Returns the
+/// new value of `Host` if the target contains the host, because the target takes precedence (RFC 9112, section 3.2.2).
 fn check_host<B>(
     request: &Request<B>,
     header: &SingleHeader<'_>,
@@ -258,8 +249,7 @@ fn check_host<B>(
     }
 }
 
-/// Whether `Host` and the authority of the target are equal. Case has no meaning, and the default port of the scheme
-/// equals an absent port (RFC 9110, section 4.2.3).
+/// Case has no meaning, and the default port of the scheme equals an absent port (RFC 9110, section 4.2.3).
 fn is_same_host(header: &HeaderValue, authority: &Authority, scheme: Option<&Scheme>) -> bool {
     let default_port: &[u8] = match scheme {
         Some(scheme) if *scheme == Scheme::HTTPS => b":443",
@@ -271,9 +261,8 @@ fn is_same_host(header: &HeaderValue, authority: &Authority, scheme: Option<&Sch
     header.eq_ignore_ascii_case(authority)
 }
 
-/// Whether `host` is a host name or an IP address, in both cases with or without a port. RFC 3986 also allows other
-/// characters and percent escapes in a host name. They are rejected here, because real names do not contain them and a
-/// server that decodes them would see another host.
+/// A host name or IP address, with or without a port. RFC 3986 also allows other characters and percent escapes in a
+/// host name, but real names do not contain them, and a server that decodes them would see another host.
 fn is_plain_host(host: &[u8]) -> bool {
     if let Some(bracketed) = host.strip_prefix(b"[") {
         let Some(end) = bracketed.iter().position(|&byte| byte == b']') else {
@@ -287,8 +276,7 @@ fn is_plain_host(host: &[u8]) -> bool {
     name > 0 && is_port(&host[name..])
 }
 
-/// Table of the bytes that are allowed in a host name. A table lookup is fast, which matters because every request is
-/// checked.
+/// A table, because every request is checked.
 static HOST_NAME_BYTES: [bool; 256] = {
     let mut table = [false; 256];
     let mut byte = 0_u8;
@@ -299,7 +287,7 @@ static HOST_NAME_BYTES: [bool; 256] = {
     table
 };
 
-/// Whether `bytes` is empty, or a colon followed by any number of digits.
+/// Empty, or a colon followed by any number of digits.
 fn is_port(bytes: &[u8]) -> bool {
     match bytes {
         [] => true,
@@ -315,8 +303,8 @@ fn check_expectation(checked: &CheckedHeaders<'_>) -> Result<(), HeadError> {
     Ok(())
 }
 
-/// Checks the length of the body. Returns the length if `Content-Length` has leading zeros. Some servers read such a
-/// number as octal, so the gateway forwards the canonical form.
+/// Returns the length if `Content-Length` has leading zeros. Some servers read such a number as octal, so the gateway
+/// forwards the canonical form.
 fn check_content_length(header: &SingleHeader<'_>, limit: u64) -> Result<Option<u64>, HeadError> {
     if header.is_repeated {
         return Err(HeadError::invalid(

@@ -1,16 +1,12 @@
 //! Normalises request headers before rate limits and idempotency scopes read them.
 //!
-//! Rate limits and idempotency scopes must read the same header value as the upstream. Suppose that the gateway
-//! distinguishes two spellings that the upstream treats as equal. Then a client could bypass a rate limit, or have a
-//! request with an idempotency key executed twice. So `Cookie` lines are joined, headers listed in `Connection` are
-//! removed, and lookalikes such as `X_Api_Key` are not forwarded. If a request repeats a header that a rate limit or
-//! scope reads, the request is rejected, because servers differ in which line they read.
+//! If the gateway distinguished two spellings that the upstream treats as equal, a client could bypass a rate limit, or
+//! have a request with an idempotency key executed twice. So `Cookie` lines are joined, headers listed in `Connection`
+//! are removed, and lookalikes such as `X_Api_Key` are not forwarded. A request that repeats a header that a rate limit
+//! or scope reads is rejected, because servers differ in which line they read.
 //!
-//! The header names in the configuration are collected when the configuration is loaded. So most requests need only one
-//! pass over their headers.
-//!
-//! The gateway and the upstream can still read different values if the upstream trims or decodes a header value more
-//! than the HTTP standard specifies. An example is an upstream that removes a no-break space.
+//! An upstream can still read another value if it trims or decodes a header more than the HTTP standard specifies, such
+//! as a no-break space.
 
 use std::borrow::Cow;
 use std::net::Ipv6Addr;
@@ -26,19 +22,17 @@ use super::client::{Caller, X_FORWARDED_FOR};
 use super::head::HeadError;
 use super::request_id::X_REQUEST_ID;
 
-/// Header with the value of `Host` that the client sent to the first proxy.
 pub(crate) const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
-/// Header with the scheme that the client used, `http` or `https`.
 pub(crate) const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 const X_FORWARDED_PORT: HeaderName = HeaderName::from_static("x-forwarded-port");
 const X_FORWARDED_PREFIX: HeaderName = HeaderName::from_static("x-forwarded-prefix");
 const X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
-/// Header with parameters of a persistent connection (RFC 2068, section 19.7.1.1).
+/// RFC 2068, section 19.7.1.1.
 pub(crate) const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 const PROXY_CONNECTION: HeaderName = HeaderName::from_static("proxy-connection");
 
-/// Hop-by-hop headers (RFC 9110, section 7.6.1), which are not forwarded. `Connection` can list further ones.
+/// RFC 9110, section 7.6.1. `Connection` can list further ones.
 pub(crate) static HOP_BY_HOP: [HeaderName; 9] = [
     CONNECTION,
     KEEP_ALIVE,
@@ -51,7 +45,7 @@ pub(crate) static HOP_BY_HOP: [HeaderName; 9] = [
     UPGRADE,
 ];
 
-/// Headers in which proxies describe the original request. They are forwarded only from a trusted peer.
+/// Proxies describe the original request in them. They are forwarded only from a trusted peer.
 pub(crate) static FROM_TRUSTED_PEERS: [HeaderName; 6] = [
     FORWARDED,
     X_FORWARDED_HOST,
@@ -67,8 +61,8 @@ static REPLACES_TARGET: [HeaderName; 2] = [
     HeaderName::from_static("x-rewrite-url"),
 ];
 
-/// Headers that stay in the request even if `Connection` lists them. If one of them were removed, the upstream could
-/// interpret the request differently from the gateway, or attribute it to another sender.
+/// They stay in the request even if `Connection` lists them. Otherwise the upstream could interpret the request
+/// differently from the gateway, or attribute it to another sender.
 static PROTECTED: [HeaderName; 20] = [
     AUTHORIZATION,
     CACHE_CONTROL,
@@ -92,33 +86,29 @@ static PROTECTED: [HeaderName; 20] = [
     TRANSFER_ENCODING,
 ];
 
-/// Names of the request headers that the gateway reads according to its configuration.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HeaderNames {
-    /// Headers that contain the idempotency key on at least one route.
+    /// They contain the idempotency key on at least one route.
     keys: Vec<HeaderName>,
-    /// Headers that at least one route reads: headers in the keys of rate limits, headers in idempotency scopes, and
-    /// headers that contain the idempotency key.
+    /// At least one route reads them: keys of rate limits, idempotency scopes, and idempotency keys.
     read: Vec<HeaderName>,
-    /// Whether a name in `read` contains a character other than letters, digits and `-`.
+    /// A name in `read` contains another character than letters, digits and `-`.
     has_odd_names: bool,
-    /// `underscores_in_headers`
     pub(crate) allows_underscores: bool,
 }
 
-/// Headers of a route that are in the key of an enforced rate limit or in the idempotency scope. Rate limits in shadow
-/// mode are not included.
+/// Headers in the key of an enforced rate limit or in the idempotency scope of a route. Limits in shadow mode are not
+/// included.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct IdentifyingHeaders {
     names: Box<[HeaderName]>,
-    /// Whether `names` contains a header that the gateway sets or removes itself, for example `X-Forwarded-For`.
+    /// Such as `X-Forwarded-For`, which the gateway sets itself.
     includes_gateway_headers: bool,
 }
 
 impl HeaderNames {
-    /// Adds the header names of a route. `enforced` are the headers in the keys of its enforced rate limits and in its
-    /// idempotency scope. `shadow` are the headers in the keys of its rate limits in shadow mode. `key` is the header
-    /// that contains the idempotency key. Returns the headers that the route reads.
+    /// `enforced` are the headers in the keys of enforced rate limits and in the idempotency scope, `shadow` those of
+    /// rate limits in shadow mode, and `key` contains the idempotency key. Returns the headers that the route reads.
     pub(crate) fn add_route<'a>(
         &mut self,
         enforced: impl Iterator<Item = &'a HeaderName>,
@@ -147,8 +137,8 @@ impl HeaderNames {
         }
     }
 
-    /// Joins the `Cookie` lines and removes the headers that `Connection` lists. The caller passes `connection = false`
-    /// if it knows that `Connection` lists no header. Then `Connection` is not read.
+    /// Joins the `Cookie` lines and removes the headers that `Connection` lists. `connection` is false if it lists
+    /// none.
     pub(crate) fn normalise(&self, headers: &mut HeaderMap, connection: bool) {
         if is_repeated(headers, &COOKIE) {
             join_cookies(headers);
@@ -170,9 +160,8 @@ impl HeaderNames {
         is_dropped && !self.read.contains(name) || self.is_lookalike(name)
     }
 
-    /// Whether an upstream can confuse this name with a protected header, or with a header that a route reads. CGI maps
-    /// `X_Forwarded_For` and `X-Forwarded-For` to the same variable. Some servers treat all characters that are not
-    /// letters or digits as equal.
+    /// Whether an upstream can confuse this name with a protected header, or with a header that a route reads: CGI maps
+    /// `X_Forwarded_For` and `X-Forwarded-For` to the same variable.
     pub(crate) fn is_lookalike(&self, name: &HeaderName) -> bool {
         if is_regular(name) && !self.has_odd_names {
             return false;
@@ -186,9 +175,8 @@ impl HeaderNames {
 }
 
 impl IdentifyingHeaders {
-    /// Prepares the headers in `names` for the rate limits and the idempotency scope of the route. First replaces or
-    /// removes those that the gateway does not forward as the client sent them. Then returns an error if the request
-    /// has several lines of a header in `names`. `host` is the host of a request that can lack `Host`.
+    /// Replaces or removes the headers in `names` that the gateway does not forward as the client sent them. Then
+    /// returns an error if one of them has several lines. `host` is the host of a request that can lack `Host`.
     pub(crate) fn check(
         &self,
         headers: &mut HeaderMap,
@@ -215,8 +203,7 @@ fn insert(names: &mut Vec<HeaderName>, name: &HeaderName) {
     }
 }
 
-/// Changes the header `name` in `headers` if the gateway does not forward the header as the client sent it. Sets
-/// `X-Forwarded-For` to the value that the upstream receives, and adds a missing `Host`. Removes a header in
+/// Sets `X-Forwarded-For` to the value that the upstream receives, and adds a missing `Host`. Removes a header in
 /// [`FROM_TRUSTED_PEERS`] if the peer is not trusted.
 fn set_as_upstream_receives(
     name: &HeaderName,
@@ -233,13 +220,13 @@ fn set_as_upstream_receives(
     }
 }
 
-/// Whether a header has more than one line. Most requests repeat no header at all. Then the number of lines equals the
-/// number of names, and the lookup is skipped.
+/// Most requests repeat no header at all. Then the number of lines equals the number of names, and the lookup is
+/// skipped.
 fn is_repeated(headers: &HeaderMap, name: &HeaderName) -> bool {
     headers.len() != headers.keys_len() && headers.get_all(name).iter().nth(1).is_some()
 }
 
-/// Whether a header value has leading or trailing white space, which HTTP/2 forbids (RFC 9113, section 8.2.1).
+/// HTTP/2 forbids leading and trailing white space (RFC 9113, section 8.2.1).
 pub(crate) fn has_padded_value(headers: &HeaderMap) -> bool {
     headers.values().any(|value| {
         let value = value.as_bytes();
@@ -247,7 +234,6 @@ pub(crate) fn has_padded_value(headers: &HeaderMap) -> bool {
     })
 }
 
-/// The error for a request whose headers have a [padded value](has_padded_value).
 pub(crate) const PADDED_VALUE: HeadError = HeadError::Invalid(Cow::Borrowed(
     "A header value has leading or trailing white space. Remove the white space.",
 ));
@@ -256,15 +242,15 @@ fn is_blank(octet: u8) -> bool {
     matches!(octet, b' ' | b'\t')
 }
 
-/// Whether a line of `Connection` can list the name of a header. The usual values `keep-alive` and `close` list none.
+/// The usual values `keep-alive` and `close` name no header.
 pub(super) fn lists_headers(line: &HeaderValue) -> bool {
     !matches!(line.as_bytes(), b"keep-alive" | b"close" | b"Keep-Alive")
 }
 
-/// Removes the headers that `Connection` lists, except [`PROTECTED`] headers and those in `keep`. Hop-by-hop headers
-/// also stay, because the gateway still reads them. They are removed when the message is forwarded.
+/// Except [`PROTECTED`] headers and those in `keep`. Hop-by-hop headers also stay until the message is forwarded,
+/// because the gateway still reads them.
 pub(crate) fn remove_named_in_connection(headers: &mut HeaderMap, keep: &[HeaderName]) {
-    // This check is a fast path: most messages have no `Connection` header, or one with a usual value.
+    // A fast path: most messages have no `Connection` header, or one with a usual value.
     if !headers.get_all(CONNECTION).iter().any(lists_headers) {
         return;
     }
@@ -279,8 +265,7 @@ pub(crate) fn remove_named_in_connection(headers: &mut HeaderMap, keep: &[Header
     }
 }
 
-/// Whether a request asks for an upgrade to a protocol that the gateway can tunnel. `h2c` is excluded, because the
-/// gateway uses HTTP/1.1 to the upstream.
+/// Not for `h2c`, because the gateway uses HTTP/1.1 to the upstream.
 pub(crate) fn asks_for_upgrade(headers: &HeaderMap) -> bool {
     let Some(protocol) = headers.get(UPGRADE) else {
         return false;
@@ -295,7 +280,7 @@ pub(crate) fn asks_for_upgrade(headers: &HeaderMap) -> bool {
     names_upgrade && !h2c
 }
 
-/// Returns the non-empty elements of all lines of a header whose value is a comma-separated list.
+/// The non-empty elements of all lines of a comma-separated list.
 pub(crate) fn tokens<'a>(
     headers: &'a HeaderMap,
     name: &HeaderName,
@@ -309,8 +294,7 @@ pub(crate) fn tokens<'a>(
         .filter(|token| !token.is_empty())
 }
 
-/// Joins all `Cookie` lines into one line. HTTP/2 allows several lines, but HTTP/1 allows only one (RFC 9113, section
-/// 8.2.3).
+/// HTTP/2 allows several lines, HTTP/1 only one (RFC 9113, section 8.2.3).
 fn join_cookies(headers: &mut HeaderMap) {
     let lines: Vec<_> = headers
         .get_all(COOKIE)
@@ -325,14 +309,13 @@ fn join_cookies(headers: &mut HeaderMap) {
     );
 }
 
-/// Returns the protected or hop-by-hop header that a server can confuse with `name`. Returns `None` if there is no such
-/// header.
+/// The protected or hop-by-hop header that a server can confuse with `name`.
 pub(crate) fn protected_lookalike(name: &HeaderName) -> Option<&'static HeaderName> {
     let mut significant = PROTECTED.iter().chain(&HOP_BY_HOP).chain(&REPLACES_TARGET);
     significant.find(|other| is_lookalike_of(name, other))
 }
 
-/// Whether two different names become equal when every character that is not a letter or digit is replaced by `-`.
+/// Equal when every character that is not a letter or digit is replaced by `-`.
 fn is_lookalike_of(name: &HeaderName, other: &HeaderName) -> bool {
     let (name, other) = (name.as_str(), other.as_str());
     let fold = |octet: u8| {
@@ -345,8 +328,7 @@ fn is_lookalike_of(name: &HeaderName, other: &HeaderName) -> bool {
     name.len() == other.len() && name != other && name.bytes().map(fold).eq(other.bytes().map(fold))
 }
 
-/// Table that is indexed by an octet. An entry is true if the octet is a letter, a digit or `-`. A table is used for
-/// speed, because every octet of every forwarded header name is checked.
+/// Letters, digits and `-`. A table, because every octet of every forwarded header name is checked.
 static REGULAR: [bool; 256] = {
     let mut table = [false; 256];
     let mut octet = 0_u8;
@@ -357,15 +339,13 @@ static REGULAR: [bool; 256] = {
     table
 };
 
-/// Whether a header name consists only of letters, digits and `-`.
 fn is_regular(name: &HeaderName) -> bool {
     let mut octets = name.as_str().bytes();
     octets.all(|octet| REGULAR[usize::from(octet)])
 }
 
-/// Returns a header value in the form that rate limits and idempotency scopes compare. Hosts and authentication schemes
-/// are case-insensitive, so all spellings are converted to the same case. The port and a final dot are removed from a
-/// host. In `Authorization`, exactly one space follows the scheme.
+/// The form that rate limits and idempotency scopes compare. Hosts and authentication schemes are case-insensitive. A
+/// host loses its port and a final dot. In `Authorization`, exactly one space follows the scheme.
 pub(crate) fn canonical<'a>(name: &HeaderName, value: &'a [u8]) -> Cow<'a, [u8]> {
     match *name {
         AUTHORIZATION => canonical_credential(value),
@@ -374,8 +354,7 @@ pub(crate) fn canonical<'a>(name: &HeaderName, value: &'a [u8]) -> Cow<'a, [u8]>
     }
 }
 
-/// Returns a value of `Authorization` with a capitalised scheme and a single space after the scheme. A value without a
-/// space is a secret without a scheme, so it is returned unchanged.
+/// A value without a space is a secret without a scheme, and stays unchanged.
 fn canonical_credential(value: &[u8]) -> Cow<'_, [u8]> {
     let Some(end) = value.iter().position(|&octet| is_blank(octet)) else {
         return Cow::Borrowed(value);

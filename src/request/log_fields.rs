@@ -1,9 +1,7 @@
-//! Data for the access log. The log target of the access log is `tidegate::access`, and each logged request has one
-//! line.
+//! Data for the access log, whose log target is `tidegate::access`.
 //!
-//! The stages write data about a logged request into its [`AccessLogNotes`]. The gateway writes the log line when it
-//! has sent the last byte of the response, or when it knows that it cannot send that byte. A request that is not logged
-//! has no notes.
+//! The stages write data about a logged request into its [`AccessLogNotes`]. The gateway writes the line when it has
+//! sent the last byte of the response, or when it knows that it cannot. A request that is not logged has no notes.
 
 use std::fmt::{self, Write as _};
 use std::sync::Arc;
@@ -15,43 +13,37 @@ use smallvec::SmallVec;
 
 use super::client::ClientId;
 
-/// Data that the stages collect about one logged request.
 #[derive(Debug, Default)]
 pub(crate) struct AccessLogNotes {
     fields: Mutex<AccessLogFields>,
     bytes_in: AtomicU64,
 }
 
-/// Fields of the access log line that the stages set.
 #[derive(Debug, Default)]
 pub(crate) struct AccessLogFields {
-    /// Number of attempts to send the request to an upstream server; 0 if there was none.
     pub attempts: u32,
-    /// Upstream server of the last attempt; `None` if there was no attempt.
+    /// Server of the last attempt.
     pub server: Option<Arc<str>>,
-    /// Names of the evaluated rate limits, each with the limit key of the request.
+    /// The evaluated rate limits, each with the limit key of the request.
     pub limits: SmallVec<[(Arc<str>, ShownKey); 4]>,
-    /// Name of the rate limit that rejected the request, and the time after which a retry can succeed. `None` if no
-    /// rate limit rejected the request.
+    /// The limit, and the time after which a retry can succeed.
     pub rejected_by: Option<(Arc<str>, Duration)>,
-    /// Names of the rate limits in shadow mode that would have rejected the request.
+    /// Rate limits in shadow mode that would have rejected the request.
     pub shadow: SmallVec<[Arc<str>; 1]>,
-    /// How the gateway handled the idempotency key of the request. `None` if the request has no idempotency key, or if
-    /// no variant of [`KeyUse`] applies.
+    /// `None` also if no variant of [`KeyUse`] applies.
     pub idempotency: Option<KeyUse>,
-    /// Why the gateway itself generated the response: the problem type, or `preflight` for a CORS preflight. `None` if
-    /// the response is from the upstream or a replay.
+    /// Problem type of a response that the gateway generated, or `preflight`.
     pub reason: Option<&'static str>,
 }
 
-/// Limit key of a request, as logs and the admin API show it.
+/// Limit key, as logs and the admin API show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ShownKey {
     Client(ClientId),
     Global,
-    /// Keyed hash of the limit key, which can contain a secret.
+    /// Keyed hash, because the limit key can contain a secret.
     Hash(u64),
-    /// Limit key of a rate limit with `log_key`.
+    /// The key of a rate limit with `log_key`.
     Value(Arc<str>),
 }
 
@@ -66,37 +58,31 @@ impl fmt::Display for ShownKey {
     }
 }
 
-/// How the gateway handled the idempotency key of a request. There is no variant for an execution with a known outcome
-/// or for a key that the gateway rejects.
+/// There is no variant for an execution with a known outcome or for a key that the gateway rejects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyUse {
-    /// The client received a stored response.
     Replayed,
-    /// The request waited for an earlier request with the same idempotency key, which was in flight.
+    /// An earlier request with the same key was in flight.
     Waited,
-    /// The outcome of the request, or of an earlier request with the same key, is unknown.
+    /// The outcome of the request, or of an earlier one with the same key.
     Unknown,
 }
 
 impl AccessLogNotes {
-    /// Locks the fields of the access log line for reading or writing.
     pub(crate) fn fields(&self) -> MutexGuard<'_, AccessLogFields> {
         self.fields.lock()
     }
 
-    /// Adds `bytes` to the number of request body bytes that the gateway has read.
     pub(crate) fn add_bytes_in(&self, bytes: usize) {
         self.bytes_in.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Returns the number of request body bytes that the gateway has read.
     pub(crate) fn bytes_in(&self) -> u64 {
         self.bytes_in.load(Ordering::Relaxed)
     }
 }
 
 impl KeyUse {
-    /// Returns the value of the access log field `idempotency`.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Replayed => "replayed",
@@ -106,8 +92,7 @@ impl KeyUse {
     }
 }
 
-/// Text from a request, for the access log. Its `Display` escapes characters that end a line or change how a terminal
-/// shows the line.
+/// `Display` escapes characters that end a line or change how a terminal shows it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Escaped<'a>(pub &'a str);
 
@@ -131,8 +116,8 @@ impl fmt::Display for Escaped<'_> {
     }
 }
 
-/// Returns whether a character ends a line, is invisible, or changes how a terminal shows the text after it: control
-/// characters, directional marks, and line and paragraph separators.
+/// Control characters, directional marks, and line and paragraph separators: they end a line, are invisible, or change
+/// how a terminal shows the text after them.
 pub(crate) fn is_unprintable(character: char) -> bool {
     character.is_control()
         || matches!(

@@ -1,15 +1,15 @@
 //! Rejects request methods that differ from a known method only in case.
 //!
-//! Methods are case-sensitive (RFC 9110, section 9.1), so `post` does not match a route for `POST`. Some servers treat
-//! both as the same method. Such a server would execute a request that passed neither the limits nor the idempotency
-//! rule of its route. The gateway rejects the request instead of changing its method, because a strict server would
-//! reject it, too. Other unknown methods are forwarded, because HTTP allows new methods.
+//! Methods are case-sensitive (RFC 9110, section 9.1), so `post` does not match a route for `POST`. A server that
+//! treats both as the same method would execute a request that passed neither the limits nor the idempotency rule of
+//! its route. The method is not changed instead, because a strict server would reject it, too. Other unknown methods
+//! are forwarded, because HTTP allows new methods.
 
 use http::Method;
 
 use super::head::HeadError;
 
-/// Methods in the IANA registry of HTTP methods. `*` is not included, because it has no case.
+/// The IANA registry, without `*`, which has no case.
 const REGISTERED: [&str; 40] = [
     "ACL",
     "BASELINE-CONTROL",
@@ -53,15 +53,13 @@ const REGISTERED: [&str; 40] = [
     "VERSION-CONTROL",
 ];
 
-/// Methods whose case the gateway checks: the registered methods, and the methods that the configuration names.
+/// The registered methods, and those that the configuration names.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KnownMethods {
-    /// Methods in the configuration.
     configured: Vec<Method>,
 }
 
 impl KnownMethods {
-    /// Creates the list for a configuration that names the methods `configured`.
     pub(crate) fn new<'a>(configured: impl IntoIterator<Item = &'a Method>) -> Self {
         let mut methods: Vec<Method> = Vec::new();
         for method in configured {
@@ -74,9 +72,8 @@ impl KnownMethods {
         }
     }
 
-    /// Returns an error if `method` differs from a known method only in case.
     pub(super) fn check(&self, method: &Method) -> Result<(), HeadError> {
-        // This check is a fast path: it covers almost all requests.
+        // A fast path for almost all requests.
         if matches!(
             *method,
             Method::GET
@@ -102,8 +99,7 @@ impl KnownMethods {
     }
 }
 
-/// Returns the registered method that differs from `method` only in case. Returns `None` if there is none, and if
-/// `method` is itself registered.
+/// Returns `None` also if `method` is itself registered.
 pub(crate) fn registered_spelling(method: &str) -> Option<&'static str> {
     let mut registered = REGISTERED.into_iter();
     registered.find(|known| is_other_case(known, method))

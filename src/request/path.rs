@@ -1,20 +1,13 @@
 //! Readings of the path of a request: the form that is forwarded, and the forms that routes match.
 //!
-//! A path is forwarded as received or rejected. It is never rewritten into a different resource: clients sign paths, and
-//! an S3 key can contain `//` and `..` as ordinary text. Only equivalent spellings are unified. Unreserved characters
-//! are decoded (`%41` → `A`), and hexadecimal digits are upper-cased. Characters that URIs do not allow but clients send
-//! are percent-encoded.
+//! A path is forwarded as received or rejected, because clients sign paths, and an S3 key can contain `//` and `..` as
+//! ordinary text. Only equivalent spellings are unified: unreserved characters are decoded (`%41` → `A`), hexadecimal
+//! digits are upper-cased, and characters that URIs do not allow but clients send are percent-encoded.
 //!
-//! Servers read the same path differently. If routes matched only one reading, a client could evade the limits of a
-//! route: it would send a path that only the upstream reads as a path of this route. So a path has two kinds of
-//! readings:
-//!
-//! - The literal reading is the forwarded path with its escapes decoded once, as bytes. `%2F` and `%5C` stay as they
-//!   are. The route of a request is the route of the literal reading.
-//! - The [lenient readings](lenient) are all the paths that a permissive server could make of it. `route` rejects a
-//!   request if one of them belongs to another route.
-//!
-//! Most paths have no lenient reading. One pass over the bytes finds this out, without a copy.
+//! Servers read the same path differently, and a client must not evade the limits of a route with a path that only the
+//! upstream reads as a path of this route. The literal reading is the forwarded path with its escapes decoded once, as
+//! bytes, except `%2F` and `%5C`. It determines the route. The [lenient readings](lenient) are all the paths that a
+//! permissive server could make of it. Most paths have none, and one pass over the bytes finds this out.
 
 mod lenient;
 
@@ -27,29 +20,24 @@ use crate::respond::Problem;
 
 pub(crate) use lenient::TooManyReadings;
 
-/// Maximum number of times that a path can be decoded before no escape is left.
+/// Maximum number of times that a path is decoded until no escape is left.
 const MAX_DECODINGS: usize = 8;
 
-/// Why the path of a request is rejected, whatever its route is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PathError {
-    /// The path does not start with `/`.
     #[error("the path does not begin with a slash")]
     NotAbsolute,
-    /// The path contains a NUL character, possibly encoded several times.
     #[error(
         "the path contains a NUL character (`%00`, or an encoding of it such as `%2500`). Remove it"
     )]
     Nul,
-    /// The path contains a `%` that is not followed by two hexadecimal digits.
     #[error(
         "the `%` at byte {at} of the path is not followed by two hexadecimal digits. Write `%25` for a percent sign"
     )]
     MalformedEscape {
-        /// Position of the `%` in the path that was received. The first byte of the path has position 0.
+        /// Position in the path that was received. The first byte has position 0.
         at: usize,
     },
-    /// The path contains escapes after it was decoded [`MAX_DECODINGS`] times.
     #[error("the path is percent-encoded more than {MAX_DECODINGS} times. Encode it once")]
     NestedEscapes,
 }
@@ -67,19 +55,18 @@ pub struct RequestPath<'a> {
     forwarded: Cow<'a, str>,
     /// Borrowed if it equals the received query.
     query: Option<Cow<'a, str>>,
-    /// Literal reading. `None` if it equals `forwarded`.
+    /// `None` if it equals `forwarded`.
     literal: Option<Vec<u8>>,
-    /// Whether the path certainly has no lenient readings.
+    /// The path certainly has no lenient readings.
     is_plain: bool,
 }
 
 impl RequestPath<'_> {
-    /// Returns the path that is forwarded.
     pub fn forwarded(&self) -> &str {
         &self.forwarded
     }
 
-    /// Returns the path and the query that are forwarded. Returns `None` if they equal those that were received.
+    /// The path and query that are forwarded. `None` if they equal the received ones.
     pub fn rewritten(&self) -> Option<String> {
         let is_changed = |part: &Cow<'_, str>| matches!(part, Cow::Owned(_));
         if !is_changed(&self.forwarded) && !self.query.as_ref().is_some_and(is_changed) {
@@ -91,13 +78,12 @@ impl RequestPath<'_> {
         })
     }
 
-    /// Returns the literal reading, which determines the route of the request.
+    /// Determines the route.
     pub fn literal(&self) -> &[u8] {
         self.literal.as_deref().unwrap_or(self.forwarded.as_bytes())
     }
 
-    /// Returns the lenient readings: what permissive servers could make of the path. The list is empty if all servers
-    /// agree on the literal reading.
+    /// Empty if all servers agree on the literal reading.
     pub fn lenient(&self) -> Result<Vec<Vec<u8>>, TooManyReadings> {
         if self.is_plain {
             return Ok(Vec::new());
@@ -136,8 +122,7 @@ pub fn read<'a>(path: &'a str, query: Option<&'a str>) -> Result<RequestPath<'a>
     })
 }
 
-/// Whether the path is forwarded unchanged and has no lenient readings. False means that the path must be parsed to
-/// find out.
+/// False means that the path must be parsed to find out.
 ///
 /// The loop has no branches, because most paths are plain. It takes half of the time of a loop that stops at the first
 /// special octet (12 instead of 22 ns for 27 octets).
@@ -151,13 +136,12 @@ fn is_plain(path: &str) -> bool {
     found == 0
 }
 
-/// Class of the octets that can need a rewrite or can have a special meaning for servers.
+/// Octets that can need a rewrite or can have a special meaning for servers.
 const SPECIAL: u8 = 1;
 
-/// Class of the octets that can have a special meaning for servers after a slash.
+/// Octets that can have a special meaning for servers after a slash.
 const SPECIAL_AFTER_SLASH: u8 = 2;
 
-/// Class of each octet; 0 for ordinary octets.
 static CLASSES: [u8; 256] = {
     let mut table = [0; 256];
     let mut octet = 0_u8;
@@ -173,7 +157,7 @@ static CLASSES: [u8; 256] = {
     table
 };
 
-/// Rewrites a path or a query into the form in which it is forwarded.
+/// The form in which a path or a query is forwarded.
 fn unify(text: &str) -> Cow<'_, str> {
     let bytes = text.as_bytes();
     let is_special = |&byte: &u8| CLASSES[usize::from(byte)] == SPECIAL;
@@ -212,18 +196,17 @@ fn unify(text: &str) -> Cow<'_, str> {
     Cow::Owned(unified)
 }
 
-/// Returns the position of the first `%` that is not followed by two hexadecimal digits.
 fn find_malformed_escape(text: &str) -> Option<usize> {
     let mut signs = text.match_indices('%').map(|(at, _)| at);
     signs.find(|&at| escaped_octet(text.as_bytes(), at).is_none())
 }
 
-/// Checks that no decoding of `path` contains NUL, and that [`MAX_DECODINGS`] decodings leave no escape.
+/// No decoding of the path may contain NUL, and [`MAX_DECODINGS`] decodings must leave no escape.
 fn check_nested_escapes(path: &str) -> Result<(), PathError> {
     if path.contains('\0') || path.contains("%00") {
         return Err(PathError::Nul);
     }
-    // Only an encoded percent sign can lead to an escape that was not there before.
+    // Only an encoded percent sign can lead to a new escape.
     if !path.contains("%25") {
         return Ok(());
     }
@@ -242,8 +225,7 @@ fn check_nested_escapes(path: &str) -> Result<(), PathError> {
     Ok(())
 }
 
-/// Decodes the percent escapes of all octets that `is_decoded` selects. Malformed escapes stay as they are. Returns
-/// `None` if no escape is decoded.
+/// Malformed escapes stay as they are. Returns `None` if no escape is decoded.
 fn decode_escapes(path: &[u8], is_decoded: impl Fn(u8) -> bool) -> Option<Vec<u8>> {
     let escaped = |at| escaped_octet(path, at).filter(|&octet| is_decoded(octet));
     let first = path.iter().position(|&byte| byte == b'%')?;
@@ -264,7 +246,7 @@ fn decode_escapes(path: &[u8], is_decoded: impl Fn(u8) -> bool) -> Option<Vec<u8
 
 const ESCAPE_LEN: usize = "%XX".len();
 
-/// Returns the octet that the escape at position `at` encodes, or `None` if no well-formed escape is there.
+/// Returns `None` if no well-formed escape is at `at`.
 fn escaped_octet(path: &[u8], at: usize) -> Option<u8> {
     let &[b'%', high, low] = path.get(at..at + ESCAPE_LEN)? else {
         return None;
@@ -273,7 +255,7 @@ fn escaped_octet(path: &[u8], at: usize) -> Option<u8> {
     u8::try_from(digit(high)? * 16 + digit(low)?).ok()
 }
 
-/// Whether the octet is an unreserved character (RFC 3986, section 2.3).
+/// RFC 3986, section 2.3.
 fn is_unreserved(octet: u8) -> bool {
     octet.is_ascii_alphanumeric() || matches!(octet, b'-' | b'.' | b'_' | b'~')
 }

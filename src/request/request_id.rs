@@ -1,29 +1,24 @@
 //! Request id, which identifies a request in the logs of client, gateway and upstream.
 //!
-//! The gateway uses the client's `X-Request-Id` if its value is safe to write into headers and logs. Otherwise the
-//! gateway generates a random id. The id is formatted as text only when it is written.
+//! The gateway uses the client's `X-Request-Id` if its value is safe to write into headers and logs, and otherwise a
+//! random id. The id is formatted only when it is written.
 
 use std::fmt;
 
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
-/// Header that contains the request id, in requests to the upstream and in responses to the client.
 pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Maximum length of a request id from a client, in bytes. The gateway replaces a longer id by a random one.
+/// Maximum length in bytes. A longer id of a client is replaced by a random one.
 const MAX_LENGTH: usize = 128;
 
-/// Id of one request, for headers and logs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RequestId {
-    /// Request id that the client sent in `X-Request-Id`.
     FromClient(HeaderValue),
-    /// Random request id that the gateway generated.
     Generated(u128),
 }
 
 impl RequestId {
-    /// Returns the request id in these request headers, or generates an id if there is no valid one.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         Self::sent(headers).unwrap_or_else(Self::random)
     }
@@ -32,14 +27,12 @@ impl RequestId {
         Self::Generated(fastrand::u128(..))
     }
 
-    /// Returns the request id in these request headers, if there is a valid one.
     pub(crate) fn sent(headers: &HeaderMap) -> Option<Self> {
         let sent = headers.get(X_REQUEST_ID);
         let valid = sent.filter(|id| is_valid(id.as_bytes()));
         valid.cloned().map(Self::FromClient)
     }
 
-    /// Returns the request id as the value of a header.
     pub(crate) fn to_header(&self) -> HeaderValue {
         match self {
             Self::FromClient(id) => id.clone(),

@@ -1,22 +1,13 @@
 //! Finds the route of a request: the first route in the configuration whose methods and patterns match.
 //!
-//! [`Matcher`] is generic over the value of a route. It does not try the routes one after the other, because finding
-//! the last of a thousand routes would then take a thousand times as long as finding the first. Instead, each method
-//! has an automaton. It contains the patterns of all routes that match this method, and earlier patterns have priority.
-//! The automaton reads a path once, regardless of the number of routes. The priority has a cost: a match is reported
-//! only when all earlier patterns have failed. For example, if `/api/.+/x` precedes `/api/`, the matcher has to read
-//! the complete path.
+//! Each method has an automaton of the patterns of all its routes, in which earlier patterns have priority. It reads a
+//! path once, regardless of the number of routes. A match is reported only when all earlier patterns have failed: if
+//! `/api/.+/x` precedes `/api/`, the matcher has to read the complete path. A `RegexSet` is slower, because it cannot
+//! drop later patterns early. A radix tree would be faster for literal prefixes, but cannot contain regular expressions.
 //!
-//! A `RegexSet` would report *all* patterns that match. A `RegexSet` is slower, because it cannot drop later patterns
-//! early. A radix tree would be faster for literal prefixes, but cannot contain regular expressions.
-//!
-//! Patterns match the bytes of [a reading of the path](super::path). They are anchored at the start of the path, but
-//! not at its end. The method is compared case-sensitively, and no header overrides it.
-//!
-//! The literal reading of a path determines the route. A request is rejected if a lenient reading has another result:
-//! another route, a route instead of none, or none instead of a route. Otherwise a client could evade the limits of a
-//! route, or reach a path of the upstream that no route publishes. A strict route rejects every path with a lenient
-//! reading.
+//! Patterns match the bytes of [a reading of the path](super::path), anchored at its start. A request is rejected if a
+//! lenient reading has another route than the literal one. Otherwise a client could evade the limits of a route, or
+//! reach a path of the upstream that no route publishes. A strict route rejects every path with a lenient reading.
 
 mod error;
 mod path_set;
@@ -69,10 +60,8 @@ pub enum PathMode {
     Strict,
 }
 
-/// What selects the route of a request, besides its path.
 #[derive(Clone, Copy, Debug)]
 pub enum MatchBy<'a> {
-    /// Method of the request.
     Method(&'a Method),
     /// Method that a CORS preflight asks about. A route that names OPTIONS takes the preflight instead, if it is the
     /// first that matches OPTIONS. Otherwise a client could choose the route of an OPTIONS request with a header.
@@ -80,8 +69,7 @@ pub enum MatchBy<'a> {
 }
 
 impl<'a> MatchBy<'a> {
-    /// Returns what selects the route of a request with this method. `requested` is the method that it asks about if it
-    /// is a preflight.
+    /// `requested` is the method that a preflight asks about.
     pub fn new(method: &'a Method, requested: Option<&'a Method>) -> Self {
         requested.map_or(Self::Method(method), Self::Preflight)
     }
@@ -104,7 +92,7 @@ pub enum AmbiguousPaths {
 }
 
 impl RouteMatch {
-    /// Returns whether the route matches this method. `None` stands for every method that no route names.
+    /// `None` stands for every method that no route names.
     fn matches_method(&self, method: Option<&Method>) -> bool {
         self.methods
             .as_ref()
@@ -117,27 +105,18 @@ impl RouteMatch {
     }
 }
 
-/// Error of compiling the routes of a configuration.
 #[derive(Debug, Error)]
 pub enum RoutesError {
-    /// A path pattern of a route is invalid.
     #[error("route {route:?} has an invalid path pattern {pattern:?}: {source}")]
     Pattern {
-        /// Name of the route that contains the pattern.
         route: Arc<str>,
-        /// Pattern as it is written in the configuration.
         pattern: String,
-        /// Reason why the pattern is invalid.
         source: PatternError,
     },
-    /// Each pattern is valid, but the compiled patterns of all routes together are too large.
     #[error(
         "the path patterns of all routes need more than {limit} bytes when compiled; use fewer or simpler patterns"
     )]
-    TooLarge {
-        /// Maximum size of the compiled patterns of all routes together, in bytes.
-        limit: usize,
-    },
+    TooLarge { limit: usize },
 }
 
 /// Compiled routes. Each route has a value, which `find` returns.
@@ -146,12 +125,11 @@ pub struct Matcher<T> {
     values: Vec<T>,
 }
 
-/// Compiled patterns, which map a method and a path to the index of a route.
 struct CompiledRoutes {
     routes: Vec<RouteMatch>,
     /// Methods whose routes differ from those of `default`, each with an index into `by_index`.
     by_method: Vec<(Method, usize)>,
-    /// Index into `by_index` for methods that are not in `by_method`.
+    /// Index into `by_index` for all other methods.
     default: usize,
     by_index: Vec<MethodRoutes>,
 }
@@ -300,10 +278,9 @@ impl CompiledRoutes {
         literal.ok_or_else(|| self.unmatched(path.literal()))
     }
 
-    /// Returns why no route matches a request with this path.
     fn unmatched(&self, path: &[u8]) -> RouteError {
-        // Methods outside `by_method` match the routes without methods only. These routes match the method of the
-        // request, too, so they do not match the path.
+        // Methods outside `by_method` match the routes without methods only. These match the method of the request,
+        // too, so they do not match the path.
         let allowed: Vec<_> = self
             .by_method
             .iter()
@@ -331,10 +308,9 @@ fn check_patterns(routes: &[RouteMatch]) -> Result<(), RoutesError> {
     Ok(())
 }
 
-/// Routes that requests with a certain method can match.
 struct MethodRoutes {
     patterns: PatternSet,
-    /// For each pattern, the index of the route that it belongs to.
+    /// For each pattern, the index of its route.
     owners: Vec<usize>,
 }
 
@@ -359,17 +335,16 @@ impl MethodRoutes {
     }
 }
 
-/// Builder of the automata of all methods. Methods that match the same routes share one automaton.
+/// Methods that match the same routes share one automaton.
 #[derive(Default)]
 struct MethodRoutesBuilder {
     built: Vec<MethodRoutes>,
-    /// Maps a list of route indexes to its automaton: an index into `built`.
+    /// From the indexes of routes to their automaton, an index into `built`.
     known: HashMap<Vec<usize>, usize>,
 }
 
 impl MethodRoutesBuilder {
-    /// Returns the automaton for the routes that match `method`, as an index into `built`. Builds the automaton if it
-    /// does not exist.
+    /// Returns an index into `built`.
     fn routes_of(
         &mut self,
         method: Option<&Method>,

@@ -5,13 +5,12 @@ use std::sync::Arc;
 
 use http::{HeaderMap, HeaderName};
 
-/// Header that names the test of a request.
 pub(crate) const X_TIDEGATE_TEST: HeaderName = HeaderName::from_static("x-tidegate-test");
 
 const MAX_LENGTH: usize = 64;
 
-/// Id of 1 to 64 letters, digits, dots, dashes, underscores or tildes. An IP address is not valid, because it is the id
-/// of the run of a client.
+/// 1 to 64 letters, digits, dots, dashes, underscores or tildes. An IP address is not valid, because it is the id of
+/// the run of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TestId(Arc<str>);
 
@@ -28,7 +27,7 @@ impl TestId {
         Self::parse(headers.get(&X_TIDEGATE_TEST)?.to_str().ok()?)
     }
 
-    /// Splits a path of the form `/t/ID/rest` into the id and `/rest`.
+    /// For a path of the form `/t/ID/rest`.
     pub(crate) fn split(path: &str) -> Option<(Self, &str)> {
         let rest = path.strip_prefix("/t/")?;
         let (id, rest) = rest.split_at(rest.find('/')?);

@@ -25,12 +25,10 @@ use crate::http::settings::ConnectionSettings;
 use crate::http::socket::{ClientSocket, counted, keep_alive};
 use crate::metrics::{TlsFailure, Totals};
 use crate::pipeline::Pipeline;
-use crate::request::body::{BoxError, RequestBody};
+use crate::request::body::RequestBody;
 use crate::request::context::ClientConnection;
 
-/// State that all connections of a worker share.
 pub(super) struct WorkerContext {
-    /// The stages under the configuration in force.
     pub(super) pipeline: Arc<ArcSwap<Pipeline>>,
     pub(super) drain: DrainSignal,
     pub(super) flush_batch: FlushBatch,
@@ -38,13 +36,12 @@ pub(super) struct WorkerContext {
 }
 
 impl WorkerContext {
-    /// Returns the client that `max_connections_per_client` counts for a connection from this peer.
+    /// The client that `max_connections_per_client` counts for a connection from this peer.
     pub(super) fn connection_owner(&self, peer: SocketAddr) -> Option<IpAddr> {
         self.pipeline.load().trust().connection_owner(peer.ip())
     }
 }
 
-/// Serves a client connection and returns when the connection is closed. Errors are logged.
 pub(super) async fn serve(
     stream: TcpStream,
     peer: IpAddr,
@@ -95,12 +92,11 @@ fn set_socket_options(stream: &TcpStream) -> io::Result<()> {
     keep_alive(stream)
 }
 
-/// A boxed future. Each phase of a connection has its own box, so a connection uses only the memory of its current
-/// phase. This matters because most connections are long-lived and idle. The functions that return the box are not
-/// `async`, because an `async` function would reserve memory for the values it moves into the box.
+/// Each phase of a connection has its own box, so that a connection uses only the memory of its current phase: most
+/// connections are long-lived and idle. The functions that return the box are not `async`, because an `async` function
+/// would reserve memory for the values it moves into the box.
 type BoxedFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Performs the TLS handshake. Returns `None` if the handshake fails or `handshake_timeout` expires.
 fn tls_handshake<'a, IO>(
     tls: Arc<ServerConfig>,
     stream: IO,
@@ -135,7 +131,7 @@ where
     })
 }
 
-/// Returns the protocol that client and gateway have negotiated with ALPN. `None` if the client did not offer ALPN.
+/// `None` if the client did not offer ALPN.
 fn negotiated<IO>(stream: &TlsStream<IO>) -> Option<Protocol> {
     match stream.get_ref().1.alpn_protocol()? {
         ALPN_HTTP2 => Some(Protocol::Http2),
@@ -143,11 +139,10 @@ fn negotiated<IO>(stream: &TlsStream<IO>) -> Option<Protocol> {
     }
 }
 
-/// Serves the protocol that was negotiated with ALPN. If none was negotiated, the first bytes of the client determine
-/// whether the gateway serves HTTP/1 or HTTP/2.
+/// If no protocol was negotiated with ALPN, the first bytes of the client determine it.
 ///
-/// A negotiated protocol is binding. Other parties on the path, such as a load balancer, act on the result of ALPN. A
-/// client that then uses the other protocol could pass their checks. Its bytes are an error in the negotiated protocol.
+/// A negotiated protocol is binding, because other parties on the path, such as a load balancer, act on it. A client
+/// that then uses the other protocol could pass their checks.
 fn serve_protocol<'a, IO>(
     mut io: IO,
     negotiated: Option<Protocol>,
@@ -162,7 +157,7 @@ where
         let detected = tokio::select! {
             biased;
             detected = detect(&mut io, settings.timeouts.head) => detected,
-            // At this point the client has sent nothing, or a part of the HTTP/2 preface. It must not delay the drain.
+            // The client has sent nothing, or a part of the HTTP/2 preface. It must not delay the drain.
             () = drain_wait(settings, context) => return,
         };
         let (detected, early) = match detected {
@@ -185,7 +180,7 @@ where
     })
 }
 
-/// Waits until the drain starts, and then as long as a connection without a request stays open during a drain.
+/// A connection without a request stays open for this time during a drain.
 async fn drain_wait(settings: &ConnectionSettings, context: &WorkerContext) {
     context.drain.watch().await;
     tokio::time::sleep(settings.timeouts.drain).await;
@@ -197,7 +192,7 @@ fn serve_http1<'a, IO>(
     connection: ClientConnection,
     settings: &'a ConnectionSettings,
     context: &'a WorkerContext,
-) -> BoxedFuture<'a, Result<(), BoxError>>
+) -> BoxedFuture<'a, io::Result<()>>
 where
     IO: AsyncRead + AsyncWrite + ClientSocket + Unpin + Send + 'static,
 {
@@ -212,7 +207,7 @@ where
                     let max_body = pipeline.settings().limits.body_bytes;
                     let totals = &pipeline.metrics().totals;
                     let request = request.map(|body| RequestBody::http1(body, max_body, totals));
-                    // The future is boxed, because otherwise even an idle connection would reserve memory for it.
+                    // Otherwise even an idle connection would reserve memory for the future.
                     Either::Left(Box::pin(pipeline.respond(&connection, request)))
                 }
                 Received::Invalid { violation, head } => {
@@ -225,8 +220,7 @@ where
         let ConnectionSettings { limits, timeouts } = settings;
         let (timeouts, batch) = (*timeouts, &context.flush_batch);
         let permit = &connection.permit;
-        http1::serve(io, early, permit, limits, timeouts, batch, stop, service).await?;
-        Ok(())
+        http1::serve(io, early, permit, limits, timeouts, batch, stop, service).await
     })
 }
 
@@ -235,7 +229,7 @@ fn serve_http2<'a, IO>(
     connection: ClientConnection,
     settings: &'a ConnectionSettings,
     context: &'a WorkerContext,
-) -> BoxedFuture<'a, Result<(), BoxError>>
+) -> BoxedFuture<'a, io::Result<()>>
 where
     IO: AsyncRead + AsyncWrite + ClientSocket + Unpin + Send + 'static,
 {
@@ -249,7 +243,8 @@ where
                 Received::Request(request) => {
                     let max_body = pipeline.settings().limits.body_bytes;
                     let totals = &pipeline.metrics().totals;
-                    let request = request.map(|body| RequestBody::http2(body, max_body, totals));
+                    let request =
+                        request.map(|body| RequestBody::of_client(body, max_body, totals));
                     Either::Left(async move { pipeline.respond(&connection, request).await })
                 }
                 Received::Invalid { violation, head } => {
@@ -262,7 +257,6 @@ where
         let ConnectionSettings { limits, timeouts } = settings;
         let (timeouts, tasks) = (*timeouts, &context.tasks);
         let metrics = Arc::clone(&context.pipeline.load().metrics().totals.http2);
-        http2::serve(io, &permit, limits, timeouts, tasks, metrics, stop, service).await?;
-        Ok(())
+        http2::serve(io, &permit, limits, timeouts, tasks, metrics, stop, service).await
     })
 }

@@ -1,8 +1,7 @@
 //! Signal from a worker to its connections that a drain has started.
 //!
-//! A connection checks the signal on every poll, so the check must be cheap: it loads one flag that only this worker's
-//! thread reads. A cancellation token is not used, because with a token each request would take a lock that all workers
-//! share. When the drain starts, the signal wakes idle connections through their wakers.
+//! A connection checks the signal on every poll, so the check loads one flag that only this worker's thread reads. With
+//! a cancellation token, each request would take a lock that all workers share.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,28 +10,24 @@ use std::task::{Context, Poll, Waker};
 use parking_lot::Mutex;
 use slab::Slab;
 
-/// Signal that starts the drain of a worker's connections. It is cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DrainSignal(Arc<SignalState>);
 
 #[derive(Debug, Default)]
 struct SignalState {
-    /// Whether the drain has started.
     is_sent: AtomicBool,
-    /// Wakers of the tasks that wait for the drain to start.
     waiting: Mutex<Slab<Waker>>,
 }
 
-/// Future that is ready when the drain starts. It must not be polled by more than one task.
+/// Must not be polled by more than one task, because it registers only the waker of its first poll.
 #[derive(Debug)]
 pub(super) struct DrainWatch {
     signal: Arc<SignalState>,
-    /// Index of the task's waker in `waiting`. `None` before the first poll.
+    /// Index of the waker in `waiting`. `None` before the first poll.
     slot: Option<usize>,
 }
 
 impl DrainSignal {
-    /// Starts the drain and wakes all waiting tasks.
     pub(super) fn send(&self) {
         self.0.is_sent.store(true, Ordering::SeqCst);
         for waker in self.0.waiting.lock().drain() {
@@ -40,8 +35,6 @@ impl DrainSignal {
         }
     }
 
-    /// Returns a future that is ready when the drain starts. Each task needs its own future, because a future registers
-    /// only the waker of its first poll.
     pub(super) fn watch(&self) -> DrainWatch {
         DrainWatch {
             signal: Arc::clone(&self.0),
@@ -60,8 +53,7 @@ impl Future for DrainWatch {
         if self.slot.is_none() {
             let slot = self.signal.waiting.lock().insert(cx.waker().clone());
             self.slot = Some(slot);
-            // The flag is checked a second time, because a signal between the first check and the registration does not
-            // wake this task.
+            // A signal between the first check and the registration does not wake this task.
             if self.signal.is_sent.load(Ordering::SeqCst) {
                 return Poll::Ready(());
             }

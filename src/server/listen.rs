@@ -8,10 +8,12 @@ use std::io;
 use std::net::{Ipv6Addr, SocketAddr, TcpListener};
 
 use listenfd::ListenFd;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use thiserror::Error;
 
-/// Maximum number of connections that the kernel queues per listening socket until the worker accepts them.
+use crate::http::socket::limit_unsent;
+
+/// Connections that the kernel queues per listening socket until the worker accepts them.
 pub(super) const BACKLOG: i32 = 4_096;
 
 /// Error: a listener cannot be bound to its address.
@@ -25,13 +27,12 @@ pub struct ListenError {
     pub source: io::Error,
 }
 
-/// Listening sockets that the process inherits, as from systemd (socket activation). Their supervisor keeps them open,
-/// so a restart refuses no connection.
+/// Sockets that the process inherits, as from systemd (socket activation). Their supervisor keeps them open, so a
+/// restart refuses no connection.
 #[derive(Debug, Default)]
 pub(crate) struct Inherited(Vec<TcpListener>);
 
 impl Inherited {
-    /// Takes the sockets that the variables `LISTEN_FDS` and `LISTEN_PID` name.
     pub(crate) fn from_env() -> io::Result<Self> {
         let mut passed = ListenFd::from_env();
         let sockets = (0..passed.len()).map(|index| passed.take_tcp_listener(index));
@@ -39,8 +40,7 @@ impl Inherited {
         Ok(Self(sockets.into_iter().flatten().collect()))
     }
 
-    /// Returns the socket for a configured address. A socket on `[::]` is also one for `0.0.0.0`, because systemd binds
-    /// a bare port in this way.
+    /// A socket on `[::]` is also one for `0.0.0.0`, because systemd binds a bare port in this way.
     pub(crate) fn find(&self, address: SocketAddr) -> Option<&TcpListener> {
         let is_for = |bound: SocketAddr| {
             let (bound_ip, ip) = (bound.ip(), address.ip());
@@ -51,7 +51,6 @@ impl Inherited {
         sockets.find(|socket| socket.local_addr().is_ok_and(is_for))
     }
 
-    /// Returns the address of a socket that is for none of the configured addresses.
     pub(crate) fn unused(&self, configured: &[SocketAddr]) -> Option<SocketAddr> {
         let used = configured.iter().filter_map(|&address| self.find(address));
         let used: Vec<_> = used.filter_map(|socket| socket.local_addr().ok()).collect();
@@ -60,19 +59,16 @@ impl Inherited {
     }
 }
 
-/// A listening socket of a worker.
 #[derive(Debug)]
 pub(super) struct WorkerSocket {
     pub(super) socket: TcpListener,
-    /// Whether the supervisor and all workers share the socket. If so, its queue belongs to the next process.
+    /// The supervisor and all workers share an inherited socket. Its queue belongs to the next process.
     pub(super) is_inherited: bool,
 }
 
-/// Listening sockets of all workers.
 pub(super) struct Sockets {
-    /// Addresses that the sockets are bound to. A configured port 0 is replaced by the port that the system chose.
+    /// Port 0 is replaced by the port that the system chose.
     pub(super) addresses: Vec<SocketAddr>,
-    /// The sockets of each worker. A worker has one socket per address.
     pub(super) per_worker: Vec<Vec<WorkerSocket>>,
 }
 
@@ -87,6 +83,7 @@ pub(super) fn bind(
         let failed = |source| ListenError { address, source };
         if let Some(socket) = inherited.find(address) {
             socket.set_nonblocking(true).map_err(failed)?;
+            limit_unsent(SockRef::from(socket)).map_err(failed)?;
             for own in &mut per_worker {
                 own.push(WorkerSocket {
                     socket: socket.try_clone().map_err(failed)?,
@@ -96,8 +93,8 @@ pub(super) fn bind(
             addresses.push(socket.local_addr().map_err(failed)?);
             continue;
         }
-        // If the port is 0, the first socket only chooses a port. A socket that was bound to port 0 would get another
-        // port when it listens again after a pause (`Refusal`).
+        // For port 0, the first socket only chooses a port. A socket bound to port 0 would get another port when it
+        // listens again after a `Refusal`.
         let is_chosen = address.port() == 0;
         let first = socket(address, is_chosen).map_err(failed)?;
         let bound = first.local_addr().map_err(failed)?;
@@ -129,13 +126,14 @@ fn socket(address: SocketAddr, shared: bool) -> io::Result<Socket> {
         Type::STREAM,
         Some(Protocol::TCP),
     )?;
-    // With `SO_REUSEADDR`, the gateway can restart while connections of the previous process are in TIME_WAIT.
+    // So that the gateway can restart while connections of the previous process are in TIME_WAIT.
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(shared)?;
     if address.is_ipv6() {
         socket.set_only_v6(true)?;
     }
     socket.set_nonblocking(true)?;
+    limit_unsent(SockRef::from(&socket))?;
     socket.bind(&address.into())?;
     Ok(socket)
 }

@@ -1,7 +1,7 @@
 //! The configuration in force, and its replacement while the gateway runs.
 //!
 //! A reload prepares the new state and the stages of each worker, and then replaces them. None of this can fail,
-//! because the policy was checked completely. A request keeps the stages that it started with. A connection keeps its
+//! because the policy was checked completely. A request keeps the stages that it started with, and a connection its
 //! timeouts and its certificate.
 
 use std::sync::Arc;
@@ -18,25 +18,22 @@ use crate::pipeline::{GatewayState, Pipeline};
 use crate::upstream::UpstreamState;
 use crate::upstream::health::HealthChecks;
 
-/// State of a running gateway, which a reload replaces.
 #[derive(Debug)]
 pub(crate) struct Live {
     state: ArcSwap<GatewayState>,
     workers: Vec<LiveWorker>,
-    /// Locked during a reload, so that reloads do not overlap.
     upstream_tasks: Mutex<Vec<UpstreamTasks>>,
-    /// Whether the workers measure the delay of their timers, which scenarios need.
+    /// The workers measure the delay of their timers, which scenarios need.
     measures_timers: AtomicBool,
 }
 
-/// What a reload changes in a worker.
 #[derive(Debug)]
 pub(super) struct LiveWorker {
     pub(super) pipeline: Arc<ArcSwap<Pipeline>>,
     pub(super) runtime: Handle,
 }
 
-/// Tasks of an upstream, which the first worker runs for all workers: health checks and lookups of host names.
+/// Health checks and lookups of host names, which the first worker runs for all workers.
 #[derive(Debug)]
 struct UpstreamTasks {
     state: Arc<UpstreamState>,
@@ -62,12 +59,12 @@ impl Live {
     /// Waits until each worker has handled an event.
     pub(crate) async fn await_workers(&self) {
         for worker in &self.workers {
-            // An error means that the worker has stopped, as it does after a drain.
+            // The worker has stopped, as after a drain.
             let _ = worker.runtime.spawn(std::future::ready(())).await;
         }
     }
 
-    /// Puts a policy in force. Returns the configuration keys whose new values need a restart.
+    /// Returns the configuration keys whose new values need a restart.
     pub(crate) fn apply(&self, mut policy: Policy) -> Vec<&'static str> {
         let mut tasks = self.upstream_tasks.lock();
         let before = self.state();
@@ -86,7 +83,7 @@ impl Live {
         pending
     }
 
-    /// Starts the tasks of upstreams that are new or have changed, and ends those of upstreams that are gone.
+    /// Also ends the tasks of upstreams that have changed or are gone.
     fn start_tasks(&self, tasks: &mut Vec<UpstreamTasks>) {
         let state = self.state();
         let first = self.workers.first().expect("there is at least one worker");

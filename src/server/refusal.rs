@@ -19,18 +19,16 @@ use tokio::time::Instant;
 use super::drain::DrainSignal;
 use super::listen::{BACKLOG, Sockets};
 
-/// Maximum time of a refusal. The clock cannot represent every time that a configuration can contain.
+/// The clock cannot represent every time that a configuration can contain.
 const MAX_REFUSAL: Duration = Duration::from_hours(365 * 24);
 
-/// Makes all listeners of a gateway refuse connections. It is cheap to clone.
+/// Makes all listeners of a gateway refuse connections.
 #[derive(Clone, Debug)]
 pub(crate) struct Refusal {
-    /// Time until which the listeners refuse connections.
     until: watch::Sender<Instant>,
     sockets: Arc<[TcpListener]>,
 }
 
-/// Part of a [`Refusal`] for the worker of a listener.
 #[derive(Clone, Debug)]
 pub(super) struct RefusalWatch(watch::Receiver<Instant>);
 
@@ -45,8 +43,7 @@ impl Refusal {
         })
     }
 
-    /// Makes the listeners refuse connections for `duration` from now on. The kernel resets connections that wait in an
-    /// accept queue. Accepted connections stay open.
+    /// The kernel resets connections that wait in an accept queue. Accepted connections stay open.
     pub(crate) fn refuse_for(&self, duration: Duration) {
         for socket in &*self.sockets {
             if let Err(error) = stop_listening(socket) {
@@ -64,12 +61,11 @@ impl Refusal {
 }
 
 impl RefusalWatch {
-    /// Returns the watch of a listener that always accepts connections.
+    /// The listener always accepts connections.
     pub(super) fn never() -> Self {
         Self(watch::channel(Instant::now()).1)
     }
 
-    /// Waits until the listener must refuse connections.
     pub(super) async fn requested(&mut self) {
         if self.0.changed().await.is_err() {
             // The `Refusal` and its clones are dropped, so no request can follow.
@@ -77,7 +73,7 @@ impl RefusalWatch {
         }
     }
 
-    /// Refuses connections until the requested time, and then returns the listener. Returns `None` if the drain starts.
+    /// Returns the listener after the requested time, or `None` if the drain starts.
     ///
     /// The socket leaves the event loop during this time. The runtime stores that its reading side was shut down, and
     /// never clears this state.
@@ -104,8 +100,8 @@ impl RefusalWatch {
     }
 }
 
-/// Makes a socket refuse connections. A socket that does not listen is left alone: a second shutdown would stay in
-/// effect after `listen`, and the connections that it accepts would not be readable.
+/// A socket that does not listen is left alone: a second shutdown would stay in effect after `listen`, and the
+/// connections that it accepts would not be readable.
 pub(super) fn stop_listening(socket: &TcpListener) -> io::Result<()> {
     if rustix::net::sockopt::socket_acceptconn(socket)? {
         SockRef::from(socket).shutdown(Shutdown::Read)?;

@@ -12,36 +12,33 @@ use crate::config::{ConfigErrors, ConfigProblem, Loaded, Severity};
 use crate::metrics::Count;
 use crate::pipeline::log;
 
-/// Loads the configuration that the gateway was started with: the same file and flags.
+/// Loads the file and flags that the gateway was started with.
 type Load = Box<dyn Fn() -> Result<Loaded, ConfigErrors> + Send + Sync>;
 
-/// Reloads the configuration of a gateway. It does not keep the gateway alive.
+/// It does not keep the gateway alive.
 pub(crate) struct Reloader {
     live: Weak<Live>,
     stop: Stop,
     load: Load,
     status: Mutex<ConfigStatus>,
-    /// Locked during a reload. A reload that is requested meanwhile follows, because the file can have changed again.
+    /// A reload that is requested meanwhile follows, because the file can have changed again.
     reloading: Mutex<()>,
     pub(crate) applied: Count,
     pub(crate) rejected: Count,
 }
 
-/// The configuration in force, and the last reload.
 #[derive(Clone, Debug)]
 pub(crate) struct ConfigStatus {
-    /// Name of the file.
     pub(crate) source: String,
     /// SHA-256 of the file, in hexadecimal.
     pub(crate) hash: String,
     pub(crate) loaded_at: SystemTime,
     /// Keys whose new values need a restart.
     pub(crate) pending_restart: Vec<&'static str>,
-    /// Time of the last reload, and its error.
+    /// The error is `None` if the reload succeeded.
     pub(crate) last_reload: Option<(SystemTime, Option<String>)>,
 }
 
-/// Why a configuration was not put in force.
 #[derive(Debug, Error)]
 pub(crate) enum ReloadError {
     #[error("the gateway is shutting down")]
@@ -53,7 +50,7 @@ pub(crate) enum ReloadError {
 }
 
 impl Reloader {
-    /// `source` is the name of the file that the gateway runs, and `hash` that of its content.
+    /// `hash` is that of the content of the file `source`.
     pub(crate) fn new(
         gateway: &Gateway,
         source: String,
@@ -81,7 +78,7 @@ impl Reloader {
         self.status.lock().clone()
     }
 
-    /// Loads the configuration and puts it in force. Logs the result. Blocks while the files are read.
+    /// Blocks while the files are read.
     pub(crate) fn reload(&self, requested_by: &'static str) -> Result<ConfigStatus, ReloadError> {
         let _guard = self.reloading.lock();
         let applied = self.apply();
@@ -132,7 +129,6 @@ impl Reloader {
     }
 }
 
-/// Logs errors and warnings of a configuration.
 pub(crate) fn log_problems(problems: &[ConfigProblem]) {
     for problem in problems {
         let location = match problem.line {

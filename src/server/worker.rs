@@ -21,23 +21,21 @@ use crate::http::connections::{ConnectionPermit, Connections};
 use crate::http::http1::FlushBatch;
 use crate::pipeline::Pipeline;
 
-/// Delay before the next accept after a failed one. The usual cause of a failed accept is that the limit
-/// `RLIMIT_NOFILE` on open files is reached. Without a delay, the accept loop would use all CPU time of the worker
-/// until a connection closes.
+/// Delay after a failed accept, usually because the limit `RLIMIT_NOFILE` is reached. Without it, the accept loop would
+/// use all CPU time of the worker until a connection closes.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// Period of the timer in [`keep_timer_armed`]. The period is long enough to cost almost nothing, and shorter than the
-/// usual timeouts of requests.
+/// Long enough to cost almost nothing, and shorter than the usual timeouts of requests.
 const TICK: Duration = Duration::from_millis(500);
 
 pub(super) struct Worker {
     pub(super) pipeline: Arc<ArcSwap<Pipeline>>,
-    /// Tasks that a drain waits for: connections, and request tasks that can outlive their connection.
+    /// Connections, and request tasks that can outlive their connection. A drain waits for them.
     pub(super) tasks: TaskTracker,
     pub(super) sockets: Vec<WorkerSocket>,
     pub(super) stop: Stop,
     pub(super) refusal: RefusalWatch,
-    /// Client connections of all workers.
+    /// Connections of all workers.
     pub(super) connections: Arc<Connections>,
 }
 
@@ -48,14 +46,12 @@ pub(super) fn runtime() -> io::Result<Runtime> {
 }
 
 impl Worker {
-    /// Starts the thread of the worker. `number` is part of the thread name.
     pub(super) fn start(self, number: usize, runtime: Runtime) -> io::Result<JoinHandle<()>> {
         std::thread::Builder::new()
             .name(format!("tidegate-{number}"))
             .spawn(move || {
                 runtime.block_on(self.run());
-                // The worker does not wait for running DNS lookups. A lookup blocks a thread of the runtime and cannot
-                // be cancelled.
+                // A running DNS lookup blocks a thread of the runtime and cannot be cancelled.
                 runtime.shutdown_background();
             })
     }
@@ -98,27 +94,22 @@ impl Worker {
     }
 }
 
-/// Keeps one short timer running, so that the timer of a request is almost never the next to expire. When a new timer
-/// becomes the next to expire, the runtime wakes itself through a file descriptor, which costs a system call. If the
-/// short timer did not run, almost every request would cause such a call.
+/// Keeps one short timer running, so that the timer of a request is almost never the next to expire. Otherwise the
+/// runtime would wake itself through a file descriptor for almost every request, which costs a system call.
 async fn keep_timer_armed() {
     loop {
         tokio::time::sleep(TICK).await;
     }
 }
 
-/// Accepts and serves connections until the drain starts. Then serves the connections that wait in the kernel's accept
-/// queue, and closes the listener.
+/// Until the drain starts. Then serves the connections that wait in the kernel's accept queue, and closes the listener.
 async fn accept(
-    WorkerSocket {
-        socket,
-        is_inherited,
-    }: WorkerSocket,
+    own: WorkerSocket,
     context: Arc<WorkerContext>,
     connections: Arc<Connections>,
     mut refusal: RefusalWatch,
 ) {
-    let mut listener = match tokio::net::TcpListener::from_std(socket) {
+    let mut listener = match tokio::net::TcpListener::from_std(own.socket) {
         Ok(listener) => listener,
         Err(error) => {
             tracing::error!(
@@ -128,8 +119,7 @@ async fn accept(
             return;
         }
     };
-    // An accepted connection that is not yet admitted. Further connections wait in the kernel's accept queue, where
-    // they cost the gateway nothing.
+    // Not yet admitted. Further connections wait in the kernel's accept queue, where they cost the gateway nothing.
     let mut accepted: Option<(TcpStream, SocketAddr)> = None;
     loop {
         let next = async {
@@ -189,13 +179,13 @@ async fn accept(
             &context,
         );
     }
-    if !is_inherited {
+    if !own.is_inherited {
         serve_queued(listener, &connections, &context);
     }
 }
 
-/// Serves the connections in the kernel's accept queue after the drain has started. The bounds do not apply to them:
-/// their number is at most the length of the queue, and no further connections follow.
+/// After the drain has started. The bounds do not apply: the number of connections is at most the length of the queue,
+/// and no further ones follow.
 fn serve_queued(
     listener: tokio::net::TcpListener,
     connections: &Arc<Connections>,
@@ -217,12 +207,11 @@ fn serve_queued(
             );
         }
     }
-    // A `Refusal` has another handle of the socket, so closing this handle is not enough. An error is ignored, because
-    // the socket of an ordinary gateway is closed in any case.
+    // A `Refusal` has another handle of the socket, so closing this handle is not enough. On an error, the socket of an
+    // ordinary gateway is closed in any case.
     let _ = stop_listening(&listener);
 }
 
-/// Starts a task that serves a connection.
 fn spawn(
     stream: TcpStream,
     peer: SocketAddr,

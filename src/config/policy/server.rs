@@ -67,6 +67,7 @@ pub(in crate::config) fn server(
             min_rate: section.min_rate.0,
             idle: section.idle_timeout.0,
             write: section.write_timeout.0,
+            tunnel: section.tunnel_timeout.0,
             drain: ClientTimeouts::drain_wait(section.shutdown_grace.0),
         },
         limits: ServerLimits {

@@ -1,8 +1,8 @@
 //! Request bodies, as the service receives them, and the trait that response bodies implement.
 //!
-//! A body that arrives together with its head is passed to the service in one piece. Any other body is passed through a
-//! channel that holds at most one part. The connection reads from the client only while the service waits for a part.
-//! So a slow service slows down the client, and no data accumulates.
+//! A body that does not arrive with its head passes through a channel that holds at most one part. The connection reads
+//! from the client only while the service waits for a part, so a slow service slows down the client, and no data
+//! accumulates.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -14,69 +14,57 @@ use parking_lot::Mutex;
 
 use crate::http::IncompleteBody;
 
-/// The body of an HTTP/1 request, which the service reads. Trailers are dropped.
+/// Trailers are dropped.
 #[derive(Debug)]
 pub(crate) struct Http1Body(Http1BodySource);
 
 #[derive(Debug)]
 enum Http1BodySource {
-    /// The complete body arrived together with the request head.
     Complete(Bytes),
-    /// The connection receives the body in parts and passes them through a channel.
     Channel(Receiver),
 }
 
-/// A response body that the server notifies after it has written the complete response to the socket.
 pub(crate) trait TrackDelivery: http_body::Body<Data = Bytes> {
-    /// Records that the response is delivered. The server calls this once, after the last byte is written to the
-    /// socket. If the body is dropped without this call, the client received a truncated response.
+    /// The server calls this once, after the last byte is written to the socket. Without this call, the client received
+    /// a truncated response.
     fn delivered(self: Pin<&mut Self>);
 
-    /// Whether the server resets the connection after the body has failed. By default, it closes the connection.
+    /// Whether the server resets the connection after the body has failed, instead of closing it.
     fn is_reset(&self) -> bool {
         false
     }
 }
 
-/// Receiving half of the channel. The service reads the request body from it.
 #[derive(Debug)]
 struct Receiver {
     channel: Arc<Mutex<Channel>>,
-    /// Number of bytes that are still to be read. `None` if the request has no `Content-Length`.
+    /// Bytes still to be read; `None` without a `Content-Length`.
     remaining: Option<u64>,
     ended: bool,
 }
 
-/// Sending half of the channel. The connection passes the parts of a request body to it. If the sender is dropped
-/// before the end of the body, the service receives [`IncompleteBody::Disconnected`].
+/// If the sender is dropped before the end of the body, the service receives [`IncompleteBody::Disconnected`].
 #[derive(Debug)]
 pub(super) struct RequestBodySender(Arc<Mutex<Channel>>);
 
-/// Whether the service wants more of the request body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Demand {
-    /// The service waits for the next part of the body.
     More,
-    /// The service has dropped the body and reads no more of it.
     Nothing,
 }
 
-/// State that sender and receiver share. The channel holds at most one part.
 #[derive(Debug, Default)]
 struct Channel {
     part: Option<Bytes>,
     end: Option<Result<(), IncompleteBody>>,
-    /// Waker of the service. `Some` while the service waits for a part.
     receiver: Option<Waker>,
-    /// Waker of the connection. `Some` while the connection waits until the service reads or drops the body.
+    /// `Some` while the connection waits until the service reads or drops the body.
     sender: Option<Waker>,
-    /// Whether the service has dropped the body and reads no more of it.
     dropped: bool,
 }
 
 impl Http1Body {
-    /// Creates a body that arrives in parts, and the sender for these parts. `remaining` is the value of
-    /// `Content-Length`, or `None` for a chunked body.
+    /// `remaining` is the value of `Content-Length`, or `None` for a chunked body.
     pub(super) fn channel(remaining: Option<u64>) -> (RequestBodySender, Self) {
         let channel = Arc::new(Mutex::new(Channel::default()));
         let receiver = Receiver {
@@ -90,20 +78,6 @@ impl Http1Body {
         )
     }
 
-    /// Returns the next part of the body, or `None` at its end.
-    pub(crate) fn poll_part(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Bytes, IncompleteBody>>> {
-        match &mut self.0 {
-            Http1BodySource::Complete(bytes) if bytes.is_empty() => Poll::Ready(None),
-            Http1BodySource::Complete(bytes) => Poll::Ready(Some(Ok(std::mem::take(bytes)))),
-            Http1BodySource::Channel(receiver) => receiver.poll_part(cx),
-        }
-    }
-
-    /// Returns the bytes of the body if it arrived together with the head. Otherwise returns the unchanged body as
-    /// `Err`.
     pub(crate) fn into_complete(self) -> Result<Bytes, Self> {
         match self.0 {
             Http1BodySource::Complete(bytes) => Ok(bytes),
@@ -119,14 +93,13 @@ impl From<Bytes> for Http1Body {
 }
 
 impl RequestBodySender {
-    /// Waits until the service either waits for a part or has dropped the body.
     pub(super) fn poll_demand(&self, cx: &mut Context<'_>) -> Poll<Demand> {
         let mut channel = self.0.lock();
         if channel.dropped {
             return Poll::Ready(Demand::Nothing);
         }
         // The waker is registered even if the service already waits, because the service can drop the body before the
-        // next part arrives.
+        // next part.
         channel.sender = Some(cx.waker().clone());
         if channel.receiver.is_some() {
             Poll::Ready(Demand::More)
@@ -135,20 +108,17 @@ impl RequestBodySender {
         }
     }
 
-    /// Whether the service has dropped the body and reads no more of it.
     pub(super) fn is_dropped(&self) -> bool {
         self.0.lock().dropped
     }
 
-    /// Passes a part of the body to the service. Call this only after [`poll_demand`](Self::poll_demand) returned
-    /// [`Demand::More`].
+    /// Call this only after [`poll_demand`](Self::poll_demand) returned [`Demand::More`].
     pub(super) fn send(&self, part: Bytes) {
         let mut channel = self.0.lock();
         channel.part = Some(part);
         channel.wake_receiver();
     }
 
-    /// Ends the body. `Ok` means that the body is complete. If `end` is `Err`, the service receives the error.
     pub(super) fn end(self, end: Result<(), IncompleteBody>) {
         self.0.lock().end(end);
     }
@@ -161,7 +131,6 @@ impl Drop for RequestBodySender {
 }
 
 impl Channel {
-    /// Ends the body, unless it has already ended.
     fn end(&mut self, end: Result<(), IncompleteBody>) {
         if self.end.is_none() {
             self.end = Some(end);
@@ -193,7 +162,7 @@ impl Receiver {
             self.ended = true;
             return Poll::Ready(end.err().map(Err));
         }
-        // Only the first poll wakes the sender. Further polls before the next part would wake it for nothing.
+        // Further polls before the next part would wake the sender for nothing.
         if channel.receiver.replace(cx.waker().clone()).is_none()
             && let Some(sender) = channel.sender.take()
         {
@@ -221,7 +190,11 @@ impl http_body::Body for Http1Body {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, IncompleteBody>>> {
-        let part = self.poll_part(cx);
+        let part = match &mut self.0 {
+            Http1BodySource::Complete(bytes) if bytes.is_empty() => Poll::Ready(None),
+            Http1BodySource::Complete(bytes) => Poll::Ready(Some(Ok(std::mem::take(bytes)))),
+            Http1BodySource::Channel(receiver) => receiver.poll_part(cx),
+        };
         part.map(|part| part.map(|part| part.map(Frame::data)))
     }
 

@@ -2,10 +2,8 @@
 //!
 //! `body_timeout` limits a single pause. It does not limit a client that sends one byte in each pause, so `min_rate`
 //! also limits the average rate. The time that a client can still take is a credit. It starts with 5 s, decreases while
-//! the gateway waits for the client, and increases by one second for every `min_rate` bytes that arrive.
-//!
-//! The credit has a maximum. Without it, a client could send a large part quickly, and then occupy a server for hours.
-//! Time in which the gateway does not read the body does not count, because the server or another limit causes it.
+//! the gateway waits for the client, and increases by one second for every `min_rate` bytes. Its maximum keeps a client
+//! from sending a large part quickly and then occupying a server for hours.
 
 use std::time::Duration;
 
@@ -15,18 +13,15 @@ use crate::http::settings::ClientTimeouts;
 /// Credit at the start of a body. A short body can arrive at any rate.
 const START: Duration = Duration::from_secs(5);
 
-/// Time that a client can take for the rest of a request body.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BodyWait {
-    /// How long a single pause can be (`body_timeout`).
     pause: Duration,
-    /// Minimum rate in bytes per second; 0 if any rate is allowed.
+    /// Bytes per second; 0 if any rate is allowed.
     min_rate: u64,
     credit: Duration,
 }
 
 impl BodyWait {
-    /// Creates the state at the start of a request body.
     pub(crate) fn new(timeouts: &ClientTimeouts) -> Self {
         Self {
             pause: timeouts.body,
@@ -35,8 +30,7 @@ impl BodyWait {
         }
     }
 
-    /// Returns how long the gateway waits for the next bytes, and the violation of a client that sends nothing until
-    /// then.
+    /// The time until the next bytes must arrive, and the violation if they do not.
     pub(crate) fn limit(&self) -> (Duration, Violation) {
         if self.min_rate > 0 && self.credit < self.pause {
             (self.credit, Violation::BodyTooSlow)
@@ -45,12 +39,11 @@ impl BodyWait {
         }
     }
 
-    /// Returns the same as [`limit`](Self::limit) for a client that is slow because of the gateway.
+    /// The same for a client that is slow because of the gateway.
     pub(crate) fn longest_pause(&self) -> (Duration, Violation) {
         (self.pause, Violation::BodyTimeout)
     }
 
-    /// Records that `bytes` bytes arrived after the gateway had waited for `waited`.
     pub(crate) fn received(&mut self, waited: Duration, bytes: usize) {
         if self.min_rate == 0 {
             return;

@@ -1,9 +1,7 @@
 //! State machine of one HTTP/1 connection. Each step of serving a request is a poll function.
 //!
-//! This module applies the client timeouts, because only the connection knows what it waits for. It can wait for the
-//! first head, the rest of a head, a body, the next request, or a writable socket. No client timeout runs while the
-//! service processes a request. If an immediate close could destroy the response, the connection stays open for a short
-//! time (see [`Linger`]).
+//! This module applies the client timeouts, because only the connection knows what it waits for. None of them runs
+//! while the service processes a request.
 
 use std::io;
 use std::pin::Pin;
@@ -31,11 +29,9 @@ use crate::http::IncompleteBody;
 use crate::http::settings::{ClientTimeouts, ServerLimits};
 use crate::http::socket::ClientSocket;
 
-/// Maximum number of bytes of an unread request body that the connection discards to stay usable for the next request.
-/// If more bytes follow, the connection is closed.
+/// If more bytes of an unread request body follow, the connection is closed instead of reused.
 const MAX_DISCARD: u64 = 64 * 1024;
 
-/// An HTTP/1 connection of a client.
 #[derive(Debug)]
 pub(super) struct Connection<IO> {
     io: IO,
@@ -45,35 +41,27 @@ pub(super) struct Connection<IO> {
     timer: Timer,
     write_timeout: WriteTimeout,
     linger: Linger,
-    /// The request body that is not completely received. `None` if no body is outstanding.
+    /// The request body that is not completely received.
     pending: Option<PendingBody>,
-    /// How long the connection waits for the next bytes of `pending`.
     body_wait: BodyWait,
-    /// When the current wait for bytes from the client started. `None` if the connection does not wait.
     waiting_since: Option<Instant>,
-    /// Whether the connection waits for the rest of a head, and not for the start of the next request.
+    /// The wait is for the rest of a head, and not for the start of the next request.
     waits_for_head: bool,
-    /// Whether the connection has already received a request. If so, `idle_timeout` applies while the connection waits
-    /// for the next request.
+    /// Whether a request was received. If so, `idle_timeout` applies to the wait for the next one.
     is_reused: bool,
     state: ReadState,
-    /// Whether the connection closes after the current response.
     is_last: bool,
 }
 
-/// State of the read side of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReadState {
     Open,
-    /// A request was invalid, too slow or too large. The position of the next request is unknown, so the connection
-    /// must be closed.
+    /// The position of the next request is unknown, so the connection must be closed.
     Invalid,
-    /// The client has closed its side of the connection.
     Closed,
 }
 
 impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
-    /// Creates the state of the connection `io`. `early` contains the bytes that were already read from it.
     pub(super) fn new(
         io: IO,
         early: BytesMut,
@@ -102,8 +90,8 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         }
     }
 
-    /// Waits for the next request. Returns `None` if no further request arrives. `drain_due` returns a time once a drain
-    /// has started. If the client has sent no part of the request at this time, this function returns `None`.
+    /// Returns `None` if no further request arrives. `drain_due` returns a time once a drain has started: if the client
+    /// has sent no part of the request by then, no request is awaited.
     pub(super) fn poll_request(
         &mut self,
         cx: &mut Context<'_>,
@@ -114,8 +102,10 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
             return Poll::Ready(Ok(None));
         }
         if !is_discarded {
-            ready!(self.poll_drain_end(cx, drain_due));
-            return Poll::Ready(Ok(None));
+            return match drain_due(cx) {
+                Some(due) => self.timer.poll(cx, due).map(|()| Ok(None)),
+                None => Poll::Pending,
+            };
         }
         let received = match self.reader.poll_head(&mut self.io, cx)? {
             Poll::Ready(received) => {
@@ -135,20 +125,21 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         Poll::Ready(Ok(received))
     }
 
-    /// Waits until the timeout of the next head expires. Then returns a violation if the client has sent only a part of
-    /// the head, and `None` if the client has sent nothing. Also returns `None` if the client has sent nothing at the
-    /// time that `drain_due` returns.
+    /// Waits until the timeout of the next head expires. The violation is `None` if the client has sent nothing, also
+    /// at the time of `drain_due`.
     fn poll_head_timeout(
         &mut self,
         cx: &mut Context<'_>,
         drain_due: &mut impl FnMut(&mut Context<'_>) -> Option<Instant>,
     ) -> Poll<Option<Violation>> {
         let head_started = self.reader.head_started();
-        if !head_started && self.poll_drain_end(cx, drain_due).is_ready() {
+        if !head_started
+            && let Some(due) = drain_due(cx)
+            && self.timer.poll(cx, due).is_ready()
+        {
             return Poll::Ready(None);
         }
-        // For the first request, `header_timeout` starts with the connection. For a later request, it starts with the
-        // first byte of the head.
+        // The timeout of the first head starts with the connection, that of a later one with its first byte.
         if self.is_reused && head_started != self.waits_for_head {
             self.waiting_since = None;
         }
@@ -162,25 +153,11 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         Poll::Ready(head_started.then_some(Violation::HeadTimeout))
     }
 
-    /// Waits until the time that `drain_due` returns.
-    fn poll_drain_end(
-        &mut self,
-        cx: &mut Context<'_>,
-        drain_due: &mut impl FnMut(&mut Context<'_>) -> Option<Instant>,
-    ) -> Poll<()> {
-        match drain_due(cx) {
-            Some(due) => self.timer.poll(cx, due),
-            None => Poll::Pending,
-        }
-    }
-
-    /// Sets the request body that the connection receives from now on.
     pub(super) fn receive(&mut self, pending: Option<PendingBody>) {
         self.body_wait = BodyWait::new(&self.timeouts);
         self.pending = pending;
     }
 
-    /// Waits for the response of the service. Meanwhile passes the request body to the service.
     pub(super) fn poll_response<T>(
         &mut self,
         cx: &mut Context<'_>,
@@ -196,8 +173,7 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         }
     }
 
-    /// Encodes the head of a response into the write buffer. `exact` is the length of the body, if known. `last` means
-    /// that the connection must close after this response.
+    /// `exact` is the length of the body, if known. `last` means that the connection must close after this response.
     pub(super) fn start_response(
         &mut self,
         parts: &Parts,
@@ -205,7 +181,7 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         request: RequestTraits,
         last: bool,
     ) -> Encoder {
-        // From now on `100 Continue` is not sent, because it must not follow the final response.
+        // `100 Continue` must not follow the final response.
         if let Some(pending) = &mut self.pending
             && pending.expect == Expectation::Continue
         {
@@ -221,7 +197,6 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         encoder
     }
 
-    /// Sends the buffered head and the body of a response. Meanwhile continues to receive the request body.
     pub(super) fn poll_send<B: Body<Data = Bytes>>(
         &mut self,
         cx: &mut Context<'_>,
@@ -253,27 +228,16 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         }
     }
 
-    /// Writes all buffered bytes to the socket. Fails if `write_timeout` expires.
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.write_buffer.is_empty() {
             let written = self.write_buffer.poll_write(&mut self.io, cx);
-            ready!(self.check_write(cx, written))?;
+            ready!(self.write_timeout.check(&mut self.timer, cx, written))?;
         }
         let flushed = Pin::new(&mut self.io).poll_flush(cx);
-        self.check_write(cx, flushed)
+        self.write_timeout.check(&mut self.timer, cx, flushed)
     }
 
-    /// Returns the result of a write, or an error if `write_timeout` has expired while the socket is blocked.
-    fn check_write(
-        &mut self,
-        cx: &mut Context<'_>,
-        written: Poll<io::Result<()>>,
-    ) -> Poll<io::Result<()>> {
-        (self.write_timeout).check(&mut self.timer, cx, &self.io, written)
-    }
-
-    /// Passes the rest of the request body to the service. Returns at the end of the body, or when the service drops
-    /// the body.
+    /// Passes the rest of the request body to the service, until its end or until the service drops it.
     pub(super) fn poll_received(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(pending) = &self.pending {
             if pending.sender.is_dropped() {
@@ -287,8 +251,7 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads and discards the rest of a request body that the service has dropped. This takes at most one
-    /// `body_timeout` and discards about [`MAX_DISCARD`] bytes at most.
+    /// Discards about [`MAX_DISCARD`] bytes at most, of a request body that the service has dropped.
     pub(super) fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(pending) = &mut self.pending {
             if pending.discarded > MAX_DISCARD {
@@ -310,9 +273,8 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         Poll::Ready(Ok(()))
     }
 
-    /// Whether the connection can serve another request. The connection must close if the response announced the close,
-    /// or if the position of the next request is unknown. The connection also closes if too many unread bytes precede
-    /// the next request.
+    /// False if the response announced the close, if the position of the next request is unknown, or if too many unread
+    /// bytes precede it.
     pub(super) fn is_reusable(&self) -> bool {
         if self.is_last || self.state != ReadState::Open {
             return false;
@@ -325,22 +287,19 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
             && (!pending.sender.is_dropped() || pending.decoder.remaining().is_none_or(is_small))
     }
 
-    /// Makes the close of the connection a TCP reset.
     pub(super) fn reset_on_close(&self) {
         self.io.reset_on_close();
     }
 
-    /// Whether the client has already sent a part of the next request.
     pub(super) fn is_pipelined(&self) -> bool {
         self.pending.is_none() && self.reader.head_started()
     }
 
-    /// Closes the connection. If the client can still be sending, the connection first stays open for a short time (see
-    /// [`Linger`]), so that the client receives the response.
+    /// If the client can still be sending, the connection first stays open for a short time (see [`Linger`]).
     pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.state == ReadState::Closed {
             let shut = Pin::new(&mut self.io).poll_shutdown(cx);
-            return self.check_write(cx, shut);
+            return self.write_timeout.check(&mut self.timer, cx, shut);
         }
         let expected =
             self.state == ReadState::Invalid || self.pending.is_some() || !self.reader.is_empty();
@@ -348,42 +307,38 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
             .poll(&mut self.io, &mut self.timer, cx, expected)
     }
 
-    /// Converts an upgraded connection to a tunnel. The bytes received after the upgrade request are read first.
+    /// The bytes received after the upgrade request are read first.
     pub(super) fn into_tunnel(self) -> Rewind<IO> {
-        Rewind::new(self.io, self.reader.into_buffer(), self.timeouts.write)
+        Rewind::new(self.io, self.reader.into_buffer(), self.timeouts.tunnel)
     }
 
-    /// Receives the rest of the request body while the connection waits for the service or for a writable socket.
-    /// Returns true if the service received a part or the end of the body. Fails if the client has closed the
-    /// connection.
+    /// Receives the rest of the request body while the connection waits for the service or for a writable socket. Fails
+    /// if the client has closed the connection.
     fn poll_client(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
         let was_fed = if self.pending.is_some() {
             self.feed(cx)?
         } else if self.state == ReadState::Open
             && self.reader.poll_closed(&mut self.io, cx)?.is_ready()
         {
-            return Err(io::Error::new(
-                io::ErrorKind::ConnectionAborted,
-                "the client closed the connection before the response",
-            ));
+            return Err(io::ErrorKind::ConnectionAborted.into());
         } else {
             false
         };
-        // The flush is needed because `feed` can add `100 Continue` to the write buffer.
+        // `feed` can have added `100 Continue`.
         if !self.write_buffer.is_empty() || self.write_timeout.is_blocked() {
             let _blocked = self.poll_flush(cx)?;
         }
         Ok(was_fed)
     }
 
-    /// Passes the next part of the request body to the service, if the service waits for a part. Returns true if the
-    /// service received a part or the end of the body.
+    /// Passes on the next part of the request body if the service waits for one. Returns true if the service received a
+    /// part or the end of the body.
     fn feed(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
         let Some(pending) = &mut self.pending else {
             return Ok(false);
         };
         let Poll::Ready(Demand::More) = pending.sender.poll_demand(cx) else {
-            // The service does not read the body now, so this time must not count towards `body_timeout` or `min_rate`.
+            // This time must not count towards `body_timeout` or `min_rate`.
             self.waiting_since = None;
             return Ok(false);
         };
@@ -394,18 +349,15 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
                 out.extend_from_slice(b"HTTP/1.1 100 Continue\r\n\r\n");
             }
         }
-        // This task yields after a number of parts, because a body in many small parts must not starve the other tasks
-        // of the worker.
+        // A body in many small parts must not starve the other tasks of the worker.
         let Poll::Ready(budget) = poll_proceed(cx) else {
             return Ok(false);
         };
         let decoder = &mut pending.decoder;
         let end = match self.reader.poll_body(decoder, &mut self.io, cx)? {
             Poll::Ready(Ok(Some(data))) => {
-                let waited = self
-                    .waiting_since
-                    .map_or(Duration::ZERO, |since| since.elapsed());
-                self.body_wait.received(waited, data.len());
+                let waited = self.waiting_since.map(|since| since.elapsed());
+                (self.body_wait).received(waited.unwrap_or_default(), data.len());
                 pending.sender.send(data);
                 (pending.decoder.remaining() == Some(0)).then_some(Ok(()))
             }
@@ -427,7 +379,6 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         Ok(true)
     }
 
-    /// Reports the end of the request body, or its error, to the service. Also updates the state of the read side.
     fn end_body(&mut self, end: Result<(), IncompleteBody>) {
         match end {
             Ok(()) => {}
@@ -440,8 +391,7 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         }
     }
 
-    /// Returns `Ready` when the connection has waited for the client for the duration `limit`. The first call starts
-    /// the wait.
+    /// The first call starts the wait.
     fn poll_client_timeout(&mut self, cx: &mut Context<'_>, limit: Duration) -> Poll<()> {
         let since = *self.waiting_since.get_or_insert_with(Instant::now);
         self.timer.poll(cx, since + limit)

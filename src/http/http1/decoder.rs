@@ -1,43 +1,37 @@
 //! Decoder of request bodies with `Content-Length` or chunked transfer coding.
 //!
-//! The chunked decoder rejects everything that another server could interpret differently. A chunk size has at most 16
-//! digits and no surrounding white space. Chunk extensions consist of visible characters, spaces and tabs, and their
-//! total size per message is limited. Every line must end in CRLF. Trailers must have the syntax of header lines. The
-//! decoder checks trailers and drops them.
+//! The chunked decoder rejects everything that another server could interpret differently, such as white space around a
+//! chunk size or a line that does not end in CRLF. It checks trailers and drops them.
 
 use bytes::{Buf as _, Bytes, BytesMut};
 
 use super::head::is_token;
 use super::violation::Violation;
 
-/// Maximum total size of the chunk extensions of a message, in bytes. A larger size is a violation.
+/// Maximum total size of the chunk extensions of a message, in bytes.
 const EXTENSION_BYTES: usize = 16 * 1024;
 
-/// Maximum number of hexadecimal digits of a chunk size. Sixteen digits always fit in a `u64`.
+/// Sixteen hexadecimal digits always fit in a `u64`.
 const SIZE_DIGITS: u8 = 16;
 
-/// Decoder of one request body.
 #[derive(Debug)]
 pub(super) enum Decoder {
-    /// The body has a `Content-Length`. The value is the number of bytes that are not decoded yet.
+    /// Number of bytes that are not decoded yet.
     Length(u64),
-    /// The body has `Transfer-Encoding: chunked`.
     Chunked(Chunked),
 }
 
-/// Result of decoding the buffered bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Decoded {
-    /// The next bytes of the body. At least one byte is returned.
+    /// At least one byte.
     Data(Bytes),
-    /// The body is complete.
     End,
-    /// All buffered bytes are consumed, but the body is incomplete. More bytes must be read.
+    /// All buffered bytes are consumed.
     Incomplete,
 }
 
 impl Decoder {
-    /// Creates a decoder for a chunked body. A trailer section of more than `trailer_limit` bytes is a violation.
+    /// A trailer section of more than `trailer_limit` bytes is a violation.
     pub(super) fn chunked(trailer_limit: usize) -> Self {
         Self::Chunked(Chunked {
             state: ChunkState::Size { digits: 0, size: 0 },
@@ -47,8 +41,8 @@ impl Decoder {
         })
     }
 
-    /// Decodes the bytes at the start of `input` and removes them. Bytes after the end of the body remain in `input`.
-    /// After a violation, `input` starts with the invalid byte.
+    /// Removes the decoded bytes from `input`. Bytes after the end of the body remain. After a violation, `input`
+    /// starts with the invalid byte.
     pub(super) fn decode(&mut self, input: &mut BytesMut) -> Result<Decoded, Violation> {
         match self {
             Self::Length(0) => Ok(Decoded::End),
@@ -58,7 +52,6 @@ impl Decoder {
         }
     }
 
-    /// Returns the number of body bytes that are not decoded yet, or `None` for a chunked body.
     pub(super) fn remaining(&self) -> Option<u64> {
         match self {
             Self::Length(remaining) => Some(*remaining),
@@ -67,14 +60,12 @@ impl Decoder {
     }
 }
 
-/// Splits at most `remaining` bytes off the start of `input`, and subtracts their number from `remaining`.
 fn split_data(input: &mut BytesMut, remaining: &mut u64) -> Bytes {
     let count = (input.len()).min(usize::try_from(*remaining).unwrap_or(usize::MAX));
     *remaining -= count as u64;
     input.split_to(count).freeze()
 }
 
-/// State of the chunked decoder.
 #[derive(Debug)]
 pub(super) struct Chunked {
     state: ChunkState,
@@ -83,7 +74,6 @@ pub(super) struct Chunked {
     trailer_limit: usize,
 }
 
-/// The element of a chunked body that the next byte belongs to.
 #[derive(Clone, Copy, Debug)]
 enum ChunkState {
     Size { digits: u8, size: u64 },
@@ -140,7 +130,7 @@ impl Chunked {
             },
             ChunkState::DataCr if byte == b'\r' => Ok(ChunkState::DataLf),
             ChunkState::DataLf if byte == b'\n' => Ok(ChunkState::Size { digits: 0, size: 0 }),
-            // `Data` and `End` do not occur here, because `decode` handles these states before it calls `step`.
+            // `decode` handles `Data` and `End`.
             ChunkState::DataCr | ChunkState::DataLf | ChunkState::Data { .. } | ChunkState::End => {
                 Err(Violation::ChunkEnd)
             }

@@ -1,8 +1,7 @@
 //! Detects whether a client uses HTTP/1 or HTTP/2. `Rewind` makes the bytes that detection has read readable again.
 //!
-//! The first bytes of a connection show which protocol the client uses. An HTTP/2 client first sends a fixed preface,
-//! and no valid HTTP/1 request starts with the bytes of this preface. Detection ends at the first byte that differs
-//! from the preface, so detection never delays an HTTP/1 request.
+//! No valid HTTP/1 request starts with the bytes of the HTTP/2 preface. Detection ends at the first byte that differs
+//! from the preface, so it never delays an HTTP/1 request.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -12,54 +11,27 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
-use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::time::timeout;
 
 use super::linger::Linger;
 use super::timers::{Timer, WriteTimeout};
-use crate::http::socket::ClientSocket;
 
 /// Connection preface of HTTP/2 (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Capacity of the buffer for the first bytes of a connection. This is enough to read an ordinary request in one system
-/// call.
+/// Enough to read an ordinary request in one system call.
 const CAPACITY: usize = 1_024;
 
-/// The HTTP version that the first bytes of a connection indicate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
-    /// HTTP/1.0, HTTP/1.1 or an unknown protocol, which the HTTP/1 parser then rejects.
+    /// Also an unknown protocol, which the HTTP/1 parser rejects.
     Http1,
-    /// HTTP/2, because the client sent the connection preface.
     Http2,
 }
 
-/// Why protocol detection failed. The gateway then closes the connection without a response.
-#[derive(Debug, Error)]
-pub(crate) enum DetectError {
-    /// The client closed the connection before it sent enough bytes.
-    #[error(
-        "the client closed the connection before it sent enough bytes to detect HTTP/1 or HTTP/2"
-    )]
-    Closed,
-    /// `header_timeout` expired before the client sent enough bytes.
-    #[error(
-        "the client did not send enough bytes to detect HTTP/1 or HTTP/2 within `header_timeout`"
-    )]
-    Timeout,
-    /// Reading from the socket failed.
-    #[error("cannot read the first bytes of the client connection: {0}")]
-    Io(#[from] io::Error),
-}
-
-/// Reads from `io` until the protocol is known. Returns the protocol and the bytes read, which belong to the first
-/// request. Fails after the duration `within`.
-pub(crate) async fn detect<IO>(
-    io: &mut IO,
-    within: Duration,
-) -> Result<(Protocol, BytesMut), DetectError>
+/// The bytes read belong to the first request.
+pub(crate) async fn detect<IO>(io: &mut IO, within: Duration) -> io::Result<(Protocol, BytesMut)>
 where
     IO: AsyncRead + Unpin,
 {
@@ -67,7 +39,7 @@ where
     let detected = async {
         loop {
             if io.read_buf(&mut early).await? == 0 {
-                return Err(DetectError::Closed);
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
             }
             if early.starts_with(PREFACE) {
                 return Ok(Protocol::Http2);
@@ -77,26 +49,23 @@ where
             }
         }
     };
-    let protocol = timeout(within, detected)
-        .await
-        .map_err(|_elapsed| DetectError::Timeout)??;
+    let protocol = timeout(within, detected).await??;
     Ok((protocol, early))
 }
 
-/// A connection whose first bytes were already read, and can be read again. HTTP/2 and upgraded connections use this
-/// type. Writes fail if `write_timeout` expires, as on HTTP/1.
+/// The connection of HTTP/2 or of a tunnel. Writes fail if the write timeout expires, as on HTTP/1.
 #[derive(Debug)]
 pub(crate) struct Rewind<IO> {
     io: IO,
     early: BytesMut,
     timer: Timer,
     write_timeout: WriteTimeout,
-    /// State of the lingering close. `None` for a tunnel, which can still be read after its write side is closed.
+    /// `None` for a tunnel, which can still be read after its write side is closed.
     linger: Option<Linger>,
     state: Arc<SocketState>,
 }
 
-/// State of a client socket. It can be read while `h2` owns the socket.
+/// Readable while `h2` owns the socket.
 #[derive(Debug, Default)]
 pub(crate) struct SocketState {
     blocked: AtomicBool,
@@ -105,24 +74,21 @@ pub(crate) struct SocketState {
 }
 
 impl SocketState {
-    /// Whether the last write could not continue because the send buffer of the socket was full.
     pub(crate) fn is_blocked(&self) -> bool {
         self.blocked.load(Ordering::Relaxed)
     }
 
-    /// Whether the client has closed its side of the connection.
     pub(crate) fn is_ended(&self) -> bool {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// Whether the gateway has started to close the connection.
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Relaxed)
     }
 }
 
 impl<IO> Rewind<IO> {
-    /// Wraps the connection `io`. Reads return the bytes of `early` first, which were already read from `io`.
+    /// Reads return the bytes of `early` first.
     pub(crate) fn new(io: IO, early: BytesMut, write_timeout: Duration) -> Self {
         Self {
             io,
@@ -140,20 +106,17 @@ impl<IO> Rewind<IO> {
         self
     }
 
-    /// Returns a shared handle to the state of the socket.
     pub(crate) fn state(&self) -> Arc<SocketState> {
         Arc::clone(&self.state)
     }
-}
 
-impl<IO: ClientSocket> Rewind<IO> {
-    /// Returns the result of a write, or an error if `write_timeout` has expired while the socket is blocked.
+    /// Passes on the result of a write, or fails if the write timeout has expired while the socket is blocked.
     fn check<T>(
         &mut self,
         cx: &mut Context<'_>,
         written: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
-        let written = (self.write_timeout).check(&mut self.timer, cx, &self.io, written);
+        let written = self.write_timeout.check(&mut self.timer, cx, written);
         let is_blocked = self.write_timeout.is_blocked();
         self.state.blocked.store(is_blocked, Ordering::Relaxed);
         written
@@ -187,7 +150,7 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Rewind<IO> {
     }
 }
 
-impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> AsyncWrite for Rewind<IO> {
+impl<IO: AsyncRead + AsyncWrite + Unpin> AsyncWrite for Rewind<IO> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -237,7 +200,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    async fn detected(sent: &[u8]) -> Result<(Protocol, BytesMut), DetectError> {
+    async fn detected(sent: &[u8]) -> io::Result<(Protocol, BytesMut)> {
         let (mut gateway, mut client) = duplex(64);
         client.write_all(sent).await.unwrap();
         detect(&mut gateway, SECOND).await
@@ -262,21 +225,18 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_stops_within_the_preface_times_out() {
-        assert!(matches!(
-            detected(b"PRI *").await,
-            Err(DetectError::Timeout)
-        ));
-        assert!(matches!(detected(b"").await, Err(DetectError::Timeout)));
+        for sent in [&b"PRI *"[..], b""] {
+            let error = detected(sent).await.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        }
     }
 
     #[tokio::test]
     async fn a_client_that_closes_is_reported_as_closed() {
         let (mut gateway, client) = duplex(64);
         drop(client);
-        assert!(matches!(
-            detect(&mut gateway, SECOND).await,
-            Err(DetectError::Closed)
-        ));
+        let error = detect(&mut gateway, SECOND).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     }
 
     #[tokio::test]

@@ -1,8 +1,8 @@
-//! Encoder of HTTP/1 responses. It encodes the head, and the body with the framing that the head declares.
+//! Encoder of HTTP/1 responses.
 //!
-//! The encoder chooses the framing itself and ignores a `Transfer-Encoding` header of the response. If the length of
-//! the body is known, the response has a `Content-Length` header. If a body ends early or is longer than declared, the
-//! response is truncated. The connection is then closed in such a way that the client can detect the truncation.
+//! The encoder chooses the framing itself and ignores a `Transfer-Encoding` header of the response. If a body ends
+//! early or is longer than declared, the response is truncated. The connection is then closed in such a way that the
+//! client can detect the truncation.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -23,17 +23,13 @@ use super::head::Version;
 use super::timers;
 use super::write::WriteBuffer;
 
-/// Properties of a request that affect how its response is encoded.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RequestTraits {
-    /// Whether the request method is `HEAD`. The response then has no body.
     pub(super) is_head: bool,
     pub(super) version: Version,
-    /// Whether the request has `TE: trailers`, which means that the client accepts trailers.
     pub(super) accepts_trailers: bool,
 }
 
-/// Encoder of a response body. It is created when the head of the response is encoded.
 #[derive(Debug)]
 pub(super) struct Encoder {
     framing: ResponseFraming,
@@ -41,32 +37,29 @@ pub(super) struct Encoder {
     outcome: Option<Sent>,
 }
 
-/// How the body of a response is delimited.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum ResponseFraming {
-    /// The response has no body, because of its status or because the request method is `HEAD`.
+    /// Because of the status, or because the request method is `HEAD`.
     None,
-    /// The response has a `Content-Length`. The value is the number of bytes that are not encoded yet.
+    /// Number of bytes that are not encoded yet.
     Length(u64),
-    /// The response has `Transfer-Encoding: chunked`. Only trailers with these names are sent after the last chunk.
+    /// Only trailers with these names are sent.
     Chunked { trailers: TrailerNames },
-    /// The body ends when the gateway closes the connection. This framing is used if the length of the body is unknown
-    /// and the client uses HTTP/1.0, which has no chunks.
+    /// The body ends with the connection: its length is unknown, and HTTP/1.0 has no chunks.
     Close,
 }
 
 type TrailerNames = SmallVec<[HeaderName; 2]>;
 
-/// Whether a response body was sent completely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sent {
     Complete,
-    /// The body returned an error, or its length differs from the declared length.
+    /// The body failed, or its length differs from the declared length.
     Truncated,
 }
 
-/// Header fields that must not be sent as trailers (RFC 9110, section 6.5.1). They affect framing, routing,
-/// authentication or processing. A recipient that merges trailers into the headers would act on such a field.
+/// Header fields that must not be sent as trailers (RFC 9110, section 6.5.1): a recipient that merges trailers into the
+/// headers would act on them.
 pub(crate) const FORBIDDEN_TRAILERS: [HeaderName; 16] = [
     AUTHORIZATION,
     CACHE_CONTROL,
@@ -86,12 +79,11 @@ pub(crate) const FORBIDDEN_TRAILERS: [HeaderName; 16] = [
     WWW_AUTHENTICATE,
 ];
 
-/// Estimated size of the status line and of each header line, in bytes. The encoder reserves memory by this estimate.
+/// Estimated size of the status line and of each header line, in bytes.
 const LINE: usize = 32;
 
 impl Encoder {
-    /// Appends the head of a response to `out`, and returns the encoder for the body. `exact` is the length of the
-    /// body, if known. `last` is true if the connection closes after this response.
+    /// `exact` is the length of the body, if known. `last` is true if the connection closes after this response.
     pub(super) fn head(
         out: &mut Vec<u8>,
         parts: &Parts,
@@ -108,8 +100,7 @@ impl Encoder {
             match *name {
                 TRANSFER_ENCODING => {}
                 CONTENT_LENGTH => {
-                    // If the response has several `Content-Length` lines, only one is sent, with the actual length of
-                    // the body.
+                    // Of several `Content-Length` lines only one is sent, with the actual length of the body.
                     if !std::mem::replace(&mut has_length, true) {
                         match &framing {
                             ResponseFraming::Length(length) => length_line(out, *length),
@@ -130,8 +121,7 @@ impl Encoder {
             }
             ResponseFraming::Length(length) if !has_length => length_line(out, *length),
             ResponseFraming::None if !has_length && request.is_head => {
-                // A `Content-Length` of 0 is not sent in response to `HEAD`. The service often omits the body that it
-                // would send in response to `GET`, so the length 0 can be wrong.
+                // A service often omits the body that it would send in response to `GET`, so the length 0 can be wrong.
                 if let Some(length @ 1..) = exact
                     && may_have_length(parts.status)
                 {
@@ -142,8 +132,7 @@ impl Encoder {
         }
         let persistent = !last && framing != ResponseFraming::Close;
         match request.version {
-            // A 101 response gets no `Connection: close` or `keep-alive`, because the connection is not HTTP
-            // afterwards. Other informational responses do not occur.
+            // After a 101 response, the connection is not HTTP. Other informational responses do not occur.
             _ if parts.status.is_informational() => {}
             Version::Http11 if !persistent => out.extend_from_slice(b"connection: close\r\n"),
             Version::Http10 if persistent => out.extend_from_slice(b"connection: keep-alive\r\n"),
@@ -166,17 +155,15 @@ impl Encoder {
         }
     }
 
-    /// Whether the body ends when the gateway closes the connection.
     pub(super) fn is_until_close(&self) -> bool {
         self.framing == ResponseFraming::Close
     }
 
-    /// Returns whether the body was encoded completely or truncated. `None` means that encoding has not finished.
     pub(super) fn outcome(&self) -> Option<Sent> {
         self.outcome
     }
 
-    /// Encodes the next frame of `body` into `out`. The buffer must not be [full](WriteBuffer::is_full).
+    /// The buffer must not be [full](WriteBuffer::is_full).
     pub(super) fn poll_encode<B: Body<Data = Bytes>>(
         &mut self,
         cx: &mut Context<'_>,
@@ -247,7 +234,7 @@ impl Encoder {
     }
 }
 
-/// Appends the last chunk and the trailers. A trailer is dropped if its name is not in `announced`.
+/// A trailer is dropped if its name is not in `announced`.
 fn last_chunk(out: &mut Vec<u8>, announced: &[HeaderName], trailers: Option<&HeaderMap>) {
     out.extend_from_slice(b"0\r\n");
     for (name, value) in trailers.into_iter().flatten() {
@@ -307,12 +294,11 @@ fn framing(parts: &Parts, exact: Option<u64>, request: RequestTraits) -> Respons
     }
 }
 
-/// Returns the value of the first `Content-Length` header, or `None` if it is missing or not a number.
 fn declared_length(headers: &HeaderMap) -> Option<u64> {
     headers.get(CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
 }
 
-/// Returns the names that the `Trailer` header announces, except [`FORBIDDEN_TRAILERS`].
+/// The names that `Trailer` announces, except [`FORBIDDEN_TRAILERS`].
 fn announced_trailers(headers: &HeaderMap) -> TrailerNames {
     let lines = headers.get_all(TRAILER).iter();
     lines
@@ -322,7 +308,7 @@ fn announced_trailers(headers: &HeaderMap) -> TrailerNames {
         .collect()
 }
 
-/// Whether RFC 9110, section 8.6, allows `Content-Length` in a response with this status.
+/// RFC 9110, section 8.6.
 fn may_have_length(status: StatusCode) -> bool {
     !status.is_informational() && status != StatusCode::NO_CONTENT
 }

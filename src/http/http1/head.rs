@@ -1,13 +1,11 @@
 //! Strict parser of HTTP/1 request heads.
 //!
-//! Most parsers are lenient. They accept a bare LF as a line end, two equal `Content-Length` lines, `Content-Length`
-//! together with `Transfer-Encoding`, and `Transfer-Encoding: gzip, chunked`. Another server can interpret each of
-//! these heads differently, which makes request smuggling possible. This parser follows RFC 9112 without its optional
-//! leniencies, and accepts only unambiguous heads.
+//! Most parsers accept a bare LF as a line end, two equal `Content-Length` lines, `Content-Length` together with
+//! `Transfer-Encoding`, or `Transfer-Encoding: gzip, chunked`. Another server can interpret each of these heads
+//! differently, which makes request smuggling possible. This parser follows RFC 9112 without its optional leniencies.
 //!
-//! One empty line before the request line is accepted, as RFC 9112, section 2.2, recommends. Some old clients send an
-//! empty line after a body. A second empty line is rejected. The values of headers such as `Host` are checked in
-//! `request::head`, because the same checks apply to HTTP/2.
+//! One empty line before the request line is accepted (RFC 9112, section 2.2), because some old clients send one after
+//! a body. The values of headers such as `Host` are checked in `request::head`, also for HTTP/2.
 
 mod octets;
 
@@ -22,7 +20,7 @@ use self::octets::{find_control, find_control_or_space, token_end, trim};
 use super::target;
 use super::violation::Violation;
 
-/// Number of header lines that the gateway typically adds to a request. The header map reserves capacity for them.
+/// Number of header lines that the gateway typically adds to a request.
 const ADDED_HEADERS: usize = 6;
 
 /// Size limits of a request head.
@@ -34,61 +32,47 @@ pub struct HeadLimits {
     pub lines: usize,
 }
 
-/// A valid request head: the positions of its parts in the parsed bytes, and the properties that the connection needs.
+/// Positions in the parsed bytes, and properties that the connection needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "each flag is independent of the others"
 )]
 pub struct Head {
-    /// Length of the head in bytes, including the final empty line.
+    /// Including the final empty line.
     pub len: usize,
-    /// Byte range of the method.
     pub method: Range<usize>,
-    /// Byte range of the request target.
     pub target: Range<usize>,
-    /// HTTP version of the request.
     pub version: Version,
-    /// How the body after this head is delimited.
     pub framing: Framing,
-    /// Whether the client waits for `100 Continue` before it sends the body.
     pub expects_continue: bool,
-    /// Whether the request has `TE: trailers`, which means that the client accepts trailers.
     pub accepts_trailers: bool,
-    /// Whether the connection stays open for another request, according to the HTTP version and the `Connection` header
-    /// of this request.
+    /// According to the HTTP version and the `Connection` header.
     pub keep_alive: bool,
-    /// Whether the request has an `Upgrade` header. The bytes after the request can then belong to another protocol.
+    /// The bytes after a request with an `Upgrade` header can belong to another protocol.
     pub upgrade: bool,
 }
 
-/// Positions of the name and the value of a header line in the parsed bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderLine {
-    /// Byte range of the name, in the spelling of the client.
+    /// In the spelling of the client.
     pub name: Range<usize>,
-    /// Byte range of the value, without surrounding white space.
+    /// Without surrounding white space.
     pub value: Range<usize>,
 }
 
-/// Supported HTTP/1 versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
-    /// HTTP/1.0.
     Http10,
-    /// HTTP/1.1.
     Http11,
 }
 
-/// How the body of a request is delimited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
-    /// The request has no body, because it has neither `Content-Length` nor `Transfer-Encoding`, or `Content-Length` is
-    /// 0.
+    /// Also `Content-Length: 0`.
     None,
-    /// The request has a `Content-Length` greater than 0. The value is the length in bytes.
+    /// Length in bytes, greater than 0.
     Length(u64),
-    /// The request has `Transfer-Encoding: chunked`.
     Chunked,
 }
 
@@ -109,8 +93,7 @@ pub fn parse(
 }
 
 impl Head {
-    /// Creates the request with this head. `bytes` are the bytes that were parsed. The header values reference them
-    /// without a copy.
+    /// `bytes` are the bytes that were parsed. The header values reference them without a copy.
     pub(super) fn request(
         &self,
         bytes: &Bytes,
@@ -208,7 +191,7 @@ fn request_line(bytes: &[u8]) -> Result<(RequestLine, usize), ParseError> {
         at: target_end - target_start,
     };
     expect_space(bytes, target_start, target_end, invalid)?;
-    // A target that is not UTF-8 is rejected, because the type `Uri` accepts only UTF-8.
+    // The type `Uri` accepts only UTF-8.
     let target = &bytes[target_start..target_end];
     if !target.is_ascii() && str::from_utf8(target).is_err() {
         return Err(Violation::Target.into());
@@ -227,8 +210,8 @@ fn request_line(bytes: &[u8]) -> Result<(RequestLine, usize), ParseError> {
     Ok((line, next))
 }
 
-/// Checks that the part of the request line from `start` to `end` is not empty, and that a space follows. Returns the
-/// violation `otherwise` if neither a space nor a line end follows.
+/// Checks that the part from `start` to `end` is not empty and that a space follows. The violation is `otherwise` if
+/// neither a space nor a line end follows.
 fn expect_space(
     bytes: &[u8],
     start: usize,
@@ -257,7 +240,7 @@ fn version(bytes: &[u8]) -> Result<Version, Violation> {
     }
 }
 
-/// Parses the header line at `start`. Returns the line and the start of the next line.
+/// Also returns the start of the next line.
 fn header_line(bytes: &[u8], start: usize) -> Result<(HeaderLine, usize), ParseError> {
     let name_end = token_end(bytes, start);
     match bytes.get(name_end) {
@@ -282,7 +265,7 @@ fn header_line(bytes: &[u8], start: usize) -> Result<(HeaderLine, usize), ParseE
     Ok((line, next))
 }
 
-/// Checks that a CRLF is at `at`. Returns the position after it.
+/// Returns the position after the CRLF.
 fn line_end(bytes: &[u8], at: usize) -> Result<usize, ParseError> {
     match (bytes.get(at), bytes.get(at + 1)) {
         (Some(b'\r'), Some(b'\n')) => Ok(at + 2),
@@ -293,7 +276,6 @@ fn line_end(bytes: &[u8], at: usize) -> Result<usize, ParseError> {
     }
 }
 
-/// Values of the header fields that determine how the body is delimited and whether the connection stays open.
 #[derive(Default)]
 #[expect(
     clippy::struct_excessive_bools,
@@ -364,18 +346,15 @@ impl ConnectionFields {
     }
 }
 
-/// Returns the items of a comma-separated list, without surrounding white space.
 fn list(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value.split(|&octet| octet == b',').map(<[u8]>::trim_ascii)
 }
 
-/// Compares two texts, ignoring ASCII case.
 fn is(text: &[u8], word: &[u8]) -> bool {
     text.eq_ignore_ascii_case(word)
 }
 
-/// Parses a `Content-Length` of 1 to 19 digits, which always fits in a `u64`. The HTTP/2 library has the same bound.
-/// Leading zeros count as digits, so the bound also limits padding.
+/// Accepts 1 to 19 digits, which always fit in a `u64`, like the HTTP/2 library. The bound also limits leading zeros.
 fn decimal(digits: &[u8]) -> Option<u64> {
     if !(1..=19).contains(&digits.len()) {
         return None;

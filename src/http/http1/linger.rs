@@ -1,11 +1,10 @@
 //! Lingering close: the gateway keeps a connection open after the last response, so that the client can read the
 //! response.
 //!
-//! Closing a socket with unread bytes sends a TCP reset. The client's kernel then discards the response if the client
-//! has not read it yet. A client that is rejected while it sends its body would see a connection error instead of the
-//! response (RFC 9112, section 9.6). So the gateway closes the write side first. Then it reads and discards what the
-//! client still sends, up to a maximum time and number of bytes. A client stops sending when it reads the response. By
-//! then the socket buffers of both machines can be full, so the maximum number of bytes is larger than these buffers.
+//! Closing a socket with unread bytes sends a TCP reset, and the client's kernel then discards a response that the
+//! client has not read yet. A client that is rejected while it sends its body would see a connection error (RFC 9112,
+//! section 9.6). So the gateway closes the write side first, and then discards what the client still sends, up to a
+//! maximum time and number of bytes.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -18,24 +17,19 @@ use tokio::time::Instant;
 
 use super::timers::Timer;
 
-/// Maximum duration of a lingering close.
 const TIME: Duration = Duration::from_secs(2);
 
-/// Maximum number of discarded bytes. On Linux the send buffer of a connection grows to 4 MiB and the receive buffer to
-/// 6 MiB. The maximum is larger than their sum of 10 MiB, so all bytes in both buffers can be discarded.
+/// More than the send buffer (4 MiB) and the receive buffer (6 MiB) of a connection on Linux, which can both be full
+/// when the client reads the response.
 const BYTES: usize = 16 << 20;
 
-/// Size of the buffer for one read of discarded bytes.
 const SCRATCH: usize = 16 * 1024;
 
-/// State of the lingering close of one connection.
 #[derive(Debug)]
 pub(super) struct Linger {
-    /// When the connection closes at the latest. `None` before the first poll.
+    /// `None` before the first poll.
     due: Option<Instant>,
-    /// Whether the write side of the socket is closed.
     shut: bool,
-    /// How many more bytes are discarded before the connection closes.
     remaining: usize,
 }
 
@@ -50,9 +44,8 @@ impl Default for Linger {
 }
 
 impl Linger {
-    /// Closes the write side, then reads and discards bytes until the client closes its side. `expected` tells whether
-    /// the client can still be sending. If `expected` is false, only bytes that have already arrived are read, so the
-    /// close is immediate.
+    /// `expected` tells whether the client can still be sending. If not, only bytes that have already arrived are read,
+    /// and the close is immediate.
     pub(super) fn poll<IO: AsyncRead + AsyncWrite + Unpin>(
         &mut self,
         io: &mut IO,

@@ -1,10 +1,8 @@
-//! Read side of an HTTP/1 connection: reads and buffers the bytes of the client, and parses request heads and bodies.
+//! Read side of an HTTP/1 connection: buffers the bytes of the client, and parses request heads and bodies.
 //!
-//! The first bytes of a request are read into a buffer that all connections of a thread share. They are then copied to
-//! a buffer of exactly their size. Usually these bytes are the complete request. So an idle connection has no buffer,
-//! and an active connection has no unused capacity. The rest of a large head or body is read into a separate buffer for
-//! the connection. This buffer is released when it is empty. The first bytes of a connection are read by
-//! [`detect`](fn@super::detect) instead.
+//! The first bytes of a request, usually all of it, are read into a buffer that all connections of a thread share, and
+//! copied to a buffer of exactly their size. So an idle connection has no buffer, and an active one no unused capacity.
+//! The rest of a large head or body is read into a buffer of the connection, which is released when it is empty.
 
 use std::cell::RefCell;
 use std::io;
@@ -23,16 +21,13 @@ use super::head::{self, Framing, Head, HeadLimits, HeaderLine};
 use super::violation::Violation;
 use crate::http::IncompleteBody;
 
-/// Size of the buffer that all connections of a thread share for the first bytes of a request.
 const FIRST_READ: usize = 16 * 1024;
 
-/// Minimum size of the reads after the first read of a request, in bytes. The size adapts to how much the client sends.
+/// The size of the reads after the first one adapts to how much the client sends.
 const MIN_READ: usize = 8 * 1024;
 
-/// Maximum size of the reads after the first read of a request, in bytes.
 const MAX_READ: usize = 64 * 1024;
 
-/// Buffers that all connections of a worker thread share.
 struct Scratch {
     bytes: Box<[u8]>,
     lines: Vec<HeaderLine>,
@@ -45,56 +40,48 @@ thread_local! {
     });
 }
 
-/// Reads and parses the requests of one connection.
 #[derive(Debug)]
 pub(super) struct Reader {
     limits: HeadLimits,
-    /// Received bytes that are not parsed or decoded yet.
     buffer: BytesMut,
-    /// Whether the buffer can contain a complete head. If so, the buffer is parsed before the next read.
+    /// Whether the buffer must be parsed before the next read, because it can contain a complete head.
     may_hold_head: bool,
-    /// Size of the next read, in bytes, between [`MIN_READ`] and [`MAX_READ`].
+    /// Between [`MIN_READ`] and [`MAX_READ`].
     read_size: usize,
 }
 
-/// A request whose head is completely received. Its body can be incomplete.
 #[derive(Debug)]
 pub(super) struct Message {
     pub(super) request: Request<Http1Body>,
-    /// The part of the body that has not arrived yet. `None` if the complete body arrived with the head.
+    /// `None` if the complete body arrived with the head.
     pub(super) pending: Option<PendingBody>,
     pub(super) traits: RequestTraits,
-    /// Whether the connection stays open for another request, according to the HTTP version and the `Connection` header
-    /// of this request.
+    /// According to the HTTP version and the `Connection` header.
     pub(super) keep_alive: bool,
-    /// Whether the request has an `Upgrade` header. The bytes after the request can then belong to another protocol.
+    /// The bytes after a request with an `Upgrade` header can belong to another protocol.
     pub(super) upgrade: bool,
 }
 
-/// A request body that the connection has not completely received.
 #[derive(Debug)]
 pub(super) struct PendingBody {
     pub(super) decoder: Decoder,
     pub(super) sender: RequestBodySender,
     pub(super) expect: Expectation,
-    /// Number of bytes that were discarded after the service dropped the body.
+    /// Bytes that were discarded after the service dropped the body.
     pub(super) discarded: u64,
 }
 
-/// How the connection handles `Expect: 100-continue` of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Expectation {
-    /// The client does not wait for `100 Continue`, or the gateway has already sent it.
+    /// Not requested, or already sent.
     None,
-    /// The client waits for `100 Continue`, which the gateway sends when the service reads the body.
+    /// To be sent when the service reads the body.
     Continue,
-    /// The final response was sent without `100 Continue`. It is unknown whether the client will send the body, so the
-    /// connection cannot be reused.
+    /// The final response was sent first. The client may send the body or not, so the connection cannot be reused.
     Unmet,
 }
 
 impl Reader {
-    /// Creates the reader of a connection. `early` contains the bytes that were already read from it.
     pub(super) fn new(early: BytesMut, limits: HeadLimits) -> Self {
         Self {
             limits,
@@ -104,7 +91,6 @@ impl Reader {
         }
     }
 
-    /// Reads and parses the next request head. Returns `None` if the client closed its side of the connection.
     pub(super) fn poll_head<IO: AsyncRead + Unpin>(
         &mut self,
         io: &mut IO,
@@ -124,7 +110,6 @@ impl Reader {
         }
     }
 
-    /// Reads and decodes the next part of a request body. Returns `None` at the end of the body.
     pub(super) fn poll_body<IO: AsyncRead + Unpin>(
         &mut self,
         decoder: &mut Decoder,
@@ -135,8 +120,7 @@ impl Reader {
             match decoder.decode(&mut self.buffer) {
                 Ok(Decoded::Data(data)) => break Ok(Some(data)),
                 Ok(Decoded::End) => {
-                    // The remaining bytes are copied to a new buffer, because otherwise they would keep the memory of a
-                    // large body allocated.
+                    // Otherwise the remaining bytes would keep the memory of a large body allocated.
                     self.buffer = BytesMut::from(&self.buffer[..]);
                     break Ok(None);
                 }
@@ -152,9 +136,8 @@ impl Reader {
         Poll::Ready(Ok(part))
     }
 
-    /// Waits until the client closes its side of the connection. To detect the close, this function reads ahead. If the
-    /// client has sent the next request early, this function waits forever, because that client still expects
-    /// responses.
+    /// Waits until the client closes its side, and reads ahead to detect this. If the client has sent the next request
+    /// early, it waits forever, because that client still expects responses.
     pub(super) fn poll_closed<IO: AsyncRead + Unpin>(
         &mut self,
         io: &mut IO,
@@ -169,23 +152,20 @@ impl Reader {
         Poll::Pending
     }
 
-    /// Whether the buffer contains the start of the next head. An empty line alone is ignored, because some clients
-    /// send one after a body.
+    /// An empty line alone does not count, because some clients send one after a body.
     pub(super) fn head_started(&self) -> bool {
         !b"\r\n".starts_with(&self.buffer[..])
     }
 
-    /// Whether all received bytes are parsed or decoded.
     pub(super) fn is_empty(&self) -> bool {
         self.buffer.is_empty()
     }
 
-    /// Returns the received bytes that are not parsed or decoded.
     pub(super) fn into_buffer(self) -> BytesMut {
         self.buffer
     }
 
-    /// Parses the request at the start of the buffer and removes its head. Returns `None` if the head is incomplete.
+    /// Returns `None` if the head is incomplete.
     fn message(&mut self) -> Result<Option<Message>, Violation> {
         SCRATCH.with_borrow_mut(|scratch| {
             let lines = &mut scratch.lines;
@@ -210,8 +190,7 @@ impl Reader {
         })
     }
 
-    /// Creates the body that follows `head`. The second value is `Some` if the body is not completely in the buffer.
-    /// The head must already be removed from the buffer.
+    /// The second value is `Some` if the body is not completely in the buffer. The head must already be removed.
     fn body(&mut self, head: &Head) -> (Http1Body, Option<PendingBody>) {
         let decoder = match head.framing {
             Framing::None => return (Bytes::new().into(), None),
@@ -237,7 +216,6 @@ impl Reader {
         (body, Some(pending))
     }
 
-    /// Updates the reader after bytes were removed from the buffer, and releases the memory of an empty buffer.
     fn consumed(&mut self) {
         self.may_hold_head = !self.buffer.is_empty();
         if self.buffer.is_empty() {
@@ -245,9 +223,8 @@ impl Reader {
         }
     }
 
-    /// Whether the bytes from `known` on can complete or invalidate the buffered head. If they cannot, the
-    /// head is not parsed yet. Otherwise a client that sends single bytes would cause one parse of the entire head per
-    /// byte.
+    /// Whether the bytes from `known` on can complete or invalidate the buffered head. Otherwise a client that sends
+    /// single bytes would cause one parse of the entire head per byte.
     fn may_complete_head(&self, known: usize) -> bool {
         let ends_head_or_is_invalid = |lf: usize| {
             let line = &self.buffer[..lf];
@@ -259,8 +236,6 @@ impl Reader {
             || new.any(|(at, &octet)| octet == b'\n' && ends_head_or_is_invalid(at))
     }
 
-    /// Reads bytes of a request head into the buffer. Returns the number of bytes, which is 0 if the client closed its
-    /// side.
     fn poll_read<IO: AsyncRead + Unpin>(
         &mut self,
         io: &mut IO,
@@ -274,8 +249,7 @@ impl Reader {
         }
     }
 
-    /// Reads the first bytes of a request into the buffer that all connections of the thread share, and copies them to
-    /// the buffer of this connection. Returns the number of bytes.
+    /// Reads into the shared buffer, and copies the bytes to the buffer of this connection.
     fn poll_first<IO: AsyncRead + Unpin>(
         &mut self,
         io: &mut IO,
@@ -289,7 +263,6 @@ impl Reader {
         })
     }
 
-    /// Reads further bytes directly into the connection's buffer. Returns the number of bytes.
     fn poll_fill<IO: AsyncRead + Unpin>(
         &mut self,
         io: &mut IO,
@@ -298,7 +271,7 @@ impl Reader {
         self.buffer.reserve(self.read_size);
         let capacity = self.buffer.capacity() - self.buffer.len();
         let Poll::Ready(count) = poll_read_buf(Pin::new(io), cx, &mut self.buffer)? else {
-            // An empty buffer is released, so that it uses no memory while the connection waits for the client.
+            // An idle connection has no buffer.
             if self.buffer.is_empty() {
                 self.buffer = BytesMut::new();
             }

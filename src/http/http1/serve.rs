@@ -25,15 +25,12 @@ use crate::http::service::{Received, Reply};
 use crate::http::settings::{ClientTimeouts, ServerLimits};
 use crate::http::socket::ClientSocket;
 
-/// Serves HTTP/1 on the connection `io`. `early` contains the bytes that were already read from it. Returns when the
-/// connection is closed. Once `stop` is ready, the connection closes after the response to the current request and to
-/// the pipelined requests that have already arrived. If it is idle, it waits `timeouts.drain` for one more request.
+/// `early` contains the bytes that were already read from `io`. Once `stop` is ready, the connection closes after the
+/// response to the current request and to the pipelined requests that have already arrived. If it is idle, it waits
+/// `timeouts.drain` for one more request.
 ///
-/// Requests are in flight on `permit`. Once another connection replaces it, no further request starts, and the caller
-/// drops this future.
-///
-/// `service` responds to what was received. The future of the service is dropped if the client disconnects. All connections of a worker share `batch`, which
-/// delays responses so that they are sent immediately after one another.
+/// Once another connection replaces `permit`, no further request starts, and the caller drops this future. The future
+/// of the service is dropped if the client disconnects.
 #[expect(
     clippy::too_many_arguments,
     reason = "the settings and parts of a connection are independent"
@@ -63,8 +60,8 @@ where
         due
     };
     loop {
-        // `received` is destructured in `Exchange::start`. If it were destructured here, the future of an idle
-        // connection would reserve memory for a request.
+        // If `received` were destructured here instead of in `Exchange::start`, the future of an idle connection would
+        // reserve memory for a request.
         let received = poll_fn(|cx| connection.poll_request(cx, &mut drain_due)).await?;
         let Some((received, exchange)) = Exchange::start(received, &mut connection) else {
             break;
@@ -81,22 +78,19 @@ where
         })
         .await?;
         drop(responding);
-        let (parts, body) = match reply {
-            Reply::Response(response) => response.into_parts(),
-            Reply::Abort(_) => {
-                connection.reset_on_close();
-                return Ok(());
-            }
-        };
-        if parts.status.is_informational() {
-            // The only valid informational response is 101 to a request with `Upgrade`. Any other informational
-            // response closes the connection.
-            if let (StatusCode::SWITCHING_PROTOCOLS, Some(sender)) =
-                (parts.status, exchange.upgrade)
-            {
-                return switch_protocols(connection, &parts, body, exchange.traits, sender).await;
-            }
+        let Reply::Response(response) = reply else {
+            connection.reset_on_close();
             return Ok(());
+        };
+        let (parts, body) = response.into_parts();
+        if parts.status.is_informational() {
+            // The only valid informational response is 101 to a request with `Upgrade`.
+            return match exchange.upgrade {
+                Some(sender) if parts.status == StatusCode::SWITCHING_PROTOCOLS => {
+                    switch_protocols(connection, &parts, body, exchange.traits, sender).await
+                }
+                _ => Ok(()),
+            };
         }
         let exact = body.size_hint().exact();
         let mut encoder = connection.start_response(&parts, exact, exchange.traits, last);
@@ -106,8 +100,7 @@ where
             let mut body = pin!(body);
             let sent = poll_fn(|cx| connection.poll_send(cx, body.as_mut(), &mut encoder)).await?;
             if sent == Sent::Truncated {
-                // The connection is dropped without a regular close, because otherwise the truncated response would
-                // look complete.
+                // After a regular close, the truncated response would look complete.
                 if body.is_reset() {
                     connection.reset_on_close();
                 }
@@ -123,10 +116,8 @@ where
     poll_fn(|cx| connection.poll_close(cx)).await
 }
 
-/// Sends a response with status 101, discards the rest of the request body, and passes the connection to the service as
-/// a tunnel. If the rest of the body is known to be too large to discard, no response is sent and the connection
-/// closes. If the size becomes known only after the response is sent, the connection closes at that time. Otherwise
-/// the tunnel would start within the request body.
+/// Sends a 101 response, discards the rest of the request body, and passes the connection to the service as a tunnel.
+/// If the rest of the body is too large to discard, the connection closes, because the tunnel would start within it.
 async fn switch_protocols<IO>(
     mut connection: Connection<IO>,
     parts: &Parts,
@@ -146,26 +137,22 @@ where
     poll_fn(|cx| connection.poll_received(cx)).await?;
     poll_fn(|cx| connection.poll_discard(cx)).await?;
     if connection.is_reusable() {
-        // A send error means that the service has dropped the receiver. The error is ignored, because the failed send
-        // drops the connection and thereby closes it.
+        // The service has dropped the receiver. The failed send drops the connection and thereby closes it.
         let _dropped = sender.send(Box::new(connection.into_tunnel()));
     }
     Ok(())
 }
 
-/// State of a request from the parsed head to the end of the response.
 struct Exchange {
     traits: RequestTraits,
-    /// Whether the connection stays open for another request, according to the HTTP version and the `Connection` header
-    /// of the request.
+    /// According to the HTTP version and the `Connection` header.
     keep_alive: bool,
-    /// Passes the connection to the service after a 101 response. `None` if the request has no `Upgrade` header.
+    /// Passes the connection to the service after a 101 response. `None` without an `Upgrade` header.
     upgrade: Option<UpgradeSender>,
 }
 
 impl Exchange {
-    /// Passes the state of an incomplete request body to `connection`, which receives the rest. Returns `None` if the
-    /// connection has ended.
+    /// Returns `None` if the connection has ended.
     fn start<IO>(
         received: Option<Result<Message, Violation>>,
         connection: &mut Connection<IO>,
@@ -187,7 +174,6 @@ impl Exchange {
         Some((Received::Request(request), exchange))
     }
 
-    /// The connection closes after the response to a message that failed to parse.
     fn rejected(violation: Violation) -> (Received<Http1Body>, Self) {
         let exchange = Self {
             traits: RequestTraits {

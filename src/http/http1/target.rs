@@ -1,8 +1,8 @@
 //! Parser of request targets.
 //!
-//! The type `Uri` rejects some characters that clients send, such as `"` in a query, and removes a fragment. Neither is
-//! acceptable: the gateway forwards such characters in percent-encoded form, and forwards no other target than the
-//! received one. HTTP/2 requests do not pass this parser, because their library creates the `Uri`.
+//! The type `Uri` rejects some characters that clients send, such as `"` in a query, and removes a fragment. The
+//! gateway instead forwards such characters in percent-encoded form, and rejects a fragment. HTTP/2 requests do not
+//! pass this parser, because their library creates the `Uri`.
 
 use std::ops::Range;
 
@@ -12,8 +12,7 @@ use http::{Method, Uri};
 
 use super::violation::Violation;
 
-/// Parses the target of a request with this method. `range` is its position in `bytes`, which the URI references
-/// without a copy.
+/// `range` is the position of the target in `bytes`, which the URI references without a copy.
 pub(crate) fn parse(method: &Method, bytes: &Bytes, range: Range<usize>) -> Result<Uri, Violation> {
     let target = &bytes[range.clone()];
     if let Some(at) = target.iter().position(|&octet| octet == b'#') {
@@ -27,8 +26,7 @@ pub(crate) fn parse(method: &Method, bytes: &Bytes, range: Range<usize>) -> Resu
         return Ok(uri);
     }
     let path = match uri.path_and_query().map(PathAndQuery::as_str) {
-        // A target without a path, as in `http://a`, is equivalent to `*` if the method is OPTIONS (RFC 9112, section
-        // 3.2.4).
+        // RFC 9112, section 3.2.4: without a path, as in `http://a`, the target of OPTIONS is `*`.
         Some("/") if method == Method::OPTIONS && !target.ends_with(b"/") => {
             PathAndQuery::from_static("*")
         }
@@ -43,15 +41,11 @@ pub(crate) fn parse(method: &Method, bytes: &Bytes, range: Range<usize>) -> Resu
     Uri::from_parts(parts).map_err(|_| Violation::Target)
 }
 
-/// Parses a target with characters that URIs do not allow, in percent-encoded form. Returns `None` if the target is
-/// invalid for another reason.
 fn encoded(target: &[u8]) -> Option<Uri> {
     let encoded = encode_invalid(str::from_utf8(target).ok()?)?;
     Uri::try_from(encoded).ok()
 }
 
-/// Percent-encodes the characters of a request target that URIs do not allow but clients send. Returns `None` if there
-/// are none.
 fn encode_invalid(target: &str) -> Option<String> {
     if !target.bytes().any(is_encoded) {
         return None;
@@ -66,13 +60,12 @@ fn encode_invalid(target: &str) -> Option<String> {
     Some(encoded)
 }
 
-/// Whether the octet is a character that URIs do not allow but clients send, so that the gateway percent-encodes it. A
-/// backslash is not encoded, because some servers read it as a slash only if it is not encoded.
+/// Characters that URIs do not allow but clients send. Not a backslash: some servers read it as a slash only if it is
+/// not encoded.
 pub(crate) const fn is_encoded(octet: u8) -> bool {
     matches!(octet, b'"' | b'<' | b'>' | b'{' | b'}' | b'|' | b'^' | b'`')
 }
 
-/// Appends the percent escape of an octet, with upper-case digits.
 pub(crate) fn push_escape(text: &mut String, octet: u8) {
     const DIGITS: &[u8; 16] = b"0123456789ABCDEF";
     text.push('%');

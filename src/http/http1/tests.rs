@@ -35,6 +35,7 @@ const TIMEOUTS: ClientTimeouts = ClientTimeouts {
     min_rate: 0,
     idle: Duration::from_secs(75),
     write: Duration::from_secs(20),
+    tunnel: Duration::from_mins(10),
     drain: Duration::from_secs(1),
 };
 

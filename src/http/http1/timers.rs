@@ -1,10 +1,8 @@
 //! Timer and write timeout of a connection, and the cached `Date` header.
 //!
-//! A connection has one timer for all its timeouts. Every request moves the deadline, and resetting a tokio timer costs
-//! more than reading a clock. So the timer is not reset when the deadline moves to a later time. Instead, the timer
-//! fires before the deadline and is then reset to the deadline. If the new deadline is before the time at which the
-//! timer would fire, the timer is reset immediately. A single timer suffices, because one task polls all deadlines of a
-//! connection.
+//! A connection has one timer for all its timeouts, because one task polls them. Every request moves the deadline, and
+//! resetting a tokio timer costs more than reading a clock. So the timer is reset immediately only to an earlier
+//! deadline. For a later one, it fires early and is then reset.
 
 use std::cell::RefCell;
 use std::io;
@@ -15,16 +13,13 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use http::HeaderValue;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use crate::http::socket::ClientSocket;
-
-/// Timer of a connection. Memory for it is allocated when the first deadline is set.
+/// Memory for it is allocated when the first deadline is set.
 #[derive(Debug, Default)]
 pub(super) struct Timer {
     sleep: Option<Pin<Box<Sleep>>>,
 }
 
 impl Timer {
-    /// Waits until `due`.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>, due: Instant) -> Poll<()> {
         let sleep = self.sleep.get_or_insert_with(|| Box::pin(sleep_until(due)));
         if sleep.deadline() > due {
@@ -40,85 +35,43 @@ impl Timer {
     }
 }
 
-/// Write timeout of a connection. It expires if the client acknowledges none of the sent bytes for `limit`.
-///
-/// A blocked socket does not prove that the client reads nothing. The kernel buffers megabytes for a slow client. The
-/// socket becomes writable again only after a large part of these bytes is sent. So while the socket is blocked, the
-/// number of unacknowledged bytes is read four times per timeout. Every decrease restarts the timeout.
+/// Write timeout of a connection. It expires if the socket takes no byte for `limit` while its send buffer is full.
 #[derive(Debug)]
 pub(super) struct WriteTimeout {
     limit: Duration,
-    blocked: Option<Blocked>,
-}
-
-/// State of a socket whose send buffer is full.
-#[derive(Debug)]
-struct Blocked {
-    /// Time of the last check that found newly acknowledged bytes. Before the first such check, this is the time
-    /// at which the send buffer became full.
-    progress: Instant,
-    /// When the number of unacknowledged bytes is read next.
-    next: Instant,
-    /// Number of unacknowledged bytes at the last check. `None` before the first check, or if the kernel does not
-    /// report it.
-    unacknowledged: Option<u32>,
+    /// `Some` while the send buffer of the socket is full.
+    due: Option<Instant>,
 }
 
 impl WriteTimeout {
     pub(super) fn new(limit: Duration) -> Self {
-        Self {
-            limit,
-            blocked: None,
-        }
+        Self { limit, due: None }
     }
 
-    /// Whether the last write had to wait because the socket's send buffer is full.
     pub(super) fn is_blocked(&self) -> bool {
-        self.blocked.is_some()
+        self.due.is_some()
     }
 
-    /// Returns the result of a write to `io`, or an error if the write is pending and the timeout has expired.
     pub(super) fn check<T>(
         &mut self,
         timer: &mut Timer,
         cx: &mut Context<'_>,
-        io: &impl ClientSocket,
         written: Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
         if written.is_ready() {
-            self.blocked = None;
+            self.due = None;
             return written;
         }
-        let limit = self.limit;
-        let blocked = self.blocked.get_or_insert_with(|| {
-            let progress = Instant::now();
-            Blocked {
-                progress,
-                next: progress + limit / 4,
-                unacknowledged: None,
-            }
-        });
-        loop {
-            ready!(timer.poll(cx, blocked.next));
-            let now = Instant::now();
-            let unacknowledged = io.unacknowledged();
-            if unacknowledged.is_some() && unacknowledged < blocked.unacknowledged {
-                blocked.progress = now;
-            }
-            blocked.unacknowledged = unacknowledged;
-            let due = blocked.progress + limit;
-            if now >= due {
-                return Poll::Ready(Err(io::Error::new(
-                    io::ErrorKind::TimedOut,
-                    "the client acknowledged no bytes of the response within `write_timeout`",
-                )));
-            }
-            blocked.next = due.min(now + limit / 4);
-        }
+        let due = *(self.due).get_or_insert_with(|| Instant::now() + self.limit);
+        ready!(timer.poll(cx, due));
+        Poll::Ready(Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            "the socket of the client took no bytes in time (`write_timeout`)",
+        )))
     }
 }
 
-/// A formatted HTTP date. It is valid until the end of the second in which it was formatted.
+/// Valid until the end of the second in which it was formatted.
 struct CachedDate {
     value: HeaderValue,
     until: Instant,
@@ -128,17 +81,17 @@ thread_local! {
     static DATE: RefCell<Option<CachedDate>> = const { RefCell::new(None) };
 }
 
-/// Appends the current HTTP date to `out`. `now` must be the current time.
+/// `now` must be the current time.
 pub(super) fn append_date(out: &mut Vec<u8>, now: Instant) {
     with_date(now, |value| out.extend_from_slice(value.as_bytes()));
 }
 
-/// Returns the current HTTP date as the value of `Date`. `now` must be the current time.
+/// `now` must be the current time.
 pub(crate) fn date_header(now: Instant) -> HeaderValue {
     with_date(now, HeaderValue::clone)
 }
 
-/// Calls `read` with the current HTTP date. Each worker thread formats the date at most once per second.
+/// Each worker thread formats the date at most once per second.
 fn with_date<T>(now: Instant, read: impl FnOnce(&HeaderValue) -> T) -> T {
     DATE.with_borrow_mut(|cached| {
         let current = match cached.take() {

@@ -1,65 +1,63 @@
 //! Body of an HTTP/2 request.
 //!
-//! A body is complete only if its stream ends with `END_STREAM`. A reset with any error code, including `NO_ERROR`, and
-//! a close of the connection are errors. The upstream uses HTTP/1, where a body with `Content-Length` is complete with
-//! its last byte. So the last part of such a body is withheld from the service until the stream ends.
+//! A body is complete only if its stream ends with `END_STREAM`, and not if the client resets it, also with `NO_ERROR`.
+//! The upstream uses HTTP/1, where a body with `Content-Length` is complete with its last byte. So the last part of
+//! such a body is withheld from the service until the stream ends.
 
 use std::pin::Pin;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
+use futures_util::future::Fuse;
 use h2::RecvStream;
 use http::Request;
 use http::header::{CONTENT_LENGTH, EXPECT};
-use http_body::SizeHint;
+use http_body::{Body, Frame, SizeHint};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::linger::Unread;
-use super::paused_bodies::{PausedBodies, PausedBody};
+use super::{CONNECTION_WINDOW, STREAM_WINDOW};
 use crate::http::IncompleteBody;
 use crate::http::http1::{BodyWait, Violation};
 use crate::http::settings::ClientTimeouts;
 
-/// The body of an HTTP/2 request, which the service reads. Trailers are dropped.
+/// Trailers are dropped.
 #[derive(Debug)]
 pub(crate) struct Http2Body {
-    /// The stream on which the body arrives. `None` only in the destructor, after it has taken the stream.
+    /// `None` only in the destructor, after it has taken the stream.
     stream: Option<RecvStream>,
-    /// Sender that passes the stream to [`Unread`] if the service drops the body before its end.
+    /// Passes the stream to [`Unread`] if the service drops the body before its end.
     unread: Option<oneshot::Sender<RecvStream>>,
-    /// Number of bytes that are still to be received. `None` if the request has no `Content-Length`.
+    /// Bytes still to be received; `None` without a `Content-Length`.
     declared: Option<u64>,
-    /// The last part of a body with `Content-Length`. It is withheld from the service until the stream ends.
+    /// Withheld from the service until the stream ends.
     last: Option<Bytes>,
-    /// How long the service waits for further data from the client.
     wait: BodyWait,
-    /// Start of the current wait, and its timer. `Some` only while the service waits for the body.
+    /// Start of the wait for the client, and its timer. `Some` only while the service waits for the body.
     waiting: Option<(Instant, Pin<Box<Sleep>>)>,
-    paused_bodies: PausedBodies,
+    paused_bodies: Weak<()>,
     /// `Some` while the service does not wait for the body.
-    paused: Option<PausedBody>,
-    /// Sender that reports the first read of the body. `None` after the first read, or if the client does not wait for
-    /// `100 Continue`.
+    paused: Option<Arc<()>>,
+    /// Reports the first read. `None` after it, or if the client does not wait for `100 Continue`.
     first_read: Option<oneshot::Sender<()>>,
 }
 
 const NOT_DROPPED: &str = "only `drop` takes the stream";
 
-/// Receiver that is notified when the service reads the body for the first time. `None` if the client does not wait for
-/// `100 Continue`.
-#[derive(Debug)]
-pub(super) struct FirstRead(Option<oneshot::Receiver<()>>);
+/// Ready when the service reads the body for the first time, if the client waits for `100 Continue`.
+pub(super) type FirstRead = Fuse<oneshot::Receiver<()>>;
 
-/// Converts the stream of `request` to a body. [`Unread`] receives the stream if the service drops the body before its
-/// end.
+/// [`Unread`] receives the stream if the service drops the body before its end.
 pub(super) fn receive(
     request: Request<RecvStream>,
     timeouts: &ClientTimeouts,
-    paused_bodies: &PausedBodies,
+    paused_bodies: &Arc<()>,
 ) -> (Request<Http2Body>, FirstRead, Unread) {
     let header = |name| request.headers().get(name);
-    // An invalid length is ignored here, because the entry of the request rejects it later.
+    // The entry of the request rejects an invalid length later.
     let declared = header(CONTENT_LENGTH)
         .and_then(|length| length.to_str().ok())
         .and_then(|length| length.parse().ok());
@@ -68,9 +66,9 @@ pub(super) fn receive(
     let has_body = !request.body().is_end_stream();
     let (first_read, reported) = if expects && has_body {
         let (sender, receiver) = oneshot::channel();
-        (Some(sender), Some(receiver))
+        (Some(sender), receiver.fuse())
     } else {
-        (None, None)
+        (None, Fuse::terminated())
     };
     let (unread, rest) = if has_body {
         let (sender, returned) = oneshot::channel();
@@ -85,54 +83,33 @@ pub(super) fn receive(
         last: None,
         wait: BodyWait::new(timeouts),
         waiting: None,
-        paused_bodies: paused_bodies.clone(),
-        paused: has_body.then(|| paused_bodies.pause()),
+        paused_bodies: Arc::downgrade(paused_bodies),
+        paused: has_body.then(|| Arc::clone(paused_bodies)),
         first_read,
     });
-    (request, FirstRead(reported), rest)
-}
-
-impl FirstRead {
-    /// Returns `Poll::Ready` once, when the service reads the body for the first time.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(receiver) = &mut self.0 else {
-            return Poll::Pending;
-        };
-        let reported = ready!(Pin::new(receiver).poll(cx));
-        self.0 = None;
-        match reported {
-            Ok(()) => Poll::Ready(()),
-            Err(_dropped) => Poll::Pending,
-        }
-    }
+    (request, reported, rest)
 }
 
 impl Http2Body {
-    /// Waits for the end of the stream if the request has `content-length: 0`. Otherwise returns immediately.
+    /// Waits for the end of the stream if the request has `content-length: 0`.
     pub(super) async fn end_if_declared_empty(&mut self) -> Result<(), IncompleteBody> {
         if self.declared != Some(0) || self.is_end_stream() {
             return Ok(());
         }
-        // The returned part is discarded. It is always empty, because `h2` resets a stream that has more data than
-        // declared.
+        // The part is empty, because `h2` resets a stream that has more data than declared.
         let part = std::future::poll_fn(|cx| self.poll_part(cx)).await;
         part.transpose().map(|_empty| ())
     }
 
-    /// Returns the next part of the body, or `None` at the end of the body.
-    pub(crate) fn poll_part(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Bytes, IncompleteBody>>> {
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, IncompleteBody>>> {
         if let Some(first_read) = self.first_read.take() {
-            // A send error means that the response has started, which drops the receiver. The error is ignored, because
-            // `100 Continue` is then not needed.
+            // On an error, the response has started, and `100 Continue` is not needed.
             let _ = first_read.send(());
         }
         self.paused = None;
         let part = ready!(self.poll_received(cx));
         if let Some(Ok(_)) = part {
-            self.paused = Some(self.paused_bodies.pause());
+            self.paused = self.paused_bodies.upgrade();
         }
         Poll::Ready(part)
     }
@@ -159,7 +136,7 @@ impl Http2Body {
                 // An empty DATA frame does not end the wait.
                 continue;
             }
-            // An error is ignored: it means that the stream is closed, and the next read reports this.
+            // On an error, the stream is closed, and the next read reports this.
             let _ = stream.flow_control().release_capacity(part.len());
             let waited = self.waiting.take().map(|(start, _)| start.elapsed());
             self.wait.received(waited.unwrap_or_default(), part.len());
@@ -174,14 +151,17 @@ impl Http2Body {
         }
     }
 
-    /// Waits until the client has sent nothing for too long, and returns the violation.
+    /// Waits until the client has sent nothing for too long.
     fn poll_timeout(&mut self, cx: &mut Context<'_>) -> Poll<Violation> {
         let (start, timer) = self.waiting.get_or_insert_with(|| {
             let start = Instant::now();
             (start, Box::pin(sleep_until(start)))
         });
         loop {
-            let (limit, violation) = if self.paused_bodies.can_fill_window() {
+            // So many paused bodies can fill the window of the connection, so that this stream cannot send. The connection
+            // itself has one reference.
+            let paused = self.paused_bodies.strong_count().saturating_sub(1);
+            let (limit, violation) = if paused >= (CONNECTION_WINDOW / STREAM_WINDOW) as usize {
                 self.wait.longest_pause()
             } else {
                 self.wait.limit()
@@ -197,15 +177,26 @@ impl Http2Body {
             }
         }
     }
+}
 
-    /// Whether the service has read the complete body.
-    pub(crate) fn is_end_stream(&self) -> bool {
+impl Body for Http2Body {
+    type Data = Bytes;
+    type Error = IncompleteBody;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, IncompleteBody>>> {
+        let part = self.poll_part(cx);
+        part.map(|part| part.map(|part| part.map(Frame::data)))
+    }
+
+    fn is_end_stream(&self) -> bool {
         let stream = self.stream.as_ref().expect(NOT_DROPPED);
         self.last.is_none() && stream.is_end_stream()
     }
 
-    /// Returns the number of bytes that are still to be read, if the request has a `Content-Length`.
-    pub(crate) fn size_hint(&self) -> SizeHint {
+    fn size_hint(&self) -> SizeHint {
         match self.declared {
             Some(declared) => {
                 let held = self.last.as_ref().map_or(0, Bytes::len);
@@ -221,8 +212,7 @@ impl Drop for Http2Body {
         if let (Some(stream), Some(unread)) = (self.stream.take(), self.unread.take())
             && !stream.is_end_stream()
         {
-            // A send error means that the exchange has ended, which drops the receiver. The error is ignored, because
-            // `h2` then resets the stream.
+            // On an error, the exchange has ended, and `h2` resets the stream.
             let _ = unread.send(stream);
         }
     }

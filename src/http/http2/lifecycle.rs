@@ -27,13 +27,12 @@ enum Phase {
     Draining,
 }
 
-/// What a check finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Usage {
-    /// A stream has a task, or the socket is blocked. If it stays blocked, the write timeout of `Rewind` closes it.
+    /// A stream has a task, or the socket is blocked, in which case its write timeout applies.
     Busy,
-    /// No task serves the remaining streams. `h2` has queued bytes for them, because the client's flow-control windows
-    /// are exhausted.
+    /// No task serves the remaining streams: `h2` has queued bytes, and the client's flow-control windows are
+    /// exhausted.
     Stalled,
     Idle,
 }
@@ -84,7 +83,7 @@ impl<'a> Lifecycle<'a> {
         }
     }
 
-    /// Returns when the next check is due if the previous check or the stop was `now`.
+    /// `now` is the time of the previous check or of the stop.
     pub(super) fn next_check(&self, now: Instant) -> Instant {
         let idle = match self.phase {
             Phase::Serving => self.timeouts.idle,

@@ -1,13 +1,12 @@
 //! Lingering streams: the response is complete, but the client is still sending the request body.
 //!
-//! RFC 9113, section 8.1, allows the gateway to end such a stream with `RST_STREAM(NO_ERROR)`. `h2` does so as soon as
+//! RFC 9113, section 8.1, allows the gateway to end such a stream with `RST_STREAM(NO_ERROR)`, and `h2` does so when
 //! the last handle of the stream is dropped. curl 7.88 loses the response if it reads the response and the reset
-//! together. So the gateway keeps the stream open, and reads and discards the request body. The client can then
-//! continue to send, because the flow-control windows stay open. The gateway resets the stream after 1 MiB, after 5 s,
-//! or when more than 16 streams of the connection linger. If the client ends the request first, no reset is sent.
+//! together. So the gateway keeps the stream open, and reads and discards the request body. It resets the stream after
+//! 1 MiB, after 5 s, or when more than 16 streams of the connection linger.
 //!
 //! The window of a stream is smaller than 1 MiB. So a client that sends 1 MiB after the end of the response has read
-//! window updates that follow the response. This client has also read the response, and the reset does no harm.
+//! window updates that follow the response, and with them the response. The reset then does no harm.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -25,49 +24,44 @@ use tokio_util::sync::CancellationToken;
 
 use crate::metrics::{EarlyReset, Http2Metrics};
 
-/// Maximum duration from the end of the response to the reset of the stream.
+/// From the end of the response to the reset of the stream.
 const TIME: Duration = Duration::from_secs(5);
 
-/// How long streams linger after a drain has started. In this time a client can read a response that was just sent.
+/// After a drain has started. A client can read a response that was just sent.
 const DRAIN_TIME: Duration = Duration::from_millis(250);
 
-/// Maximum number of discarded bytes per stream. The stream is reset when the client sends more.
+/// Maximum number of discarded bytes per stream.
 const BYTES: usize = 1 << 20;
 
-/// Maximum number of lingering streams per connection. A further stream ends the lingering of the oldest.
+/// Per connection. A further stream ends the lingering of the oldest.
 const STREAMS: usize = 16;
 
-/// The part of a request body that the service has not read.
 #[derive(Debug)]
 pub(super) struct Unread {
     state: UnreadState,
-    /// How many more bytes are discarded before the stream is reset.
     remaining: usize,
 }
 
 #[derive(Debug)]
 enum UnreadState {
-    /// The service owns the body. This receiver gets the stream if the service drops the body before its end.
+    /// Gets the stream if the service drops the body before its end.
     InUse(oneshot::Receiver<RecvStream>),
-    /// The service has dropped the body, so the rest of this stream must be discarded.
+    /// The rest of this stream must be discarded.
     Dropped(RecvStream),
-    /// The client has ended the request, reset the stream or disconnected. Nothing is left to discard.
+    /// The client has ended the request, reset the stream or disconnected.
     Ended,
-    /// The client has sent more than [`BYTES`], so the stream must be reset.
     TooLong,
 }
 
-/// All streams of a connection that linger.
 #[derive(Debug)]
 pub(super) struct LingeringStreams {
-    /// One sender per lingering stream, oldest first. Dropping a sender ends the lingering of its stream.
+    /// Oldest first. Dropping a sender ends the lingering of its stream.
     streams: Mutex<VecDeque<oneshot::Sender<Infallible>>>,
     drain: CancellationToken,
     metrics: Arc<Http2Metrics>,
 }
 
 impl Unread {
-    /// Creates the state for a request without a body.
     pub(super) const fn nothing() -> Self {
         Self {
             state: UnreadState::Ended,
@@ -75,8 +69,7 @@ impl Unread {
         }
     }
 
-    /// Creates the state for a request body that the service owns. `returned` receives the stream when the service
-    /// drops the body.
+    /// `returned` receives the stream when the service drops the body.
     pub(super) const fn of(returned: oneshot::Receiver<RecvStream>) -> Self {
         Self {
             state: UnreadState::InUse(returned),
@@ -84,8 +77,8 @@ impl Unread {
         }
     }
 
-    /// Runs `sending`, which sends the response, and meanwhile discards the unread request body. Otherwise, while a
-    /// client reads the response slowly, the unread body would occupy the flow-control window of the connection.
+    /// Discards the unread request body while the response is sent. Otherwise, while a client reads the response
+    /// slowly, that body would occupy the flow-control window of the connection.
     pub(super) async fn discard_during<T>(
         &mut self,
         mut sending: Pin<&mut impl Future<Output = T>>,
@@ -100,8 +93,7 @@ impl Unread {
         .await
     }
 
-    /// Discards the request body as it arrives. Returns `None` at the end of the body, or the reason why the stream
-    /// must be reset.
+    /// Returns `None` at the end of the body, or the reason why the stream must be reset.
     fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<Option<EarlyReset>> {
         loop {
             self.state = match &mut self.state {
@@ -113,7 +105,7 @@ impl Unread {
                     Some(Ok(part)) if part.len() > self.remaining => UnreadState::TooLong,
                     Some(Ok(part)) => {
                         self.remaining -= part.len();
-                        // An error is ignored: it means that the stream is closed, and the next read reports this.
+                        // On an error, the stream is closed, and the next read reports this.
                         let _ = stream.flow_control().release_capacity(part.len());
                         continue;
                     }
@@ -135,13 +127,13 @@ impl LingeringStreams {
         }
     }
 
-    /// Starts the drain: from now on, streams linger for at most [`DRAIN_TIME`].
+    /// From now on, streams linger for at most [`DRAIN_TIME`].
     pub(super) fn drain(&self) {
         self.drain.cancel();
     }
 
-    /// Discards the rest of a request body after its response is complete. Then the caller drops the last handle of the
-    /// stream, and `h2` resets the stream if the client has not ended the request.
+    /// Afterwards the caller drops the last handle of the stream, and `h2` resets the stream if the client has not
+    /// ended the request.
     pub(super) async fn linger(&self, mut unread: Unread) {
         let end = match poll_fn(|cx| Poll::Ready(unread.poll_discard(cx))).await {
             Poll::Ready(end) => end,
@@ -168,8 +160,7 @@ impl LingeringStreams {
         }
     }
 
-    /// Adds a lingering stream. If more than [`STREAMS`] streams linger, ends the lingering of the oldest. The caller
-    /// removes its stream by dropping the returned receiver.
+    /// The caller removes its stream by dropping the receiver.
     fn add(&self) -> oneshot::Receiver<Infallible> {
         let (sender, evicted) = oneshot::channel();
         let mut streams = self.streams.lock();

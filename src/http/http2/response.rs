@@ -1,14 +1,13 @@
 //! Sends a response on an HTTP/2 stream.
 //!
-//! A part of the body is passed to `h2` only when the client's flow-control windows permit it. A stream without send
-//! capacity has one of three reasons (see [`FlowControl`]):
-//!
-//! - The client grants no window. After `write_timeout`, the gateway resets this stream. Other streams continue.
-//! - Other streams are served first.
-//! - A blocked socket holds back queued data of the stream.
+//! A part of the body is passed to `h2` only when the client's flow-control windows permit it. If a stream gets no
+//! capacity for `write_timeout`, the gateway resets this stream, and other streams continue. It waits longer while
+//! other streams are served first or the socket is blocked.
 
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -25,19 +24,32 @@ use http_body::Body;
 use thiserror::Error;
 use tokio::time::{Instant, timeout};
 
-use super::flow::FlowControl;
-use super::write_tracking::{TrackedPart, UnwrittenBytes};
-use crate::http::http1::date_header;
+use crate::http::http1::{SocketState, date_header};
 
 /// Maximum send capacity that a stream requests at a time, in bytes. It is small so that the streams of a connection
 /// alternate.
 const MAX_REQUESTED: usize = 16 * 1024;
 
-/// Maximum time that a stream without unwritten data waits while other streams are served first or the socket is
-/// blocked, as a multiple of `write_timeout`.
+/// Maximum wait of a stream while other streams are served or the socket is blocked, as a multiple of `write_timeout`.
 const MAX_ROUNDS: usize = 4;
 
-/// Why an HTTP/2 response was not sent completely.
+/// What a stream knows of its connection.
+#[derive(Debug)]
+pub(super) struct FlowControl {
+    /// Number of capacity grants to all streams.
+    granted: AtomicU64,
+    socket: Arc<SocketState>,
+}
+
+impl FlowControl {
+    pub(super) fn new(socket: Arc<SocketState>) -> Self {
+        Self {
+            granted: AtomicU64::new(0),
+            socket,
+        }
+    }
+}
+
 #[derive(Debug, Error)]
 pub(super) enum SendError {
     #[error("the client accepted no data of the response for {0:?} (`write_timeout`)")]
@@ -54,16 +66,15 @@ pub(super) enum SendError {
     Stream(#[from] h2::Error),
 }
 
-/// Sends a response, without a body if `is_head` is true. Returns the stream when `h2` has queued all frames of the
-/// response.
+/// Returns the stream when `h2` has queued all frames of the response.
 pub(super) async fn send<B>(
-    respond: &mut SendResponse<TrackedPart>,
+    respond: &mut SendResponse<Bytes>,
     mut parts: Parts,
     is_head: bool,
     body: Pin<&mut B>,
     write_timeout: Duration,
     flow: &FlowControl,
-) -> Result<SendStream<TrackedPart>, SendError>
+) -> Result<SendStream<Bytes>, SendError>
 where
     B: Body<Data = Bytes>,
 {
@@ -81,7 +92,6 @@ where
     let stream = respond.send_response(head, !sends_body)?;
     let mut sender = ResponseSender {
         stream,
-        unwritten: UnwrittenBytes::default(),
         write_timeout,
         flow,
     };
@@ -91,8 +101,7 @@ where
     Ok(sender.stream)
 }
 
-/// Changes a response head so that it is valid for HTTP/2. Removes connection-specific headers (RFC 9113, section
-/// 8.2.2), leaves at most one `Content-Length`, and adds `Date`.
+/// Removes connection-specific headers (RFC 9113, section 8.2.2), leaves at most one `Content-Length`, and adds `Date`.
 fn complete_head(parts: &mut Parts, exact: Option<u64>, is_head: bool, sends_body: bool) {
     let headers = &mut parts.headers;
     for name in [
@@ -107,8 +116,7 @@ fn complete_head(parts: &mut Parts, exact: Option<u64>, is_head: bool, sends_bod
     if parts.status == StatusCode::NO_CONTENT {
         headers.remove(CONTENT_LENGTH);
     } else {
-        // If a body is sent, `Content-Length` is the actual length of the body. In response to `HEAD`, it is the length
-        // of the body that `GET` would return, unless the service has set it.
+        // In response to `HEAD`, the length is that of the body that `GET` would return, unless the service has set it.
         let length = match exact {
             Some(exact) if sends_body => Some(HeaderValue::from(exact)),
             Some(exact @ 1..) if is_head && !headers.contains_key(CONTENT_LENGTH) => {
@@ -126,10 +134,8 @@ fn complete_head(parts: &mut Parts, exact: Option<u64>, is_head: bool, sends_bod
     }
 }
 
-/// Sends the body of a response whose head is already sent.
 struct ResponseSender<'a> {
-    stream: SendStream<TrackedPart>,
-    unwritten: UnwrittenBytes,
+    stream: SendStream<Bytes>,
     write_timeout: Duration,
     flow: &'a FlowControl,
 }
@@ -147,7 +153,7 @@ impl ResponseSender<'_> {
                 body.as_mut().poll_frame(cx).map(Ok)
             });
             let Some(frame) = frame.await? else {
-                return self.queue(Bytes::new(), true);
+                return Ok(self.stream.send_data(Bytes::new(), true)?);
             };
             let Ok(frame) = frame else {
                 self.stream.send_reset(Reason::INTERNAL_ERROR);
@@ -170,61 +176,38 @@ impl ResponseSender<'_> {
         }
     }
 
-    /// Sends a part of the body, as fast as the client's flow-control windows permit.
     async fn send_data(&mut self, mut data: Bytes, is_last: bool) -> Result<(), SendError> {
         if data.is_empty() && is_last {
-            return self.queue(data, true);
+            return Ok(self.stream.send_data(data, true)?);
         }
         while !data.is_empty() {
             let granted = self.capacity(data.len().min(MAX_REQUESTED)).await?;
             let part = data.split_to(granted.min(data.len()));
-            self.queue(part, is_last && data.is_empty())?;
+            self.stream.send_data(part, is_last && data.is_empty())?;
         }
         Ok(())
     }
 
-    /// Passes a part of the body to `h2`. The stream has send capacity for it.
-    fn queue(&mut self, part: Bytes, is_last: bool) -> Result<(), SendError> {
-        let part = if is_last {
-            TrackedPart::last(part)
-        } else {
-            self.unwritten.track(part)
-        };
-        self.stream.send_data(part, is_last)?;
-        Ok(())
-    }
-
-    /// Asks `h2` for a send capacity of `wanted` bytes and waits until at least a part of it is available. Returns the
-    /// number of bytes that can be sent. Resets the stream if the client grants no window within `write_timeout`.
+    /// Waits until a part of the `wanted` bytes can be sent, and returns its length.
     async fn capacity(&mut self, wanted: usize) -> Result<usize, SendError> {
         self.stream.reserve_capacity(wanted);
         let available = self.stream.capacity();
         if available > 0 {
             return Ok(available);
         }
-        let waiting = self.flow.wait();
-        let mut rounds = 1;
-        loop {
+        let flow = self.flow;
+        for _round in 0..MAX_ROUNDS {
+            let before = flow.granted.load(Ordering::Relaxed);
             let granted = poll_fn(|cx| self.stream.poll_capacity(cx));
             match timeout(self.write_timeout, granted).await {
                 Ok(Some(granted)) => {
-                    self.flow.grant();
+                    flow.granted.fetch_add(1, Ordering::Relaxed);
                     return Ok(granted?);
                 }
                 Ok(None) => return Err(SendError::Cancelled),
-                // A blocked socket holds back data of this stream. The write timeout of the socket applies instead,
-                // because it detects whether the client acknowledges bytes. The type `Rewind` checks that timeout. If
-                // `h2` skips the stream, its data is unwritten because the client has withdrawn the window.
                 Err(_elapsed)
-                    if self.flow.is_blocked()
-                        && !self.unwritten.is_empty()
-                        && !waiting.is_skipped() => {}
-                Err(_elapsed)
-                    if rounds < MAX_ROUNDS
-                        && (self.flow.is_blocked() || waiting.is_behind_others()) =>
-                {
-                    rounds += 1;
-                }
+                    if flow.socket.is_blocked()
+                        || flow.granted.load(Ordering::Relaxed) > before => {}
                 Err(_elapsed) => break,
             }
         }

@@ -6,17 +6,16 @@ use thiserror::Error;
 use crate::http::IncompleteBody;
 use crate::respond::Problem;
 
-/// Error that ends the body of a request before it is complete.
+/// Ends the body of a request before it is complete.
 #[derive(Clone, Debug, Error)]
 pub enum RequestBodyError {
-    /// The body is longer than the maximum, which is this number of bytes.
+    /// The maximum, in bytes.
     #[error("request body is larger than `max_body`, which is {0} bytes")]
     TooLarge(u64),
-    /// The gateway did not receive the complete body.
     #[cfg(feature = "gateway")]
     #[error(transparent)]
     Incomplete(#[from] IncompleteBody),
-    /// The HTTP server of the embedding application returned an error while it read the body.
+    /// While the HTTP server of the embedding application read the body.
     #[error("cannot read the request body from the HTTP server of the application")]
     Application(#[source] Arc<dyn std::error::Error + Send + Sync>),
 }

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http_body::SizeHint;
 
-/// At most two parts of a body, in order. If the first part is empty, the second is also empty.
+/// If the first part is empty, the second is also empty.
 #[derive(Debug, Default)]
 pub(super) struct HeldParts([Bytes; 2]);
 
@@ -20,14 +20,12 @@ impl HeldParts {
         self.0[0].is_empty()
     }
 
-    /// Removes and returns the next part; `None` if no part is left.
     pub(super) fn take(&mut self) -> Option<Bytes> {
         let [first, second] = &mut self.0;
         let part = std::mem::replace(first, std::mem::take(second));
         (!part.is_empty()).then_some(part)
     }
 
-    /// Returns both parts in order, which can be empty.
     pub(super) fn parts(&self) -> [&[u8]; 2] {
         [&self.0[0], &self.0[1]]
     }
@@ -36,7 +34,7 @@ impl HeldParts {
         self.0[0].len() + self.0[1].len()
     }
 
-    /// Returns the size of these parts together with the rest of the body, whose size is `rest`.
+    /// Together with the rest of the body, whose size is `rest`.
     pub(super) fn size_with(&self, rest: &SizeHint) -> SizeHint {
         let held = self.len() as u64;
         let mut hint = SizeHint::new();

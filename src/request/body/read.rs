@@ -8,41 +8,36 @@ use http_body::Body;
 
 use crate::request::buffers::{BufferCharge, Exceeded};
 
-/// Result of reading a request or response body into memory.
 pub(crate) enum ReadBody {
-    /// The complete body was read. Its trailers are dropped.
+    /// Without its trailers.
     Whole(Bytes),
-    /// The body exceeds a bound. Only its start was read.
     Partial {
-        /// Bytes that were read within the bound. The `BufferCharge` includes their length.
+        /// The `BufferCharge` includes their length.
         held: Bytes,
-        /// Part of the body that exceeds the bound. This part follows `held`. The `BufferCharge` does not include its
-        /// length.
+        /// Exceeds the bound, and follows `held`. The `BufferCharge` does not include its length.
         next: Bytes,
-        /// Which bound the body exceeds.
         exceeded: ExceededBound,
     },
 }
 
-/// Bound that a body exceeded while it was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExceededBound {
-    /// The body is longer than the maximum length for a single body.
+    /// Maximum length of a single body.
     Cap,
-    /// All buffered bodies together exceed `max_buffered` or `max_buffered_per_client`.
+    /// Bound `max_buffered` or `max_buffered_per_client`
     Buffers,
 }
 
-/// Bytes of a body that were read so far. Most bodies arrive in one part, which is not copied. Several parts are copied
-/// into one buffer, because a part of one byte can keep a read buffer of several KiB in memory.
+/// Most bodies arrive in one part, which is not copied. Several parts are copied into one buffer, because a part of one
+/// byte can keep a read buffer of several KiB in memory.
 enum GatheredBytes {
     Part(Bytes),
     Copy(Vec<u8>),
 }
 
 impl GatheredBytes {
-    /// Adds `part`, and adds its length to `charge`. If `part` exceeds a bound on buffered bodies, returns it as the
-    /// error. The capacity of the buffer grows to at most `most` bytes.
+    /// Charges the part, or returns it if it exceeds a bound on buffered bodies. The capacity of the buffer grows to at
+    /// most `most` bytes.
     fn add(&mut self, part: Bytes, most: usize, charge: &mut BufferCharge) -> Result<(), Bytes> {
         let charged = match self {
             Self::Part(first) if first.is_empty() => charge.grow(part.len()),
@@ -58,7 +53,7 @@ impl GatheredBytes {
         Ok(())
     }
 
-    /// Copies the bytes into a separate buffer, so that the read buffer of the connection can be freed.
+    /// So that the read buffer of the connection can be freed.
     fn copy(&mut self) -> &mut Vec<u8> {
         if let Self::Part(part) = self {
             *self = Self::Copy(part.to_vec());
@@ -84,9 +79,9 @@ impl GatheredBytes {
     }
 }
 
-/// Reads `body` to its end, or until it exceeds `cap` bytes or a bound on buffered bodies. If the declared length is
-/// above `cap`, reads nothing. `charge` grows with the bytes in memory. The function borrows the body, because moving it
-/// takes longer than reading a body of usual size.
+/// Reads `body` to its end, or until it exceeds `cap` bytes or a bound on buffered bodies. Reads nothing if the
+/// declared length is above `cap`. The body is borrowed, because moving it takes longer than reading a body of usual
+/// size.
 pub(crate) async fn read_body<B>(
     body: &mut B,
     cap: usize,
@@ -105,7 +100,7 @@ where
     read_start(body, cap, charge).await
 }
 
-/// Reads `body` like [`read_body`], but also reads the start of a body whose declared length is above `cap`.
+/// Like [`read_body`], but also reads the start of a body whose declared length is above `cap`.
 pub(super) async fn read_start<B>(
     body: &mut B,
     cap: usize,
@@ -120,8 +115,7 @@ where
         exceeded,
     };
     let mut held = GatheredBytes::Part(Bytes::new());
-    // The buffer is not allocated with the declared length, because the client can declare a length and never send the
-    // bytes.
+    // The client can declare a length and never send the bytes, so no memory is allocated for them.
     let declared = body.size_hint().upper();
     let declared = declared.and_then(|upper| usize::try_from(upper).ok());
     let most = declared.map_or(cap, |declared| declared.min(cap));
@@ -129,8 +123,7 @@ where
         let frame = poll_fn(|cx| {
             let frame = Pin::new(&mut *body).poll_frame(cx);
             if frame.is_pending() && held.len() > 0 {
-                // The first part is copied before the wait for the next part. Otherwise the read buffer of the first
-                // part would stay in memory without being charged.
+                // Otherwise the read buffer of the first part would stay in memory without being charged.
                 held.copy();
             }
             frame

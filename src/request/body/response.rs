@@ -15,11 +15,9 @@ use crate::respond::TimeoutPhase;
 
 /// Body of a response to a client.
 pub struct ResponseBody {
-    /// Bytes that are sent before the stream. They are the complete body, or the part of a stream that the gateway had
-    /// read when it found the body too large to store.
+    /// The complete body, or the part of a stream that the gateway had read when it found the body too large to store.
     held: HeldParts,
-    /// Remaining body after `held`; `None` if there is none. The stream is boxed to keep the response small, because
-    /// each stage moves the response.
+    /// Boxed to keep the response small, because each stage moves it.
     stream: Option<Stream>,
 }
 
@@ -65,8 +63,7 @@ impl ResponseBody {
         }
     }
 
-    /// Puts back bytes that were read from the beginning of the body. The client receives `first`, then `second`, then
-    /// the stream.
+    /// The client receives `first`, then `second`, then the stream.
     pub(crate) fn put_back(&mut self, first: Bytes, second: Bytes) {
         self.held = HeldParts::new(first, second);
     }
@@ -139,7 +136,6 @@ impl BodyError {
     }
 }
 
-/// Returns whether hyper rejected the body because it is malformed.
 #[cfg(feature = "gateway")]
 fn is_malformed(error: &hyper::Error) -> bool {
     use std::io::{Error, ErrorKind};
@@ -147,8 +143,8 @@ fn is_malformed(error: &hyper::Error) -> bool {
     let Some(error) = source.and_then(|source| source.downcast_ref::<Error>()) else {
         return false;
     };
-    // The error kind alone is not sufficient. hyper reports malformed chunks and trailers with these two kinds, but
-    // rustls uses them for malformed TLS records, which are not HTTP.
+    // hyper reports malformed chunks and trailers with these two kinds, but rustls uses them for malformed TLS records,
+    // which are not HTTP.
     let is_tls = matches!(error.get_ref(), Some(inner) if inner.is::<rustls::Error>());
     let is_malformed = matches!(
         error.kind(),

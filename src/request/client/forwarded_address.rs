@@ -2,13 +2,11 @@
 //!
 //! `X-Forwarded-For` has no standard, so the parser accepts only the forms that proxies write. It rejects `unknown`,
 //! `_hidden`, host names, quotes and IPv6 zone ids. A zone id names a network interface of the machine that wrote the
-//! header, so it has no meaning for the gateway. The parser could ignore the zone id and accept the address. It does
-//! not, because two clients can have the same address with different zone ids.
+//! header. If it were ignored, two clients with the same address would be one.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Parses an element, which must have no surrounding white space. Converts an IPv4-mapped IPv6 address to IPv4. Returns
-/// `None` if the element is not an address.
+/// `element` must have no surrounding white space. An IPv4-mapped IPv6 address becomes IPv4.
 pub(super) fn parse(element: &[u8]) -> Option<IpAddr> {
     let text = str::from_utf8(element).ok()?;
     let address = match text.strip_prefix('[') {
@@ -25,8 +23,7 @@ fn parse_bracketed(text: &str) -> Option<IpAddr> {
     port_is_fine.then_some(IpAddr::V6(address))
 }
 
-/// Parses an IPv4 address with a port. An IPv6 address with a port needs brackets and is parsed elsewhere, because
-/// `::1:80` is an address without a port.
+/// Only IPv4. An IPv6 address with a port needs brackets, because `::1:80` is an address without a port.
 fn parse_with_port(text: &str) -> Option<IpAddr> {
     let (host, port) = text.split_once(':')?;
     let address: Ipv4Addr = host.parse().ok()?;
@@ -34,7 +31,7 @@ fn parse_with_port(text: &str) -> Option<IpAddr> {
 }
 
 fn is_port(text: &str) -> bool {
-    // The digits are checked first, because `parse` would also accept `+80`.
+    // `parse` would also accept `+80`.
     text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok()
 }
 

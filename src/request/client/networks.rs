@@ -4,7 +4,7 @@
 //! to three thousand networks. At this size a prefix trie would not be faster, and would need far more code.
 //!
 //! `::ffff:0:0/96` and its subnets are treated as IPv4 networks. A shorter IPv6 prefix, such as `::/0`, contains no
-//! IPv4 addresses. To cover all addresses, configure both `0.0.0.0/0` and `::/0`.
+//! IPv4 addresses.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,6 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 const MAPPED_PREFIX: u8 = 96;
 
-/// A set of IPv4 and IPv6 networks.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Networks {
     v4: Ranges<u32>,
@@ -20,7 +19,7 @@ pub(super) struct Networks {
 }
 
 impl Networks {
-    /// Whether one of the networks contains `address`. An IPv4-mapped IPv6 address must be converted to IPv4 first.
+    /// An IPv4-mapped IPv6 address must be converted to IPv4 first.
     pub(super) fn contains(&self, address: IpAddr) -> bool {
         match address {
             IpAddr::V4(address) => self.v4.contains(address.to_bits()),
@@ -46,7 +45,7 @@ impl FromIterator<IpNet> for Networks {
     }
 }
 
-/// Returns "IPv4" if `networks` contain all IPv4 addresses, and "IPv6" if they contain all public IPv6 addresses.
+/// "IPv4" if `networks` contain all IPv4 addresses, and "IPv6" if they contain all public IPv6 addresses.
 pub(crate) fn families_covered(networks: impl Iterator<Item = IpNet>) -> Vec<&'static str> {
     let all_v4 = IpNet::from(Ipv4Net::default());
     // All public IPv6 addresses are in `2000::/3` (global unicast, RFC 4291, section 2.4).
@@ -74,7 +73,7 @@ fn canonical(network: IpNet) -> IpNet {
     }
 }
 
-/// Disjoint address ranges in ascending order. A range includes its first and its last address.
+/// Disjoint, in ascending order. A range includes its first and its last address.
 #[derive(Clone, Debug)]
 struct Ranges<T>(Box<[(T, T)]>);
 

@@ -14,18 +14,17 @@ use parking_lot::Mutex;
 
 use super::{Caller, X_FORWARDED_FOR};
 
-/// One of this many requests of peers that are not trusted is observed, because reading a header takes time.
+/// Reading a header takes time, so only one of this many requests of peers that are not trusted is observed.
 pub(crate) const INTERVAL: u64 = 16;
 
-/// Number of different values of `X-Forwarded-For` from which a peer is reported.
+/// From so many different values of `X-Forwarded-For`, a peer is reported.
 const MANY: usize = 4;
 
-/// Number of observed peers.
 const MAX_PEERS: usize = 16;
 
 #[derive(Debug, Default)]
 pub(crate) struct UnlistedProxy {
-    /// Peers that sent the header, each with hashes of its values.
+    /// Each with hashes of its values of the header.
     seen: Mutex<Vec<(IpAddr, HashSet<u64>)>>,
     found: OnceLock<(IpAddr, SystemTime)>,
 }
@@ -35,7 +34,7 @@ impl UnlistedProxy {
         self.found.get().copied()
     }
 
-    /// Notes the header of a request whose peer is not trusted.
+    /// The peer of the request is not trusted.
     pub(crate) fn observe(&self, caller: &Caller, headers: &HeaderMap) {
         let Some(value) = headers.get(X_FORWARDED_FOR) else {
             return;

@@ -20,7 +20,7 @@ impl KeyFunction {
         Self(Arc::new(function))
     }
 
-    /// Returns the name of the caller of a request. Returns `None` if the name is unknown or empty.
+    /// Returns `None` also if the name is empty.
     pub(crate) fn name_caller(&self, request: &Parts) -> Option<String> {
         self.0(request).filter(|name| !name.is_empty())
     }

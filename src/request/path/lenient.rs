@@ -1,31 +1,27 @@
 //! Lenient readings of a path: what permissive servers could make of it.
 //!
-//! A server transforms a path in a few steps, such as decoding it or removing its dot segments. Servers differ in which
-//! steps they apply, how often, and in which order. A list of known servers would never be complete. So the readings
-//! are the closure of the path under all steps: a reading is the result of any sequence of steps.
+//! A server transforms a path in a few steps, such as decoding it or removing its dot segments. Servers differ in the
+//! steps, their number and their order, and a list of known servers would never be complete. So the readings are the
+//! closure of the path under all steps. It is finite, because each step shortens the path or replaces its backslashes.
+//! Its size is bounded, because the path comes from a client.
 //!
-//! The closure is finite, because each step shortens the path or replaces its backslashes. Its size is bounded, because
-//! the path comes from a client.
-//!
-//! Some servers do more than these steps. They ignore the case of letters, trailing slashes, trailing dots or spaces,
-//! or they convert full-width characters. The documentation lists this as a limitation.
+//! Some servers do more: they ignore the case of letters, trailing slashes, trailing dots or spaces, or convert
+//! full-width characters. The documentation lists this as a limitation.
 
 use thiserror::Error;
 
 use super::decode_escapes;
 
-/// Maximum number of readings of one path.
 const MAX_READINGS: usize = 128;
 
-/// Maximum length of all readings of one path together, in bytes. The time to find the readings is proportional to it.
+/// Maximum size of all readings of one path, in bytes. The time to find them is proportional to it.
 const MAX_BYTES: usize = 128 * 1024;
 
-/// Error: a path has more or longer lenient readings than the gateway compares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("servers can read it in too many different ways")]
 pub struct TooManyReadings;
 
-/// One step in which a server transforms a path. Returns `None` if the step does not change the path.
+/// Returns `None` if the step does not change the path.
 type DecodingStep = fn(&[u8]) -> Option<Vec<u8>>;
 
 const DECODING_STEPS: [DecodingStep; 2] = [decode, decode_except_slashes];
@@ -46,12 +42,11 @@ const OTHER_STEPS: [DecodingStep; 10] = [
 #[derive(PartialEq)]
 struct Reading {
     path: Vec<u8>,
-    /// Whether the path was decoded at least once. A server can apply other steps before it decodes the path. A server
-    /// that never decodes a path is not considered.
+    /// A server can apply other steps before it decodes the path. A server that never decodes a path is not considered.
     is_decoded: bool,
 }
 
-/// Returns the readings of a path other than `literal`. `forwarded` is the path that servers receive.
+/// The readings other than `literal`. `forwarded` is the path that servers receive.
 pub(super) fn readings(forwarded: &[u8], literal: &[u8]) -> Result<Vec<Vec<u8>>, TooManyReadings> {
     let mut steps = DECODING_STEPS.iter().chain(&OTHER_STEPS);
     if steps.all(|step| step(literal).is_none()) {
@@ -93,17 +88,16 @@ pub(super) fn readings(forwarded: &[u8], literal: &[u8]) -> Result<Vec<Vec<u8>>,
     Ok(decoded.map(|reading| reading.path).collect())
 }
 
-/// Decodes every percent escape once. Malformed escapes stay as they are.
+/// Malformed escapes stay as they are.
 pub(super) fn decode(path: &[u8]) -> Option<Vec<u8>> {
     decode_escapes(path, |_| true)
 }
 
-/// Decodes every percent escape once, except `%2F` and `%5C`.
 pub(super) fn decode_except_slashes(path: &[u8]) -> Option<Vec<u8>> {
     decode_escapes(path, |octet| !matches!(octet, b'/' | b'\\'))
 }
 
-/// Decodes ASCII characters in overlong UTF-8 (RFC 3629, section 10), such as `C0 AF` for a slash.
+/// ASCII characters in overlong UTF-8 (RFC 3629, section 10), such as `C0 AF` for a slash.
 fn decode_overlong(path: &[u8]) -> Option<Vec<u8>> {
     if path.is_ascii() {
         return None;
@@ -130,7 +124,7 @@ fn decode_overlong(path: &[u8]) -> Option<Vec<u8>> {
     (decoded.len() < path.len()).then_some(decoded)
 }
 
-/// Removes octets that are not valid UTF-8, as Bottle does.
+/// As Bottle does.
 fn remove_invalid_utf8(path: &[u8]) -> Option<Vec<u8>> {
     std::str::from_utf8(path).is_err().then(|| {
         let chunks = path.utf8_chunks().map(|chunk| chunk.valid());
@@ -138,14 +132,13 @@ fn remove_invalid_utf8(path: &[u8]) -> Option<Vec<u8>> {
     })
 }
 
-/// Replaces each backslash with a slash.
 fn replace_backslashes(path: &[u8]) -> Option<Vec<u8>> {
     let replaced = |&byte: &u8| if byte == b'\\' { b'/' } else { byte };
     path.contains(&b'\\')
         .then(|| path.iter().map(replaced).collect())
 }
 
-/// Removes the parameters of each segment: everything from a semicolon to the next slash.
+/// Everything from a semicolon to the next slash.
 fn remove_parameters(path: &[u8]) -> Option<Vec<u8>> {
     let is_end = |byte: &u8| *byte == b';';
     let name = |segment| <[u8]>::split(segment, is_end).next().unwrap_or_default();
@@ -153,13 +146,13 @@ fn remove_parameters(path: &[u8]) -> Option<Vec<u8>> {
         .then(|| segments(path).map(name).collect::<Vec<_>>().join(&b'/'))
 }
 
-/// Removes everything from the first semicolon on, as Fastify 4 does.
+/// As Fastify 4 does.
 fn end_at_semicolon(path: &[u8]) -> Option<Vec<u8>> {
     let end = path.iter().position(|&byte| byte == b';')?;
     Some(path[..end].to_vec())
 }
 
-/// Removes dot segments (RFC 3986, section 5.2.4). Empty segments count as segments, so `/a//../b` becomes `/a/b`.
+/// RFC 3986, section 5.2.4. Empty segments count as segments, so `/a//../b` becomes `/a/b`.
 fn remove_dot_segments(path: &[u8]) -> Option<Vec<u8>> {
     let is_dots = |segment: &[u8]| matches!(segment, b"." | b"..");
     if !segments(path).any(is_dots) {
@@ -169,7 +162,7 @@ fn remove_dot_segments(path: &[u8]) -> Option<Vec<u8>> {
     for segment in segments(path) {
         match segment {
             b"." => {}
-            // The first segment is the empty one before the leading slash. It stays.
+            // The empty segment before the leading slash stays.
             b".." => remaining.truncate((remaining.len() - 1).max(1)),
             _ => remaining.push(segment),
         }
@@ -181,7 +174,6 @@ fn remove_dot_segments(path: &[u8]) -> Option<Vec<u8>> {
     Some(remaining.join(&b'/'))
 }
 
-/// Replaces each run of consecutive slashes with one slash.
 fn merge_slashes(path: &[u8]) -> Option<Vec<u8>> {
     if !path.windows(2).any(|pair| pair == b"//") {
         return None;
@@ -191,9 +183,8 @@ fn merge_slashes(path: &[u8]) -> Option<Vec<u8>> {
     Some(merged)
 }
 
-/// Removes the authority of a path that starts with `//`. Some servers parse the target as a URL reference, in which
-/// `//host/path` is the path `/path` (RFC 3986, section 4.2). The URL Standard of the WHATWG skips further slashes
-/// before the host, so `////host/path` has the same path.
+/// Some servers parse the target as a URL reference, in which `//host/path` is the path `/path` (RFC 3986, section
+/// 4.2). The URL Standard of the WHATWG skips further slashes before the host, so `////host/path` has the same path.
 fn remove_authority(path: &[u8]) -> Option<Vec<u8>> {
     let slashes = path.iter().take_while(|&&byte| byte == b'/').count();
     let after = (slashes >= 2).then(|| &path[slashes..])?;
@@ -201,8 +192,8 @@ fn remove_authority(path: &[u8]) -> Option<Vec<u8>> {
     Some(end.map_or(b"/".to_vec(), |end| after[end..].to_vec()))
 }
 
-/// Removes everything from a decoded `?`, `#` or NUL on. Some servers parse a path again after they have decoded it, or
-/// end it at a NUL, which overlong UTF-8 can contain.
+/// Everything from a decoded `?`, `#` or NUL on. Some servers parse a path again after they have decoded it, or end it
+/// at a NUL, which overlong UTF-8 can contain.
 fn remove_suffix(path: &[u8]) -> Option<Vec<u8>> {
     let end = path
         .iter()
@@ -210,7 +201,7 @@ fn remove_suffix(path: &[u8]) -> Option<Vec<u8>> {
     Some(path[..end].to_vec())
 }
 
-/// Removes one final newline. In most regular expression engines, `$` also matches before it.
+/// In most regular expression engines, `$` also matches before one final newline.
 fn remove_final_newline(path: &[u8]) -> Option<Vec<u8>> {
     path.strip_suffix(b"\n").map(<[u8]>::to_vec)
 }

@@ -7,41 +7,31 @@ use http::{HeaderValue, Method, StatusCode};
 use crate::request::path::{PathError, TooManyReadings};
 use crate::respond::Problem;
 
-/// Why a request has no route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RouteError {
-    /// The path is invalid, whatever the routes are.
     InvalidPath(PathError),
-    /// The target is too long after invalid characters were percent-encoded.
     TargetTooLong,
-    /// No route matches the path.
     NoRoute,
-    /// Routes match the path, but not the method.
     MethodNotAllowed {
         /// Methods of the routes that match the path, sorted by name.
         allowed: Vec<Method>,
     },
-    /// A server can read the path as one that belongs to another route.
     Ambiguous {
-        /// Name of the route that matches the literal reading; `None` if no route matches it.
+        /// `None` if no route matches the literal reading.
         literal: Option<Arc<str>>,
-        /// Name of the route that matches a lenient reading; `None` if no route matches it.
+        /// `None` if no route matches this lenient reading.
         lenient: Option<Arc<str>>,
     },
-    /// The path has a lenient reading, and its route is strict.
     NotStrict {
-        /// Name of the route that matches the literal reading.
         route: Arc<str>,
     },
-    /// The path has too many lenient readings to compare their routes.
     TooManyReadings {
-        /// Name of the route that matches the literal reading; `None` if no route matches it.
+        /// `None` if no route matches the literal reading.
         literal: Option<Arc<str>>,
     },
 }
 
 impl RouteError {
-    /// Returns whether the request is rejected because its path is ambiguous.
     pub fn is_ambiguous(&self) -> bool {
         matches!(self, Self::Ambiguous { .. } | Self::TooManyReadings { .. })
     }
@@ -101,8 +91,7 @@ fn describe(route: Option<&str>) -> String {
 const AVOID: &str = "Send a path without dot segments, `//`, `\\`, `;`, `%2F`, `%3F`, `%23`, a final `%0A`, \
                      nested escapes and escapes that are not UTF-8";
 
-/// Returns how a client or an operator can avoid the rejection of an ambiguous path. `literal` is the route of its
-/// literal reading.
+/// `literal` is the route of the literal reading.
 fn remedy(literal: Option<&str>) -> String {
     match literal {
         Some(route) => format!(

@@ -1,11 +1,11 @@
-//! Set of the paths that the patterns of a route match. It can be compared with the set of another route.
+//! Set of the paths that the patterns of a route match, comparable with that of another route.
 //!
-//! A set is represented by a DFA over the bytes of a path, from the leading slash to the end. Patterns are not anchored
-//! at the end, so a path that matches remains in the set when bytes are appended to it. Patterns that end with `$` or a
-//! word boundary are an exception.
+//! A set is a DFA over the bytes of a path, from the leading slash to the end. Patterns are not anchored at the end, so
+//! a path that matches remains in the set when bytes are appended to it, unless a pattern ends with `$` or a word
+//! boundary.
 //!
 //! regex-automata reports a match one byte late, because `$` and `\b` depend on the next byte. The end of the input
-//! counts as a byte. So the transition for the end of the input decides whether a path is in the set.
+//! counts as a byte, so the transition for it decides whether a path is in the set.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -16,30 +16,29 @@ use regex_automata::util::start;
 
 use super::pattern;
 
-/// First byte of every path. A text with another first byte is not part of any set.
+/// First byte of every path.
 const ROOT: u8 = b'/';
 
-/// Maximum size of a DFA that is compared, in bytes. Sets with a larger DFA are not compared.
+/// Maximum size of a DFA, in bytes. Sets with a larger one are not compared.
 const SIZE_LIMIT: usize = 512 * 1024;
 
-/// Set of the paths that at least one of several patterns matches.
+/// Paths that at least one of several patterns matches.
 pub(super) struct PathSet {
     dfa: dense::DFA<Vec<u32>>,
-    /// State of the DFA after the leading slash.
+    /// After the leading slash.
     root: DfaState,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum DfaState {
-    /// The bytes read so far are sufficient: the path is in the set, regardless of the bytes that follow.
+    /// The path is in the set, regardless of the bytes that follow.
     Accepted,
-    /// The bytes read so far are not sufficient: the following bytes decide whether the path is in the set.
+    /// The following bytes decide whether the path is in the set.
     Reading(StateID),
 }
 
 impl PathSet {
-    /// Creates the set of the paths that match at least one of `patterns`. Returns `None` if its DFA is larger than
-    /// [`SIZE_LIMIT`], or if a DFA cannot represent the patterns.
+    /// Returns `None` if the DFA is larger than [`SIZE_LIMIT`], or if a DFA cannot represent the patterns.
     pub(super) fn of(patterns: &[String]) -> Option<Self> {
         let config = dense::Config::new()
             .start_kind(StartKind::Anchored)
@@ -63,7 +62,6 @@ impl PathSet {
         Some(path_set)
     }
 
-    /// Returns whether the set contains `path`.
     pub(super) fn contains(&self, path: &[u8]) -> bool {
         let Some((&ROOT, below)) = path.split_first() else {
             return false;
@@ -78,16 +76,16 @@ impl PathSet {
         self.accepts_at_end(state)
     }
 
-    /// Returns one of the shortest paths in the set; `None` if the set is empty.
+    /// `None` if the set is empty.
     pub(super) fn shortest(&self) -> Option<Vec<u8>> {
         self.shortest_within(self)
     }
 
-    /// Returns one of the shortest paths that both sets contain; `None` if they have no path in common.
+    /// One of the shortest paths in both sets.
     pub(super) fn shortest_within(&self, other: &Self) -> Option<Vec<u8>> {
         struct SearchStep {
             states: (DfaState, DfaState),
-            /// Index of the previous step, and the byte that leads from it to this step; `None` for the first step.
+            /// Index of the previous step, and the byte that leads from it to this one.
             from: Option<(usize, u8)>,
         }
         let alphabet: Vec<u8> = self.alphabet_with(other);
@@ -122,8 +120,7 @@ impl PathSet {
         None
     }
 
-    /// Returns whether `other` contains every path of this set. Subtracts the number of compared pairs of states from
-    /// `budget`. Returns `false` if `budget` does not suffice.
+    /// Subtracts the number of compared pairs of states from `budget`. False if the budget does not suffice.
     pub(super) fn is_subset_of(&self, other: &Self, budget: &mut usize) -> bool {
         let alphabet = self.alphabet_with(other);
         let root = (self.root, other.root);
@@ -150,7 +147,7 @@ impl PathSet {
         true
     }
 
-    /// Returns one byte of each class of bytes that are equivalent in both DFAs.
+    /// One byte of each class of bytes that are equivalent in both DFAs.
     fn alphabet_with(&self, other: &Self) -> Vec<u8> {
         let mut bytes: Vec<u8> = (0..=u8::MAX).collect();
         let (own, others) = (self.dfa.byte_classes(), other.dfa.byte_classes());

@@ -1,12 +1,12 @@
 //! Syntax and maximum size of the path patterns of routes.
 //!
-//! A pattern is a regular expression over bytes, not characters. `.` matches every byte, and `[^/]` matches every byte
-//! except the slash. Both match newlines and invalid UTF-8, so `.+` also matches a path with `%0A` or `%FF`. Classes
-//! such as `\w` match only ASCII, unless `(?u)` enables Unicode. Look-around is restricted to `^`, `$` and word
-//! boundaries, so the time for matching is linear in the length of the path.
+//! A pattern is a regular expression over bytes: `.` matches every byte, and `[^/]` every byte except the slash, also
+//! newlines and invalid UTF-8. So `.+` matches a path with `%0A` or `%FF`. Classes such as `\w` match only ASCII,
+//! unless `(?u)` enables Unicode. Look-around is restricted to `^`, `$` and word boundaries, so the time for matching
+//! is linear in the length of the path.
 //!
-//! A short pattern such as `(a{1000}){1000}` can compile to a very large automaton. The maximum therefore applies to
-//! the compiled size, not to the length of the text.
+//! A short pattern such as `(a{1000}){1000}` can compile to a very large automaton, so the maximum applies to the
+//! compiled size.
 
 use std::ops::Range;
 
@@ -14,32 +14,28 @@ use regex_automata::nfa::thompson::{self, NFA, WhichCaptures};
 use regex_automata::util::syntax;
 use thiserror::Error;
 
-/// Maximum compiled size of one pattern, in bytes. About 4,000 literal bytes or `[a-z0-9-]{1,1000}` fit into it.
+/// Maximum compiled size, in bytes. About 4,000 literal bytes or `[a-z0-9-]{1,1000}` fit into it.
 pub(crate) const MAX_PATTERN_SIZE: usize = 128 * 1024;
 
-/// Error in the path pattern of a route.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PatternError {
-    /// The pattern is not a valid regular expression.
     #[error("syntax error in the regular expression: {message}")]
     Syntax {
-        /// Description of the syntax error, in one line.
+        /// One line.
         message: String,
-        /// Position of the syntax error in the pattern, in bytes.
+        /// Position in bytes.
         span: Range<usize>,
     },
-    /// The compiled pattern is larger than [`MAX_PATTERN_SIZE`].
     #[error(
         "the regular expression needs more than {MAX_PATTERN_SIZE} bytes when compiled; use a simpler one"
     )]
     TooLarge,
-    /// The regular expression is valid, but cannot be compiled.
     #[error("the regular expression cannot be compiled: {0}")]
     Unsupported(String),
 }
 
 impl PatternError {
-    /// Returns the position of a syntax error in the pattern, in bytes; `None` for other errors.
+    /// Position of a syntax error in the pattern, in bytes.
     pub fn span(&self) -> Option<Range<usize>> {
         match self {
             Self::Syntax { span, .. } => Some(span.clone()),
@@ -48,7 +44,7 @@ impl PatternError {
     }
 }
 
-/// Checks the syntax and the compiled size of a pattern, in time bounded by [`MAX_PATTERN_SIZE`].
+/// Takes a time bounded by [`MAX_PATTERN_SIZE`].
 pub(crate) fn check_pattern(pattern: &str) -> Result<(), PatternError> {
     let hir = syntax::parse_with(pattern, &syntax()).map_err(|error| syntax_error(&error))?;
     let limited = thompson().nfa_size_limit(Some(MAX_PATTERN_SIZE));
@@ -71,8 +67,6 @@ fn syntax_error(error: &regex_syntax::Error) -> PatternError {
     }
 }
 
-/// Returns the syntax settings that all regular expression engines use.
-///
 /// Quantifiers are lazy, because only the existence of a match matters and not its end. So `.+` at the end of a pattern
 /// reads one byte instead of the remaining path, and automata are smaller.
 pub(super) fn syntax() -> syntax::Config {
@@ -83,7 +77,6 @@ pub(super) fn syntax() -> syntax::Config {
         .swap_greed(true)
 }
 
-/// Returns the compiler settings that all regular expression engines use.
 pub(super) fn thompson() -> thompson::Config {
     NFA::config()
         .utf8(false)
@@ -92,8 +85,6 @@ pub(super) fn thompson() -> thompson::Config {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
-
     use super::*;
 
     #[test]
@@ -152,8 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_that_compiles_to_a_huge_automaton_is_rejected_within_two_seconds() {
-        let started = Instant::now();
+    fn a_pattern_that_compiles_to_a_huge_automaton_is_rejected() {
         for pattern in [
             "(a{1000}){1000}",
             r"\w{5000}",
@@ -169,6 +159,5 @@ mod tests {
             );
         }
         assert!(check_pattern(&"(".repeat(10_000)).is_err());
-        assert!(started.elapsed() < Duration::from_secs(2));
     }
 }

@@ -1,19 +1,14 @@
 //! Finds the first of many patterns that matches a path, in one pass over the path.
 //!
-//! The patterns are compiled to one alternation with leftmost-first semantics: if several branches match, the earliest
-//! wins. The search is anchored, so all matches start at the same byte. If an earlier and a later pattern match, the
-//! earlier pattern wins, even if its match is longer than that of the later pattern. So the search has to continue
-//! until no better match is possible. If the search stopped where the first match ends, it would return the pattern
-//! with the shortest match.
+//! The patterns are compiled to one alternation: if several match, the earliest wins, even if its match is longer. So an
+//! anchored search has to continue until no better match is possible. If it stopped where the first match ends, it would
+//! return the pattern with the shortest match.
 //!
-//! If the complete DFA is small enough, its table is built in advance. A search then reads one table entry per byte. It
-//! needs no cache, lock or allocation, and no path can make it slower.
-//!
-//! Many patterns with `.+` after a common prefix can need a table of exponential size. Such patterns use the lazy
-//! engine, which builds states when a path needs them. The caches for these states are pooled. The first thread owns
-//! one cache. The other threads take their caches from stacks, and never wait for the lock of a stack. If paths
-//! repeatedly overflow a cache, the engine simulates the NFA. The simulation takes time bounded by the path length
-//! times the number of patterns.
+//! The table of a small DFA is built in advance. A search then reads one table entry per byte. It needs no cache, lock or
+//! allocation, and no path can make it slower. Many patterns with `.+` after a common prefix can need a table of
+//! exponential size. For them, the lazy engine builds states when a path needs them. Its caches are pooled, and no thread
+//! waits for a lock. If paths repeatedly overflow a cache, the engine simulates the NFA, in a time bounded by the path
+//! length times the number of patterns.
 
 use std::fmt;
 
@@ -27,17 +22,16 @@ use super::pattern;
 /// Maximum size of a DFA table that is built in advance, in bytes.
 const TABLE_LIMIT: usize = 8 * 1024 * 1024;
 
-/// Maximum memory for building a DFA table, in bytes. This maximum also bounds the time for building.
+/// Maximum memory for building a DFA table, in bytes. It also bounds the time.
 const EFFORT_LIMIT: usize = 2 * 1024 * 1024;
 
-/// Maximum size of the lazy engine's cache per thread, in bytes. A thousand patterns with `.+` after a common prefix
-/// need more than 8 MiB for typical paths. If the cache is too small, the search is a thousand times slower.
+/// Maximum size of the lazy engine's cache per thread, in bytes. A thousand patterns with `.+` after a common prefix need more than 8
+/// MiB for typical paths. If the cache is too small, the search is a thousand times slower.
 const CACHE_LIMIT: usize = 32 * 1024 * 1024;
 
-/// Maximum compiled size of all path patterns of the routes together, in bytes. Larger configurations are rejected.
+/// Maximum compiled size of all path patterns together, in bytes.
 const PATTERNS_LIMIT: usize = 32 * 1024 * 1024;
 
-/// Error of patterns whose compiled size together exceeds `limit` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
     "the path patterns of all routes need more than {limit} bytes when compiled; use simpler patterns"
@@ -48,9 +42,9 @@ pub(super) struct TooLarge {
 
 /// Patterns in order of priority. Each pattern must have passed [`pattern::check_pattern`].
 pub(super) enum PatternSet {
-    /// The patterns are compiled to a complete DFA, which was built in advance.
+    /// A complete DFA, which was built in advance.
     Table(Box<dense::DFA<Vec<u32>>>),
-    /// The patterns are compiled to a DFA whose states are built when a path needs them.
+    /// A DFA whose states are built when a path needs them.
     Lazy(meta::Regex),
 }
 
@@ -92,7 +86,7 @@ impl PatternSet {
             })
     }
 
-    /// Returns the index of the first pattern that matches at the start of the path; `None` if no pattern matches.
+    /// Returns the index of the pattern.
     pub(super) fn first_match(&self, path: &[u8]) -> Option<usize> {
         let input = Input::new(path).anchored(Anchored::Yes);
         let found = match self {
@@ -105,7 +99,7 @@ impl PatternSet {
     }
 }
 
-/// Shows the engine, the number of patterns and the size in bytes, but not the table.
+/// The size in bytes, but not the table.
 impl fmt::Debug for PatternSet {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (engine, patterns, bytes) = match self {

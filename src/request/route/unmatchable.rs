@@ -1,13 +1,12 @@
 //! Finds path patterns that no request can match.
 //!
-//! Such a pattern is always a mistake, and the mistake is hard to notice in operation: the route exists, but its limits
-//! never apply. Two kinds are found. The first kind matches no path at all, such as `/a$b`. The second kind matches only
-//! paths that the gateway rejects or never sees, such as `//x`: a server can read `//x` as `/x`, which this route does
-//! not match.
+//! Such a pattern is always a mistake, and hard to notice in operation: the route exists, but its limits never apply.
+//! Either it matches no path at all, such as `/a$b`, or only paths that the gateway rejects or never sees, such as
+//! `//x`: a server can read `//x` as `/x`, which this route does not match.
 //!
-//! A pattern of the second kind has no *plain* path, that is, no path that all servers read as it is written. So the
-//! shortest path of the pattern decides: if its route accepts this path, the pattern is not reported. A pattern whose
-//! DFA exceeds the size limit of a [`PathSet`] is not reported.
+//! A pattern of the second kind has no *plain* path, which all servers read as it is written. So the shortest path of
+//! the pattern decides: if its route accepts this path, the pattern is not reported. A pattern whose DFA exceeds the
+//! size limit of a [`PathSet`] is not reported either.
 
 use std::sync::LazyLock;
 
@@ -17,9 +16,9 @@ use super::path_set::PathSet;
 use super::{Matcher, RouteMatch};
 use crate::request::path;
 
-/// Regular expression of the plain paths. They have no empty segment except the last, no `.` or `..` segment, no control
-/// character, and none of `%`, `\`, `;`, `?` and `#`. A segment starts with a character other than a dot, with one dot
-/// and another character, or with two dots and any character.
+/// Plain paths have no empty segment except the last, no `.` or `..` segment, no control character, and none of `%`,
+/// `\`, `;`, `?` and `#`. A segment starts with a character other than a dot, with one dot and another character, or
+/// with two dots and any character.
 const PLAIN: &str = concat!(
     r"/(?:(?:[^./\x00-\x1f\x7f%\\;?#]|\.[^./\x00-\x1f\x7f%\\;?#]|\.\.[^/\x00-\x1f\x7f%\\;?#])",
     r"[^/\x00-\x1f\x7f%\\;?#]*(?:/|$))*$"
@@ -27,20 +26,16 @@ const PLAIN: &str = concat!(
 
 static PLAIN_PATHS: LazyLock<Option<PathSet>> = LazyLock::new(|| PathSet::of(&[PLAIN.to_owned()]));
 
-/// Reason why no request can match a pattern.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Unmatchable {
-    /// No path matches the pattern.
     NoPath,
-    /// The gateway rejects the paths that match the pattern.
     Rejected {
         /// One of the shortest paths that match the pattern.
         path: String,
     },
 }
 
-/// Returns why no request can match `pattern`, which is one of the patterns of `route`. Returns `None` if requests can
-/// match it, or if this cannot be decided.
+/// `pattern` is one of the patterns of `route`. Returns `None` also if this cannot be decided.
 pub(crate) fn check_matchable(pattern: &str, route: &RouteMatch) -> Option<Unmatchable> {
     let paths = PathSet::of(&[pattern.to_owned()])?;
     let Some(shortest) = paths.shortest() else {
@@ -55,8 +50,7 @@ pub(crate) fn check_matchable(pattern: &str, route: &RouteMatch) -> Option<Unmat
     })
 }
 
-/// Whether a gateway with this route only forwards a request with the path `path`. `None` if the patterns of the route
-/// are invalid.
+/// Whether a gateway with this route only forwards the path. `None` if the patterns of the route are invalid.
 fn accepts(route: &RouteMatch, path: &str) -> Option<bool> {
     let matcher = Matcher::compile(vec![(route.clone(), ())]).ok()?;
     let method = route.methods.iter().flatten().next();
@@ -65,7 +59,7 @@ fn accepts(route: &RouteMatch, path: &str) -> Option<bool> {
     Some(path.is_ok_and(|path| matcher.select(method, &path).is_ok()))
 }
 
-/// Encodes a literal reading as the path that a client sends. `%2F` and `%5C` are the same in both.
+/// The path that a client sends. `%2F` and `%5C` are the same in both.
 fn encode(reading: &[u8]) -> String {
     let mut encoded = String::with_capacity(reading.len());
     let mut rest = reading;

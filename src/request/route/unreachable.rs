@@ -1,32 +1,24 @@
 //! Finds unreachable routes. A route is unreachable if all requests that it matches also match one earlier route.
 //!
-//! Such a route is nearly always a mistake in the order of routes. The mistake is hard to notice in operation, because
-//! requests still get responses, but under the rate limits of the wrong route. Every report is proved for all paths and
-//! methods: the set of paths of the later route is a subset of that of one earlier route.
-//!
-//! A false report would reject a correct configuration. So a route is not reported in these cases:
-//!
-//! - Only several earlier routes together match all of its requests.
-//! - The DFA of its path set, or that of the earlier route, exceeds the size limit of a [`PathSet`].
-//! - The comparisons with the earlier routes exceed [`EFFORT`].
+//! Such a route is nearly always a mistake in the order of routes, and hard to notice in operation: requests get
+//! responses, but under the rate limits of the wrong route. A false report would reject a correct configuration, so every
+//! report is proved for all paths and methods. A route is not reported if only several earlier routes together match all
+//! of its requests, if a DFA exceeds the size limit of a [`PathSet`], or if the comparisons exceed [`EFFORT`].
 
 use super::RouteMatch;
 use super::path_set::PathSet;
 
-/// Maximum number of pairs of DFA states that are compared to find out whether an earlier route shadows one route. The
-/// maximum applies to the comparisons with all earlier routes together.
+/// Maximum number of pairs of DFA states that are compared for one route, with all earlier routes together.
 const EFFORT: usize = 5_000;
 
-/// Unreachable route, and the earlier route that shadows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shadowed {
-    /// Index of the earlier route, which matches all requests that `later` matches.
+    /// Matches all requests that `later` matches.
     pub earlier: usize,
-    /// Index of the unreachable route.
     pub later: usize,
 }
 
-/// Returns the unreachable routes, each with the first earlier route that shadows it.
+/// Each with the first earlier route that shadows it.
 pub(crate) fn find_shadowed(routes: &[RouteMatch]) -> Vec<Shadowed> {
     let path_sets: Vec<Option<PathSet>> = routes
         .iter()
@@ -41,8 +33,8 @@ pub(crate) fn find_shadowed(routes: &[RouteMatch]) -> Vec<Shadowed> {
             .zip(&path_sets)
             .take(index)
             .position(|(earlier, wider)| {
-                // If the earlier route does not match the shortest path of the later route, the sets are not compared.
-                // Most routes have no path in common, so nearly every comparison is avoided.
+                // The sets are compared only if the earlier route matches the shortest path of the later one. Most
+                // routes have no path in common.
                 matches_all_methods_of(earlier, later)
                     && wider.as_ref().is_some_and(|wider| {
                         wider.contains(&shortest) && path_set.is_subset_of(wider, &mut budget)

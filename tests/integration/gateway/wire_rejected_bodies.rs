@@ -3,8 +3,6 @@
 //! The gateway either reads and discards the body, or closes the connection. It never parses any part of the body as a
 //! request. The client gets the rejection even if it is still sending the body.
 
-use std::fmt::Write as _;
-
 use crate::support::raw_http::{End, RawClient, RawUpstream, WireGateway};
 
 const SMUGGLED: &str = "GET /api/smuggled HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -147,28 +145,4 @@ fn a_chunked_body_above_max_body_is_rejected_and_never_complete_at_upstream() {
     let received = upstream.received();
     assert!(!received.contains("\r\n0\r\n\r\n"));
     assert_eq!(received.matches("GET /api/next ").count(), 1);
-}
-
-#[test]
-fn pipelined_requests_get_their_responses_in_order() {
-    let upstream = RawUpstream::echoing_request_line();
-    let gateway = rejecting(&upstream);
-    let mut client = gateway.client();
-    let mut all = String::new();
-    for n in 0..50 {
-        write!(all, "GET /api/{n} HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
-        all += &sized("/limited", SMUGGLED);
-        all += &chunked(&format!("/api/{n}"), SMUGGLED);
-        all += &chunked("/nowhere", SMUGGLED);
-    }
-    let sending = client.send_in_background(all.into_bytes());
-    for n in 0..50 {
-        let expected = format!("GET /api/{n} HTTP/1.1");
-        assert_eq!(client.response().body, expected.as_bytes());
-        assert_eq!(client.response().status, 429);
-        let expected = format!("POST /api/{n} HTTP/1.1");
-        assert_eq!(client.response().body, expected.as_bytes());
-        assert_eq!(client.response().status, 404);
-    }
-    sending.join().unwrap();
 }

@@ -1,12 +1,11 @@
 //! Searches in a request head for the first octet that is not in a character class.
 //!
-//! Header values and targets are searched eight octets at a time, because header values are the largest part of most
-//! heads. Header names are short. For them, a table lookup with four octets per branch is faster (67 instead of 77 ns
-//! per head).
+//! Header values and targets are searched eight octets at a time, because they are the largest part of most heads. For
+//! the short header names, a table lookup with four octets per branch is faster (67 instead of 77 ns per head).
 
 use std::ops::Range;
 
-/// Returns the position of the first octet from `from` on that is not a token character (RFC 9110, section 5.6.2).
+/// The first octet that is not a token character (RFC 9110, section 5.6.2).
 pub(super) fn token_end(bytes: &[u8], from: usize) -> usize {
     let mut at = from;
     while let Some([a, b, c, d]) = bytes.get(at..at + 4) {
@@ -21,22 +20,20 @@ pub(super) fn token_end(bytes: &[u8], from: usize) -> usize {
     at
 }
 
-/// Returns the position of the first control character from `from` on. HTAB and DEL are control characters.
+/// HTAB and DEL are control characters.
 pub(super) fn find_control(bytes: &[u8], from: usize) -> usize {
     first_below::<b' '>(bytes, from)
 }
 
-/// Returns the position of the first control character or space from `from` on.
 pub(super) fn find_control_or_space(bytes: &[u8], from: usize) -> usize {
     first_below::<b'!'>(bytes, from)
 }
 
-/// Whether the octet is a token character (RFC 9110, section 5.6.2).
 pub(in crate::http::http1) fn is_token(octet: u8) -> bool {
     TOKEN[octet as usize]
 }
 
-/// Returns the range `within` of `bytes` without optional white space (OWS) at its ends.
+/// Without optional white space (OWS).
 pub(super) fn trim(bytes: &[u8], within: Range<usize>) -> Range<usize> {
     let blank = |octet: u8| matches!(octet, b' ' | b'\t');
     let Range { mut start, mut end } = within;
@@ -49,8 +46,7 @@ pub(super) fn trim(bytes: &[u8], within: Range<usize>) -> Range<usize> {
     start..end
 }
 
-/// Returns the position of the first octet from `from` on that is less than `FLOOR` or equal to DEL. Returns the length
-/// of `bytes` if there is none.
+/// The first octet that is less than `FLOOR` or equal to DEL.
 fn first_below<const FLOOR: u8>(bytes: &[u8], from: usize) -> usize {
     const LANES: usize = size_of::<u64>();
     let (words, rest) = bytes[from..].as_chunks::<LANES>();
@@ -66,9 +62,8 @@ fn first_below<const FLOOR: u8>(bytes: &[u8], from: usize) -> usize {
         .map_or(bytes.len(), |length| tail + length)
 }
 
-/// Treats `word` as eight octets. In the result, the top bit of an octet is set if this octet of `word` is less than
-/// `floor` or equal to DEL. The subtraction can borrow from higher octets and also set their top bits, so only the
-/// lowest set bit is valid.
+/// In the result, the top bit of an octet is set if this octet of `word` is less than `floor` or equal to DEL. The
+/// subtraction can borrow from higher octets and also set their top bits, so only the lowest set bit is valid.
 fn lanes_below(word: u64, floor: u8) -> u64 {
     const ONES: u64 = u64::from_ne_bytes([1; 8]);
     const TOPS: u64 = u64::from_ne_bytes([0x80; 8]);
