@@ -113,3 +113,8 @@ mod metrics;
 pub mod internals;
 #[cfg(test)]
 mod tests;
+
+// The examples in the documentation of the library are compiled and run as doctests.
+#[cfg(all(doctest, feature = "gateway"))]
+#[doc = include_str!("../docs/library.md")]
+struct LibraryExamples;

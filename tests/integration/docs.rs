@@ -1,5 +1,5 @@
 //! Tests of the documents: runs the terminal sessions of README.md, docs/quickstart.md and docs/lab.md, compares their
-//! output, and checks the links of every document.
+//! output, and checks the links and the complete configurations of every document.
 //!
 //! The `console` blocks of a document run in order in one bash shell, in an empty directory:
 //!
@@ -8,8 +8,7 @@
 //!   number of lines.
 //! - A `toml`, `python` or `javascript` block that starts with a comment such as `# tidegate.toml` or `// client.mjs` is
 //!   written to the file of that name.
-//! - The commands `tidegate` and `cargo run --release --` run the binary under test. Other cargo commands and all make
-//!   commands are skipped.
+//! - The command `tidegate` runs the binary under test.
 //! - `tidegate demo` and `tidegate serve` run in the background until the next of them starts.
 //! - The ports of the documents are replaced by free ports.
 
@@ -71,6 +70,31 @@ fn every_relative_link_leads_to_a_file_and_a_heading() {
     }
     assert!(checked > 20, "only {checked} links found");
     assert!(broken.is_empty(), "broken links:\n{}", broken.join("\n"));
+}
+
+#[test]
+fn complete_configurations_are_valid() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("tidegate.toml");
+    let mut checked = 0;
+    for document in documents() {
+        let text = fs::read_to_string(root().join(&document)).expect("a readable document");
+        for (language, line, lines) in code_blocks(&text) {
+            let has = |section| lines.iter().any(|line| line.starts_with(section));
+            if language != "toml" || !has("[upstream.") || !has("[[route]]") {
+                continue;
+            }
+            fs::write(&file, lines.join("\n")).expect("a writable folder");
+            let mut check = Command::new(crate::support::TIDEGATE);
+            let output = check.args(["check", "--no-files"]).arg(&file).output();
+            let output = output.expect("the gateway runs");
+            let errors = String::from_utf8_lossy(&output.stderr);
+            let document = document.display();
+            assert!(output.status.success(), "{document}:{line}: {errors}");
+            checked += 1;
+        }
+    }
+    assert!(checked > 3, "only {checked} complete configurations found");
 }
 
 #[test]
@@ -264,13 +288,8 @@ fn run(document: &str) {
                 command,
                 expected,
             } => {
-                let command = match command.strip_prefix("cargo run --release -- ") {
-                    Some(arguments) => format!("tidegate {arguments}"),
-                    None => command,
-                };
                 let mut words = command.split_whitespace();
                 match (words.next(), words.next()) {
-                    (Some("cargo" | "make"), _) => {}
                     (Some("tidegate"), Some("demo" | "serve")) => {
                         shell.start_gateway(&command, &ports);
                     }

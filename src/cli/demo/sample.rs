@@ -9,11 +9,11 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 
+use axum::Router;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{any, get};
-use axum::{Json, Router};
 use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -100,7 +100,7 @@ fn router(guide: Guide) -> Router {
         .route("/v1/payments", get(list).post(pay))
         .route("/v1/payments/{id}", get(show))
         .nest("/flaky", flaky::router())
-        .fallback(|| async { (StatusCode::NOT_FOUND, Json(json!({"error": "not found"}))) })
+        .fallback(|| async { not_found() })
         .with_state(SharedLedger::default())
 }
 
@@ -116,8 +116,19 @@ fn page(guide: &Guide, headers: &HeaderMap) -> Response {
     }
 }
 
-async fn client(Path(action): Path<String>) -> Json<serde_json::Value> {
-    Json(json!({ "client": action, "status": "ok" }))
+/// Responds with JSON and a newline after it, so that the prompt of a terminal starts on its own line.
+fn json_line(status: StatusCode, body: &impl Serialize) -> Response {
+    let body = serde_json::to_string(body).expect("strings and numbers can be serialised");
+    let json = [(header::CONTENT_TYPE, "application/json")];
+    (status, json, body + "\n").into_response()
+}
+
+fn not_found() -> Response {
+    json_line(StatusCode::NOT_FOUND, &json!({ "error": "not found" }))
+}
+
+async fn client(Path(action): Path<String>) -> Response {
+    json_line(StatusCode::OK, &json!({ "client": action, "status": "ok" }))
 }
 
 async fn pay(State(ledger): State<SharedLedger>, body: axum::body::Bytes) -> Response {
@@ -126,7 +137,7 @@ async fn pay(State(ledger): State<SharedLedger>, body: axum::body::Bytes) -> Res
         Ok(order) => order,
         Err(error) => {
             let error = json!({ "error": format!("the body is not a valid payment: {error}") });
-            return (StatusCode::BAD_REQUEST, Json(error)).into_response();
+            return json_line(StatusCode::BAD_REQUEST, &error);
         }
     };
     let mut ledger = ledger.lock();
@@ -142,20 +153,13 @@ async fn pay(State(ledger): State<SharedLedger>, body: axum::body::Bytes) -> Res
     if ledger.payments.len() > MAX_PAYMENTS {
         ledger.payments.pop_first();
     }
-    (StatusCode::CREATED, Json(payment)).into_response()
+    json_line(StatusCode::CREATED, &payment)
 }
 
-async fn list(State(ledger): State<SharedLedger>) -> Json<Vec<Payment>> {
-    Json(
-        ledger
-            .lock()
-            .payments
-            .values()
-            .rev()
-            .take(20)
-            .cloned()
-            .collect(),
-    )
+async fn list(State(ledger): State<SharedLedger>) -> Response {
+    let ledger = ledger.lock();
+    let latest: Vec<_> = ledger.payments.values().rev().take(20).collect();
+    json_line(StatusCode::OK, &latest)
 }
 
 async fn show(State(ledger): State<SharedLedger>, Path(id): Path<String>) -> Response {
@@ -164,7 +168,7 @@ async fn show(State(ledger): State<SharedLedger>, Path(id): Path<String>) -> Res
         .and_then(|number| number.parse().ok());
     let found = number.and_then(|number: u64| ledger.lock().payments.get(&number).cloned());
     match found {
-        Some(payment) => Json(payment).into_response(),
-        None => StatusCode::NOT_FOUND.into_response(),
+        Some(payment) => json_line(StatusCode::OK, &payment),
+        None => not_found(),
     }
 }

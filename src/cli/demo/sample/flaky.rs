@@ -10,12 +10,12 @@ use std::num::ParseIntError;
 use std::sync::Arc;
 use std::time::SystemTime;
 
+use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{HeaderValue, StatusCode, Uri};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::any;
-use axum::{Json, Router};
 use parking_lot::Mutex;
 use serde_json::json;
 
@@ -48,7 +48,7 @@ async fn respond(
     let (mut step, turn) = next_step(&positions, uri.to_string(), &scenario);
     if let StepAction::Respond(status) = step.action {
         let body = json!({ "turn": turn, "status": status.as_u16() });
-        step.body = Some(body.to_string().into());
+        step.body = Some(format!("{body}\n").into());
     }
     scripted::response(&step, SystemTime::now()).map(Body::new)
 }
@@ -82,7 +82,7 @@ fn parse(script: &str) -> Result<Scenario, InvalidStep> {
 
 fn bad_request(error: &InvalidStep) -> Response {
     let error = json!({ "error": error.to_string() });
-    (StatusCode::BAD_REQUEST, Json(error)).into_response()
+    super::json_line(StatusCode::BAD_REQUEST, &error)
 }
 
 /// Error: a step of the script is neither `STATUS` nor `STATUS:SECONDS`.
