@@ -3,6 +3,8 @@
 //! The gateway either reads and discards the body, or closes the connection. It never parses any part of the body as a
 //! request. The client gets the rejection even if it is still sending the body.
 
+use std::fmt::Write as _;
+
 use crate::support::raw_http::{End, RawClient, RawUpstream, WireGateway};
 
 const SMUGGLED: &str = "GET /api/smuggled HTTP/1.1\r\nHost: a\r\n\r\n";

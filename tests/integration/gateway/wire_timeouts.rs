@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::support::raw_http::{RawUpstream, WireGateway};
-use crate::support::{Certificates, TEST_TIMEOUT, wait_until};
+use crate::support::{Certificates, TEST_TIMEOUT};
 
 const GET: &str = "GET /api HTTP/1.1\r\nHost: a\r\n\r\n";
 
