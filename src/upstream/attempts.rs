@@ -1,15 +1,11 @@
 //! The loop over all attempts to send one request: failover, retries and the delays between them.
 //!
-//! A request that provably was not sent fails over to another server without delay. It is tried once at each server.
-//! Failover ignores the method and the retry budget, because no server executed the request or had load from it.
+//! A request that provably was not sent fails over to another server without delay, once to each server. Failover
+//! ignores the method and the retry budget, because no server executed the request or had load from it.
 //!
-//! Any other further attempt is a retry. A retry has five conditions:
-//!
-//! - retries are configured for the upstream,
-//! - the method or the idempotency key makes a second execution safe,
-//! - a copy of the already forwarded part of the request body is in memory,
-//! - the retry policy allows another attempt, and the delay before this attempt ends before the deadline,
-//! - the retry budget is not used up.
+//! Any other further attempt is a retry. It requires a retry configuration, a method or key that makes a second
+//! execution safe, a copy of the forwarded part of the body, and the consent of retry policy, circuit breakers and
+//! retry budget.
 //!
 //! A request that a reused connection loses before the first byte of a response is neither: it is sent once more at once,
 //! on a fresh connection, if its method is idempotent, it holds no claim, and its whole body is in memory.
@@ -38,7 +34,6 @@ use crate::metrics::{RetryRejection, UpstreamMetrics};
 use crate::request::context::{ClientConnection, RequestContext};
 use crate::retry::{Failure, GiveUp, Next, RetryAfter, RetryPolicy, RetryState, Wait};
 
-/// State of all attempts to send one request.
 #[derive(Debug)]
 pub(super) struct Attempts<'a> {
     target: &'a Target,
@@ -48,16 +43,14 @@ pub(super) struct Attempts<'a> {
     copy: Option<RequestCopy>,
     client: Option<&'a Arc<ClientConnection>>,
     retry: Option<RetryState>,
-    /// Indexes of the servers of earlier attempts, in the order of the attempts.
+    /// In the order of the attempts.
     tried: ServerIndexes,
     ctx: &'a RequestContext,
-    /// Number of attempts to send the request so far, including failovers and retries.
+    /// Includes failovers and retries.
     pub(super) count: u32,
-    /// Whether a server may have received the request although no response arrived.
     pub(super) is_lost: bool,
 }
 
-/// A response to forward to the client, and the server connection that delivers its body.
 #[derive(Debug)]
 pub(super) struct Responded {
     pub(super) response: Response<Incoming>,
@@ -65,7 +58,6 @@ pub(super) struct Responded {
     pub(super) guard: AttemptGuard,
 }
 
-/// A retry that the retry policy allows: the delay before the retry, and the request to send.
 struct PlannedRetry {
     wait: Wait,
     request: UpstreamRequest,
@@ -94,8 +86,6 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Sends the request to one server after another until a response can be forwarded or no further attempt is
-    /// allowed.
     pub(super) async fn run(
         &mut self,
         mut request: UpstreamRequest,
@@ -103,7 +93,7 @@ impl<'a> Attempts<'a> {
         // The choice is made before the first attempt, because an attempt writes `Host` into the request.
         let unsent = (request.request.as_ref()).expect("the request is present before it is sent");
         let host = (self.target.state.upstream.host).for_request(unsent.headers());
-        // Error of the last attempt if it did not send the request. In that case the next attempt is a failover.
+        // The next attempt is a failover.
         let mut unsent_error = None;
         let mut owned = self.begin_owned();
         let mut is_resent = false;
@@ -156,7 +146,7 @@ impl<'a> Attempts<'a> {
                 AttemptOutcome::Unsent(error) => {
                     guard.failed_with(&error);
                     if matches!(error, ForwardError::NotReachedInTime(_)) {
-                        // No failover follows, because the deadline of the request has passed.
+                        // No failover, because the deadline of the request has passed.
                         return Err(error);
                     }
                     tracing::debug!(
@@ -186,7 +176,6 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Begins an attempt on the connection that the client connection owns to a server of this upstream.
     fn begin_owned(&self) -> Option<(AttemptGuard, ConnectionChoice<'a>)> {
         let client = self.client?;
         let (server, connection) = connection_auth::take(client, &self.target.pools())?;
@@ -208,7 +197,6 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Returns the request to send once more after a reused connection closed.
     fn resend(&mut self) -> Option<UpstreamRequest> {
         let copy = self.copy.as_ref().filter(|copy| copy.is_repeatable)?;
         let request = copy.to_request()?;
@@ -218,8 +206,7 @@ impl<'a> Attempts<'a> {
         Some(request)
     }
 
-    /// Returns the timer of the delay before all servers are tried again. If `unsent_error` is `None`, returns
-    /// `unavailable` as the error. If no retry is allowed, returns `unsent_error`.
+    /// Fails with the error for the client if no retry is allowed.
     fn wait_for_servers(
         &mut self,
         unsent_error: Option<ForwardError>,
@@ -235,8 +222,7 @@ impl<'a> Attempts<'a> {
         Ok(delay)
     }
 
-    /// Tells the circuit breaker the status of a response. Returns the retry that replaces the response, or `None` if
-    /// the response is to be forwarded.
+    /// Returns the retry that replaces the response.
     fn after_response(
         &mut self,
         response: &Response<Incoming>,
@@ -252,8 +238,7 @@ impl<'a> Attempts<'a> {
         self.planned_retry(Failure::Status(status), retry_after)
     }
 
-    /// Tells the circuit breaker that an attempt got no valid response. Returns the retry, or `None` if no retry is
-    /// allowed. The server may have executed the request.
+    /// The server may have executed the request.
     fn after_loss(
         &mut self,
         error: &ForwardError,
@@ -267,7 +252,6 @@ impl<'a> Attempts<'a> {
         self.planned_retry(error.failure(), None)
     }
 
-    /// Returns a retry if the copy of the request is complete and the retry policy allows another attempt.
     fn planned_retry(
         &mut self,
         failure: Failure,
@@ -285,8 +269,6 @@ impl<'a> Attempts<'a> {
         Some(PlannedRetry { wait, request })
     }
 
-    /// Returns the delay before a retry and charges the retry to the retry budget. `None` if the retry policy, the
-    /// circuit breakers or the retry budget allow no retry.
     fn wait_before_retry(
         &mut self,
         failure: Failure,
@@ -322,11 +304,9 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Logs a retry and its reason. Returns the timer of the delay before the retry.
     fn delay_retry(&mut self, wait: Wait, why: &dyn fmt::Display) -> Pin<Box<Sleep>> {
         if self.tried.len() >= self.target.state.servers.len() {
-            // Every server has been tried, so the next attempt can choose any server. The server that failed last is
-            // chosen only if no other is available.
+            // The next attempt can choose any server, but the one that failed last only if no other is available.
             let last = self.tried.pop();
             self.tried.clear();
             self.tried.extend(last);
@@ -339,8 +319,7 @@ impl<'a> Attempts<'a> {
             reason = %why,
             "retrying upstream request"
         );
-        // The timer is boxed, because it is large and rarely used. An unboxed timer would enlarge the future of every
-        // request.
+        // Boxed, because an unboxed timer would enlarge the future of every request.
         Box::pin(tokio::time::sleep(wait.delay))
     }
 }

@@ -1,7 +1,5 @@
-//! The upstream stage: sends a request to a server of its upstream and returns the response.
-//!
-//! This module builds the request for the server, records metrics and logs, and converts an error to a problem
-//! document. [`attempts`](super::attempts) decides how often the request is sent, and to which servers.
+//! Entry of the upstream stage: builds the request for the server, records metrics and logs, and converts errors to
+//! problems.
 
 use std::sync::Arc;
 
@@ -23,29 +21,23 @@ use crate::request::buffers::Buffers;
 use crate::request::context::{Arrival, Delivery, FailedRequest, RequestContext, Resend};
 use crate::request::headers::{HeaderNames, asks_for_upgrade};
 
-/// The upstream stage of one worker: sends requests to upstreams.
 #[derive(Debug)]
 pub(crate) struct Forwarder {
-    /// Names of the headers from which rate limit keys, scopes and idempotency keys are read. Headers with a similar
-    /// name, such as `x_api_key` for `x-api-key`, are not forwarded.
+    /// Names from which keys and scopes are read. A header with a similar name, such as `x_api_key` for `x-api-key`, is
+    /// not forwarded.
     names: HeaderNames,
-    /// Size limits of the request and response bodies in memory.
     buffers: Arc<Buffers>,
-    /// Number of upgraded connections of each client, over all workers.
+    /// Over all workers.
     tunnels: Arc<Tunnels>,
 }
 
-/// The result of all attempts to send a request.
 struct ForwardOutcome {
     response: Result<Response<ResponseBody>, ForwardError>,
     attempts: u32,
-    /// Whether a server may have received the request although no response arrived.
     is_lost: bool,
 }
 
 impl Forwarder {
-    /// Creates the upstream stage. `buffers` limits the memory of the body copies that retries need. `tunnels` limits
-    /// the upgraded connections of a client.
     pub(crate) fn new(names: HeaderNames, buffers: Arc<Buffers>, tunnels: Arc<Tunnels>) -> Self {
         Self {
             names,
@@ -54,8 +46,7 @@ impl Forwarder {
         }
     }
 
-    /// Sends `request` to a server of `route` and returns the response. `resend` states whether a second execution is
-    /// safe. Retries also require a retry configuration.
+    /// Retries also require a retry configuration.
     pub(crate) async fn forward(
         &self,
         ctx: &RequestContext,

@@ -1,9 +1,8 @@
 //! Opens a TCP connection to one of several addresses and tries them in parallel (RFC 8305, Happy Eyeballs).
 //!
-//! Attempts to connect start 250 ms apart, or immediately after a failed attempt. The first established connection is
-//! used, and all other attempts are dropped. An address that does not respond thus costs 250 ms and not the complete
-//! `connect_timeout`. Address families alternate, and the family of the resolver's first address is first (section 4).
-//! Within a family the order is random, so that connections spread over all addresses of a name.
+//! Attempts start 250 ms apart, or immediately after a failed one, so an address that does not respond does not cost
+//! the complete `connect_timeout`. Families alternate, and the family of the resolver's first address is first (section
+//! 4). Within a family the order is random, so that connections spread over all addresses of a name.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,10 +11,10 @@ use std::time::Duration;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::net::TcpStream;
 
-/// Delay between the starts of two attempts to connect (RFC 8305, section 5, "Connection Attempt Delay").
+/// "Connection Attempt Delay" (RFC 8305, section 5).
 const STAGGER: Duration = Duration::from_millis(250);
 
-/// Connects to one of `addresses`, which are in the order of the resolver.
+/// In the order of the resolver.
 pub(super) async fn dial(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     let mut shuffled = addresses.to_vec();
     fastrand::shuffle(&mut shuffled);
@@ -23,7 +22,7 @@ pub(super) async fn dial(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     connect_any(alternating(shuffled, is_ipv6_first)).await
 }
 
-/// Connects to one of the addresses. If all attempts fail, returns the error of the last attempt.
+/// If all fail, returns the error of the last attempt.
 async fn connect_any(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
     let mut untried = addresses.into_iter();
     let mut attempts = FuturesUnordered::new();
@@ -46,7 +45,6 @@ async fn connect_any(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
     }
 }
 
-/// Orders addresses so that IPv6 and IPv4 alternate, starting with IPv6 if `is_ipv6_first`.
 fn alternating(addresses: Vec<SocketAddr>, is_ipv6_first: bool) -> Vec<SocketAddr> {
     let count = addresses.len();
     let (preferred, other): (Vec<_>, Vec<_>) = addresses
