@@ -144,7 +144,5 @@ fn classify(error: hyper::Error, upload: Option<&UploadProgress>, lease: &Lease)
 /// Whether the client has sent no part of its request body for [`CLIENT_PAUSE`]. A server that closes the connection
 /// during such a pause has not failed.
 fn is_client_paused(upload: &UploadProgress) -> bool {
-    upload.is_in_progress()
-        && upload.waits_for_client()
-        && upload.last_passed().elapsed() >= CLIENT_PAUSE
+    upload.waits_for_client() && upload.last_passed().elapsed() >= CLIENT_PAUSE
 }

@@ -28,7 +28,7 @@ use super::error::ForwardError;
 use super::pool::{ConnectionChoice, Lease, RECENT};
 use super::request::{RequestCopy, UpstreamRequest};
 use super::response;
-use super::target::{AttemptGuard, Target, Unavailable};
+use super::target::{AttemptGuard, Target};
 use super::timeouts::RequestTimeouts;
 use crate::metrics::{RetryRejection, UpstreamMetrics};
 use crate::request::context::{ClientConnection, RequestContext};
@@ -49,18 +49,6 @@ pub(super) struct Attempts<'a> {
     /// Includes failovers and retries.
     pub(super) count: u32,
     pub(super) is_lost: bool,
-}
-
-#[derive(Debug)]
-pub(super) struct Responded {
-    pub(super) response: Response<Incoming>,
-    pub(super) lease: Lease,
-    pub(super) guard: AttemptGuard,
-}
-
-struct PlannedRetry {
-    wait: Wait,
-    request: UpstreamRequest,
 }
 
 impl<'a> Attempts<'a> {
@@ -89,7 +77,7 @@ impl<'a> Attempts<'a> {
     pub(super) async fn run(
         &mut self,
         mut request: UpstreamRequest,
-    ) -> Result<Responded, ForwardError> {
+    ) -> Result<(Response<Incoming>, Lease, AttemptGuard), ForwardError> {
         // The choice is made before the first attempt, because an attempt writes `Host` into the request.
         let unsent = (request.request.as_ref()).expect("the request is present before it is sent");
         let host = (self.target.state.upstream.host).for_request(unsent.headers());
@@ -115,13 +103,7 @@ impl<'a> Attempts<'a> {
                     continue;
                 }
             };
-            self.tried.push(guard.index());
-            self.count += 1;
-            self.metrics.attempts.inc();
-            self.ctx.note(|facts| {
-                facts.attempts = self.count;
-                facts.server = Some(guard.name().into());
-            });
+            self.begun(&guard);
             unsent_error = None;
             let sending = Sending {
                 host,
@@ -130,18 +112,14 @@ impl<'a> Attempts<'a> {
             };
             match attempt(&mut guard, connection, &mut request, &sending).await {
                 AttemptOutcome::Responded(response, lease) => {
-                    let Some(retry) = self.after_response(&response, &mut guard) else {
-                        return Ok(Responded {
-                            response,
-                            lease,
-                            guard,
-                        });
+                    let Some((wait, retry)) = self.after_response(&response, &mut guard) else {
+                        return Ok((response, lease, guard));
                     };
                     drop(guard);
-                    let delay = self.delay_retry(retry.wait, &response.status());
+                    let delay = self.delay_retry(wait, &response.status());
                     response::discard(response, lease);
                     delay.await;
-                    request = retry.request;
+                    request = retry;
                 }
                 AttemptOutcome::Unsent(error) => {
                     guard.failed_with(&error);
@@ -165,15 +143,25 @@ impl<'a> Attempts<'a> {
                         request = again;
                         continue;
                     }
-                    let Some(retry) = self.after_loss(&error, &mut guard) else {
+                    let Some((wait, retry)) = self.after_loss(&error, &mut guard) else {
                         return Err(error);
                     };
                     drop(guard);
-                    self.delay_retry(retry.wait, &error).await;
-                    request = retry.request;
+                    self.delay_retry(wait, &error).await;
+                    request = retry;
                 }
             }
         }
+    }
+
+    fn begun(&mut self, guard: &AttemptGuard) {
+        self.tried.push(guard.index());
+        self.count += 1;
+        self.metrics.attempts.inc();
+        self.ctx.note(|facts| {
+            facts.attempts = self.count;
+            facts.server = Some(guard.name().into());
+        });
     }
 
     fn begin_owned(&self) -> Option<(AttemptGuard, ConnectionChoice<'a>)> {
@@ -210,7 +198,7 @@ impl<'a> Attempts<'a> {
     fn wait_for_servers(
         &mut self,
         unsent_error: Option<ForwardError>,
-        unavailable: Unavailable,
+        unavailable: ForwardError,
     ) -> Result<Pin<Box<Sleep>>, ForwardError> {
         let error = unsent_error.ok_or(unavailable)?;
         let Some(wait) = self.wait_before_retry(error.failure(), None) else {
@@ -227,7 +215,7 @@ impl<'a> Attempts<'a> {
         &mut self,
         response: &Response<Incoming>,
         guard: &mut AttemptGuard,
-    ) -> Option<PlannedRetry> {
+    ) -> Option<(Wait, UpstreamRequest)> {
         let status = response.status();
         guard.responded(status);
         if !status.is_server_error() && !status.is_client_error() {
@@ -243,7 +231,7 @@ impl<'a> Attempts<'a> {
         &mut self,
         error: &ForwardError,
         guard: &mut AttemptGuard,
-    ) -> Option<PlannedRetry> {
+    ) -> Option<(Wait, UpstreamRequest)> {
         self.is_lost = true;
         guard.failed_with(error);
         if error.is_client_fault() {
@@ -256,7 +244,7 @@ impl<'a> Attempts<'a> {
         &mut self,
         failure: Failure,
         retry_after: Option<Duration>,
-    ) -> Option<PlannedRetry> {
+    ) -> Option<(Wait, UpstreamRequest)> {
         if !self
             .copy
             .as_ref()
@@ -266,7 +254,7 @@ impl<'a> Attempts<'a> {
         }
         let wait = self.wait_before_retry(failure, retry_after)?;
         let request = self.copy.as_ref()?.to_request()?;
-        Some(PlannedRetry { wait, request })
+        Some((wait, request))
     }
 
     fn wait_before_retry(
@@ -276,32 +264,27 @@ impl<'a> Attempts<'a> {
     ) -> Option<Wait> {
         let retry = self.retry.as_mut()?;
         let elapsed = self.timeouts.started().elapsed();
-        match retry.failed(failure, retry_after, elapsed, &mut fastrand::Rng::new()) {
-            Next::GiveUp(GiveUp::NotWorthIt) => None,
-            Next::GiveUp(GiveUp::Exhausted) => {
-                self.metrics.retry_rejected(RetryRejection::Attempts);
-                None
+        let state = &self.target.state;
+        let budget = state.budget.as_ref();
+        let now = self.target.clock.now();
+        let rejection = match retry.failed(failure, retry_after, elapsed, &mut fastrand::Rng::new())
+        {
+            Next::GiveUp(GiveUp::NotWorthIt) => return None,
+            Next::GiveUp(GiveUp::Exhausted) => RetryRejection::Attempts,
+            Next::GiveUp(GiveUp::TooLate) => RetryRejection::Deadline,
+            Next::Retry(wait) if !state.will_admit(now.after(wait.delay)) => {
+                RetryRejection::Circuit
             }
-            Next::GiveUp(GiveUp::TooLate) => {
-                self.metrics.retry_rejected(RetryRejection::Deadline);
-                None
+            Next::Retry(_) if budget.is_some_and(|budget| !budget.withdraw(now)) => {
+                RetryRejection::Budget
             }
             Next::Retry(wait) => {
-                let state = &self.target.state;
-                if !state.will_admit(self.target.clock.now().after(wait.delay)) {
-                    self.metrics.retry_rejected(RetryRejection::Circuit);
-                    return None;
-                }
-                let budget = state.budget.as_ref();
-                let now = self.target.clock.now();
-                if budget.is_some_and(|budget| !budget.withdraw(now)) {
-                    self.metrics.retry_rejected(RetryRejection::Budget);
-                    return None;
-                }
                 self.metrics.retries.inc();
-                Some(wait)
+                return Some(wait);
             }
-        }
+        };
+        self.metrics.retry_rejected(rejection);
+        None
     }
 
     fn delay_retry(&mut self, wait: Wait, why: &dyn fmt::Display) -> Pin<Box<Sleep>> {

@@ -8,11 +8,9 @@
 //! Servers with an open circuit and ejected servers are not drawn. If all are ejected, the ejections are ignored. If
 //! all circuits are open, the circuit of one outlier closes.
 
-use std::time::Duration;
-
 use smallvec::SmallVec;
 
-use super::breaker::BreakerPermit;
+use super::breaker::{BreakerPermit, NotAdmitted};
 use super::shared_state::{ServerState, UpstreamState};
 use crate::clock::Moment;
 
@@ -22,12 +20,6 @@ pub(super) type ServerIndexes = SmallVec<[usize; 4]>;
 pub(super) struct ChosenServer {
     pub(super) index: usize,
     pub(super) permit: BreakerPermit,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct NoServer {
-    /// Until at least one circuit breaker admits a probe, if this time is known.
-    pub(super) wait: Option<Duration>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,16 +36,12 @@ impl UpstreamState {
         candidates: Candidates,
         now: Moment,
         random: &mut fastrand::Rng,
-    ) -> Result<ChosenServer, NoServer> {
+    ) -> Result<ChosenServer, NotAdmitted> {
         if let [only] = &*self.servers
             && tried.is_empty()
         {
-            return match only.breaker.admit(now) {
-                Ok(permit) => Ok(ChosenServer { index: 0, permit }),
-                Err(not_admitted) => Err(NoServer {
-                    wait: not_admitted.wait,
-                }),
-            };
+            let admitted = only.breaker.admit(now);
+            return admitted.map(|permit| ChosenServer { index: 0, permit });
         }
         let mut all = self.admitting(now);
         if all.is_empty() {
@@ -108,9 +96,9 @@ impl UpstreamState {
         }
     }
 
-    fn no_server(&self, now: Moment) -> NoServer {
+    fn no_server(&self, now: Moment) -> NotAdmitted {
         let waits = self.servers.iter();
-        NoServer {
+        NotAdmitted {
             wait: waits.filter_map(|server| server.breaker.wait(now)).min(),
         }
     }
@@ -180,6 +168,7 @@ fn draw(weights: &[f64], except: Option<usize>, random: &mut fastrand::Rng) -> u
 mod tests {
     use std::num::NonZeroU32;
     use std::sync::Arc;
+    use std::time::Duration;
 
     use super::super::breaker::ServerFailure;
     use super::super::{
@@ -234,13 +223,7 @@ mod tests {
         while breaker.is_closed() {
             let permit = breaker.admit(now).unwrap();
             let others = std::iter::empty();
-            breaker.failed(
-                permit,
-                ServerFailure::Connect,
-                (0, now),
-                &mut random,
-                others,
-            );
+            breaker.failed(permit, ServerFailure::Connect, now, &mut random, others);
         }
     }
 
@@ -254,13 +237,6 @@ mod tests {
         for (count, expected) in counts.iter().zip([6_000, 2_000, 2_000]) {
             assert!(is_about(*count, expected), "{counts:?}");
         }
-    }
-
-    #[test]
-    fn the_busier_of_two_servers_is_not_chosen() {
-        let state = state(&[1, 1]);
-        state.servers[0].begin_request(0);
-        assert_eq!(chosen(&state, at(0)), [0, 10_000]);
     }
 
     #[test]
@@ -295,7 +271,7 @@ mod tests {
         assert!(choose(&[0, 1], Candidates::PreferUntried).is_ok());
         assert_eq!(
             choose(&[0, 1], Candidates::Untried),
-            Err(NoServer { wait: None })
+            Err(NotAdmitted { wait: None })
         );
     }
 

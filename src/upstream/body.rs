@@ -64,10 +64,6 @@ impl UploadProgress {
         }
     }
 
-    pub(crate) fn is_in_progress(&self) -> bool {
-        self.end.get().is_none()
-    }
-
     pub(crate) fn is_sent(&self) -> bool {
         matches!(self.end.get(), Some(Ok(())))
     }

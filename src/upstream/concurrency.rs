@@ -25,8 +25,6 @@ use crate::clock::Moment;
 #[derive(Debug)]
 pub(crate) struct Concurrency {
     counters: ConcurrencyCounters,
-    /// A response is recorded if all of these bits are 0 in the time of its arrival in nanoseconds.
-    sampling_mask: AtomicU64,
     gradient: Mutex<Gradient>,
 }
 
@@ -64,7 +62,6 @@ impl Concurrency {
                 limit: AtomicU32::new(gradient.limit()),
                 shed: AtomicU64::new(0),
             },
-            sampling_mask: AtomicU64::new(0),
             gradient: Mutex::new(gradient),
         }
     }
@@ -103,11 +100,6 @@ impl Concurrency {
     /// `in_flight` includes the request that ended. The result is not recorded if another worker has locked the
     /// gradient.
     fn record(&self, sample: LoadSample, in_flight: u32, now: Moment) {
-        // The low bits of the time are random enough to select the sample.
-        let is_skipped = now.as_nanos() & self.sampling_mask.load(Ordering::Relaxed) != 0;
-        if sample != LoadSample::Dropped && is_skipped {
-            return;
-        }
         let Some(mut gradient) = self.gradient.try_lock() else {
             return;
         };
@@ -115,8 +107,6 @@ impl Concurrency {
             self.counters
                 .limit
                 .store(gradient.limit(), Ordering::Relaxed);
-            self.sampling_mask
-                .store(gradient.sampling_mask(), Ordering::Relaxed);
         }
     }
 

@@ -9,10 +9,8 @@ use rustix::io::Errno;
 use thiserror::Error;
 
 use super::Upstream;
-use super::balance::NoServer;
 use super::breaker;
 use super::connect::ConnectError;
-use super::target::Unavailable;
 use super::timeouts::TimeoutError;
 use crate::metrics::UpstreamFailure;
 use crate::request::body::RequestBodyError;
@@ -52,15 +50,6 @@ pub(crate) enum ForwardError {
     TimedOut(#[from] TimeoutError),
     #[error(transparent)]
     RequestBody(RequestBodyError),
-}
-
-impl From<Unavailable> for ForwardError {
-    fn from(unavailable: Unavailable) -> Self {
-        match unavailable {
-            Unavailable::NoServer(NoServer { wait }) => Self::CircuitOpen { wait },
-            Unavailable::Overloaded => Self::Overloaded,
-        }
-    }
 }
 
 impl ForwardError {

@@ -7,10 +7,10 @@ use http::header::UPGRADE;
 use http::{Request, Response, Version};
 use tokio::time::Instant;
 
-use super::attempts::{Attempts, Responded};
+use super::attempts::Attempts;
 use super::error::ForwardError;
 use super::request::RequestBuilder;
-use super::response::{self, ResponseGuards};
+use super::response;
 use super::target::RouteTarget;
 use super::timeouts::RequestTimeouts;
 use super::tunnel::{RequestedTunnel, TunnelSlot, Tunnels};
@@ -31,9 +31,10 @@ pub(crate) struct Forwarder {
     tunnels: Arc<Tunnels>,
 }
 
-struct ForwardOutcome {
-    response: Result<Response<ResponseBody>, ForwardError>,
+struct FailedExchange {
+    error: ForwardError,
     attempts: u32,
+    /// Whether a server may have received the request although no response arrived.
     is_lost: bool,
 }
 
@@ -68,19 +69,17 @@ impl Forwarder {
             None
         };
         let started = Instant::now();
-        let ForwardOutcome {
-            response,
+        let exchanged = self.exchange(ctx, arrival, route, request, resend, slot);
+        let FailedExchange {
+            error,
             attempts,
             is_lost,
-        } = self
-            .exchange(ctx, arrival, route, request, resend, slot)
-            .await;
-        let error = match response {
+        } = match exchanged.await {
             Ok(response) => {
                 target.metrics.responded(started.elapsed());
                 return Ok(response);
             }
-            Err(error) => error,
+            Err(failed) => failed,
         };
         if let ForwardError::RequiresHttp1 = error {
             target.metrics.responded(started.elapsed());
@@ -129,7 +128,7 @@ impl Forwarder {
         mut request: Request<RequestBody>,
         resend: Resend,
         slot: Option<TunnelSlot>,
-    ) -> ForwardOutcome {
+    ) -> Result<Response<ResponseBody>, FailedExchange> {
         let RouteTarget { target, retry, .. } = route;
         let upstream = &target.state.upstream;
         let in_flight = target.metrics.in_flight();
@@ -163,31 +162,21 @@ impl Forwarder {
             buffers: &self.buffers,
         };
         if let Some(budget) = &target.state.budget {
-            budget.request(target.worker, target.clock.now());
+            budget.request(target.clock.now());
         }
         let (request, copy) = builder.build(request);
         let client = owns_connections.then_some(&arrival.connection);
         let mut attempts = Attempts::new(target, *retry, timeouts, copy, client, ctx);
         let sent = attempts.run(request).await;
-        let response = sent.and_then(|responded| {
+        let response = sent.and_then(|(response, lease, guard)| {
             failpoint!("mid-upstream");
-            let Responded {
-                response,
-                lease,
-                guard,
-            } = responded;
-            let exchange = ResponseGuards {
-                lease,
-                timeouts,
-                in_flight,
-                guard,
-            };
-            response::to_client(response, exchange, arrival, tunnel, is_http2)
+            let held = (lease, in_flight, guard);
+            response::to_client(response, held, &timeouts, arrival, tunnel, is_http2)
         });
-        ForwardOutcome {
-            response,
+        response.map_err(|error| FailedExchange {
+            error,
             attempts: attempts.count,
             is_lost: attempts.is_lost,
-        }
+        })
     }
 }

@@ -13,22 +13,13 @@ use smallvec::SmallVec;
 
 use crate::http::http1::FORBIDDEN_TRAILERS;
 use crate::request::client::{Caller, X_FORWARDED_FOR};
+use crate::request::context::Arrival;
 pub(super) use crate::request::headers::KEEP_ALIVE;
 use crate::request::headers::{
     FROM_TRUSTED_PEERS, HOP_BY_HOP, HeaderNames, X_FORWARDED_HOST, X_FORWARDED_PROTO,
     remove_named_in_connection, tokens,
 };
-use crate::request::request_id::{RequestId, X_REQUEST_ID};
-
-#[derive(Clone, Debug)]
-pub(crate) struct RequestOrigin<'a> {
-    pub caller: &'a Caller,
-    /// Includes the trusted part of the received value.
-    pub forwarded_for: HeaderValue,
-    /// `http` or `https`.
-    pub scheme: &'static str,
-    pub request_id: &'a RequestId,
-}
+use crate::request::request_id::X_REQUEST_ID;
 
 /// Header lines that the gateway adds to a request.
 const ADDED: usize = 6;
@@ -36,16 +27,12 @@ const ADDED: usize = 6;
 /// Returns the number of headers that were removed because of [their name](HeaderNames::is_dropped).
 pub(crate) fn to_upstream(
     headers: &mut HeaderMap,
-    origin: RequestOrigin<'_>,
+    caller: &Caller,
+    arrival: &Arrival,
     names: &HeaderNames,
     upgrade: bool,
 ) -> u64 {
-    let RequestOrigin {
-        caller,
-        forwarded_for,
-        scheme,
-        request_id,
-    } = origin;
+    let connection = &arrival.connection;
     let protocol = upgrade.then(|| headers.get(UPGRADE).cloned()).flatten();
     let trailers = tokens(headers, &TE).any(|token| token.eq_ignore_ascii_case("trailers"));
     let trusted = caller.peer_trusted();
@@ -71,16 +58,16 @@ pub(crate) fn to_upstream(
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
 
-    headers.insert(X_FORWARDED_FOR, forwarded_for);
+    headers.insert(X_FORWARDED_FOR, connection.forwarded_for(caller));
     // Without a host (HTTP/1.0), the server gets none that the client did not request.
     if let Some(host) = headers.get(HOST).cloned() {
         headers.entry(X_FORWARDED_HOST).or_insert(host);
     }
     headers
         .entry(X_FORWARDED_PROTO)
-        .or_insert_with(|| HeaderValue::from_static(scheme));
+        .or_insert_with(|| HeaderValue::from_static(connection.scheme));
     headers.append(VIA, HeaderValue::from_static("1.1 tidegate"));
-    headers.insert(X_REQUEST_ID, request_id.to_header());
+    headers.insert(X_REQUEST_ID, arrival.request_id.to_header());
     dropped
 }
 

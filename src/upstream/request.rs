@@ -9,7 +9,7 @@ use http_body::Body as _;
 
 use super::HostHeader;
 use super::body::{UploadProgress, UpstreamBody};
-use super::headers::{self, RequestOrigin};
+use super::headers;
 use super::replay_body::ReplayBuffer;
 use crate::metrics::UpstreamMetrics;
 use crate::request::body::RequestBody;
@@ -64,13 +64,9 @@ impl RequestBuilder<'_> {
         request: Request<RequestBody>,
     ) -> (UpstreamRequest, Option<RequestCopy>) {
         let (mut parts, body) = request.into_parts();
-        let origin = RequestOrigin {
-            caller: self.caller,
-            forwarded_for: self.arrival.connection.forwarded_for(self.caller),
-            scheme: self.arrival.connection.scheme,
-            request_id: &self.arrival.request_id,
-        };
-        let dropped = headers::to_upstream(&mut parts.headers, origin, self.names, self.upgrade);
+        let headers = &mut parts.headers;
+        let dropped =
+            headers::to_upstream(headers, self.caller, self.arrival, self.names, self.upgrade);
         if dropped > 0 {
             self.metrics.headers_dropped.add(dropped);
         }

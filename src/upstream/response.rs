@@ -24,28 +24,15 @@ use crate::metrics::InFlight;
 use crate::request::body::ResponseBody;
 use crate::request::context::Arrival;
 
-/// Kept by the body of a response until it is complete.
-pub(super) struct ResponseGuards {
-    pub(super) lease: Lease,
-    pub(super) timeouts: RequestTimeouts,
-    pub(super) in_flight: InFlight,
-    pub(super) guard: AttemptGuard,
-}
-
 /// `tunnel` is `None` if the request does not ask for an upgrade.
 pub(super) fn to_client(
     response: Response<Incoming>,
-    exchange: ResponseGuards,
+    (lease, in_flight, mut guard): (Lease, InFlight, AttemptGuard),
+    timeouts: &RequestTimeouts,
     arrival: &Arrival,
     tunnel: Option<RequestedTunnel>,
     is_http2: bool,
 ) -> Result<Response<ResponseBody>, ForwardError> {
-    let ResponseGuards {
-        lease,
-        timeouts,
-        in_flight,
-        mut guard,
-    } = exchange;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         let Some(tunnel) = tunnel.filter(|tunnel| tunnel.is_for(response.headers())) else {
             return Err(ForwardError::InvalidResponse(
@@ -72,7 +59,7 @@ pub(super) fn to_client(
         guard.succeeded();
         return Err(ForwardError::RequiresHttp1);
     }
-    let relay = RelayedBody::new(body, lease, &timeouts, (in_flight, guard));
+    let relay = RelayedBody::new(body, lease, timeouts, (in_flight, guard));
     Ok(Response::from_parts(parts, ResponseBody::streaming(relay)))
 }
 

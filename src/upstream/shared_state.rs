@@ -1,5 +1,4 @@
-//! State of an upstream and its servers that all workers share. Without a concurrency limit, a worker writes only to
-//! its own cache lines while no request fails.
+//! State of an upstream and its servers that all workers share. Each worker has its own connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -56,9 +55,7 @@ impl UpstreamState {
             servers: servers
                 .map(|server| ServerState::new(server, upstream, first_byte, workers))
                 .collect(),
-            budget: upstream
-                .retry
-                .map(|retry| Budget::new(retry.budget, workers)),
+            budget: upstream.retry.map(|retry| Budget::new(retry.budget)),
             concurrency: upstream.concurrency.map(Concurrency::new).map(Arc::new),
             upstream: Arc::clone(upstream),
             first_byte,
@@ -85,14 +82,14 @@ impl UpstreamState {
                 server.addresses = Arc::clone(&known.addresses);
                 server.in_flight = Arc::clone(&known.in_flight);
                 let probe_timeout = upstream.timeouts.connect + first_byte;
-                server.breaker = (known.breaker).renewed(&upstream.breaker, probe_timeout, workers);
+                server.breaker = (known.breaker).renewed(&upstream.breaker, probe_timeout);
                 if upstream.health.is_some() {
                     server.ejection = Arc::clone(&known.ejection);
                 }
             }
         }
         if let (Some(known), Some(retry)) = (&self.budget, &upstream.retry) {
-            new.budget = Some(known.renewed(retry.budget, workers));
+            new.budget = Some(known.renewed(retry.budget));
         }
         if let (Some(known), Some(settings)) = (&self.concurrency, upstream.concurrency) {
             if self.upstream.concurrency != upstream.concurrency {
@@ -110,11 +107,7 @@ impl ServerState {
             server: server.clone(),
             addresses: Arc::new(Addresses::of(server)),
             // A probe without a result after this time waits for its client, not for the server.
-            breaker: Breaker::new(
-                &upstream.breaker,
-                upstream.timeouts.connect + first_byte,
-                workers,
-            ),
+            breaker: Breaker::new(&upstream.breaker, upstream.timeouts.connect + first_byte),
             in_flight: (0..workers).map(|_| PaddedCounter::default()).collect(),
             ejection: Arc::default(),
             slow_start: upstream.slow_start,

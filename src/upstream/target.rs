@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::{HeaderValue, StatusCode};
 
-use super::balance::{Candidates, ChosenServer, NoServer, ServerIndexes};
+use super::balance::{Candidates, ChosenServer, ServerIndexes};
 use super::breaker::{BreakerPermit, CONNECT_OPEN, PhaseChange, ServerFailure};
 use super::concurrency::{ConcurrencySlot, LoadSample};
 use super::connect::{self, Connector};
@@ -21,7 +21,6 @@ use crate::retry::RetryPolicy;
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(super) state: Arc<UpstreamState>,
-    pub(super) worker: usize,
     pub(super) clock: Clock,
     pub(super) metrics: Arc<UpstreamMetrics>,
     servers: Vec<Arc<ServerTarget>>,
@@ -60,12 +59,6 @@ pub(super) struct AttemptGuard {
 enum LoadSignal {
     Normal,
     Overload,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Unavailable {
-    NoServer(NoServer),
-    Overloaded,
 }
 
 impl RouteTarget {
@@ -124,7 +117,6 @@ impl Target {
         });
         Arc::new(Self {
             state: Arc::clone(state),
-            worker,
             clock: clock.clone(),
             metrics,
             servers: servers.collect(),
@@ -141,15 +133,16 @@ impl Target {
         &self,
         tried: &[usize],
         candidates: Candidates,
-    ) -> Result<AttemptGuard, Unavailable> {
+    ) -> Result<AttemptGuard, ForwardError> {
         let now = self.clock.now();
         let choice = self
             .state
             .choose(tried, candidates, now, &mut fastrand::Rng::new());
-        let ChosenServer { index, permit } = choice.map_err(Unavailable::NoServer)?;
+        let ChosenServer { index, permit } =
+            choice.map_err(|it| ForwardError::CircuitOpen { wait: it.wait })?;
         let slot = match &self.state.concurrency {
             None => None,
-            Some(concurrency) => Some(concurrency.acquire().ok_or(Unavailable::Overloaded)?),
+            Some(concurrency) => Some(concurrency.acquire().ok_or(ForwardError::Overloaded)?),
         };
         Ok(AttemptGuard::begin(
             Arc::clone(&self.servers[index]),
@@ -159,7 +152,7 @@ impl Target {
         ))
     }
 
-    pub(super) fn begin_attempt_at(&self, server: usize) -> Result<AttemptGuard, Unavailable> {
+    pub(super) fn begin_attempt_at(&self, server: usize) -> Result<AttemptGuard, ForwardError> {
         let others: ServerIndexes = (0..self.servers.len())
             .filter(|&other| other != server)
             .collect();
@@ -285,10 +278,7 @@ impl AttemptGuard {
             return;
         };
         let now = self.server.clock.now();
-        let changed = self
-            .state()
-            .breaker
-            .succeeded(permit, self.server.worker, now);
+        let changed = self.state().breaker.succeeded(permit, now);
         if changed.is_some() {
             tracing::info!(
                 upstream = self.upstream(),
@@ -318,7 +308,7 @@ impl AttemptGuard {
         let changed = self.state().breaker.failed(
             permit,
             failure,
-            (self.server.worker, now),
+            now,
             &mut fastrand::Rng::new(),
             others.map(|(_, other)| &other.breaker),
         );

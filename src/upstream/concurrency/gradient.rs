@@ -23,9 +23,6 @@ const ROUND: Duration = Duration::from_millis(100);
 const MIN_RESULTS_LONG: u32 = 10;
 const LONG_ROUND: Duration = Duration::from_secs(2);
 
-/// More recorded responses than this halve the sampling rate for the next round.
-const MAX_RESPONSES: u32 = 1_000;
-
 /// Pause between two rounds, as a multiple of the mean latency, so that most requests under the old limit have ended.
 const SETTLING: f64 = 2.0;
 
@@ -61,8 +58,6 @@ pub(super) struct Gradient {
     /// The limit is halved during such a round.
     is_measuring: bool,
     next_measurement: Moment,
-    /// A power of two minus one.
-    sampling_mask: u64,
 }
 
 #[derive(Debug, Default)]
@@ -88,7 +83,6 @@ impl Gradient {
             round: Round::default(),
             is_measuring: false,
             next_measurement: Moment::default(),
-            sampling_mask: 0,
         }
     }
 
@@ -102,11 +96,7 @@ impl Gradient {
         (self.limit * part).max(self.min) as u32
     }
 
-    pub(super) fn sampling_mask(&self) -> u64 {
-        self.sampling_mask
-    }
-
-    /// Returns whether the round ended, which can change the limit and the sampling mask.
+    /// Returns whether the round ended, which can change the limit.
     pub(super) fn record(&mut self, sample: LoadSample, in_flight: u32, now: Moment) -> bool {
         if now < self.round.begin {
             return false;
@@ -121,7 +111,6 @@ impl Gradient {
 
     fn end_round(&mut self, now: Moment) {
         let round = mem::take(&mut self.round);
-        self.adjust_sampling(round.responded);
         let is_underused = f64::from(round.peak) < self.limit / 2.0;
         if self.is_measuring || is_underused {
             self.update_baseline(&round, now);
@@ -133,15 +122,6 @@ impl Gradient {
         let settling =
             Duration::try_from_secs_f64(SETTLING * latency / 1e9).unwrap_or(MAX_SETTLING);
         self.round.begin = now.after(settling.min(MAX_SETTLING));
-    }
-
-    /// Keeps a round at 250 to 1,000 recorded responses, if there are enough.
-    fn adjust_sampling(&mut self, responded: u32) {
-        if responded > MAX_RESPONSES {
-            self.sampling_mask = self.sampling_mask << 1 | 1;
-        } else if responded < MAX_RESPONSES / 4 {
-            self.sampling_mask >>= 1;
-        }
     }
 
     fn update_baseline(&mut self, round: &Round, now: Moment) {
