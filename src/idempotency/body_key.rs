@@ -104,7 +104,7 @@ impl<'de> Visitor<'de> for MemberVisitor<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<MemberOccurrences, A::Error> {
         let mut found = MemberOccurrences::default();
-        // serde_json has already replaced escapes: `"\\u006bey"` is read as `key`.
+        // serde_json has already replaced escapes: `"\u006bey"` is read as `key`.
         while let Some(name) = members.next_key::<String>()? {
             if name != self.field || found.value.is_some() {
                 found.is_repeated |= name == self.field;

@@ -15,7 +15,7 @@ use crate::request::hash_keys::{Secret, Subject};
 const INLINE_BODY: usize = 1_024;
 
 /// Hashes of what a retry must repeat unchanged.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fingerprint {
     /// Hash of method, host, path, query and body.
     pub request: [u8; 16],
@@ -87,13 +87,11 @@ impl Fingerprint {
 
     /// Reads the result of [`to_bytes`](Self::to_bytes).
     pub fn from_bytes(bytes: &[u8; 32]) -> Self {
-        let mut fingerprint = Self {
-            request: [0; 16],
-            credentials: [0; 16],
-        };
-        fingerprint.request.copy_from_slice(&bytes[..16]);
-        fingerprint.credentials.copy_from_slice(&bytes[16..]);
-        fingerprint
+        let half = |half: &[u8]| half.try_into().expect("half of 32 bytes");
+        Self {
+            request: half(&bytes[..16]),
+            credentials: half(&bytes[16..]),
+        }
     }
 }
 
@@ -116,12 +114,6 @@ fn host<B>(request: &Request<B>) -> &[u8] {
 impl fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_hex(&self.request, f)
-    }
-}
-
-impl fmt::Debug for Fingerprint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }
 

@@ -19,11 +19,11 @@ use crate::request::hash_keys::{HashInput, Secret, Subject, Tag};
 use crate::request::headers::canonical;
 
 /// Hash of a key.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KeyHash(pub [u8; 16]);
 
 /// Hash of a scope.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ScopeHash(pub [u8; 16]);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -149,13 +149,11 @@ impl RecordId {
 
     /// Reads the result of [`to_bytes`](Self::to_bytes).
     pub fn from_bytes(bytes: &[u8; 32]) -> Self {
-        let mut id = Self {
-            key: KeyHash([0; 16]),
-            scope: ScopeHash([0; 16]),
-        };
-        id.key.0.copy_from_slice(&bytes[..16]);
-        id.scope.0.copy_from_slice(&bytes[16..]);
-        id
+        let half = |half: &[u8]| half.try_into().expect("half of 32 bytes");
+        Self {
+            key: KeyHash(half(&bytes[..16])),
+            scope: ScopeHash(half(&bytes[16..])),
+        }
     }
 }
 
@@ -181,18 +179,6 @@ impl FromStr for ScopeHash {
 impl fmt::Display for KeyHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_hex(&self.0, f)
-    }
-}
-
-impl fmt::Debug for ScopeHash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl fmt::Debug for KeyHash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }
 

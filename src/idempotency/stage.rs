@@ -153,24 +153,22 @@ impl<S: Records> Idempotency<S> {
     {
         async move {
             let stage = &self.0;
+            let (client, notes) = (ctx.caller.id(), ctx.notes.as_ref());
             let prepared = stage.prepare(ctx, keys, &mut keyed, &mut request).await?;
             let Some(claim) = prepared else {
                 return Ok(execute(request, None).await?);
             };
             let execution = |slot| Execution {
                 stage: Arc::clone(stage),
-                client: ctx.caller.id(),
+                client,
                 keys: Arc::clone(keys),
                 request_id: request_id.cloned(),
                 notes: ctx.notes.clone(),
                 _slot: slot,
             };
             // Bounds the claims whose clients have disconnected. Without a slot, the claim is not detached.
-            let slot = if stage.records.claims_at_once() {
-                None
-            } else {
-                stage.slot()
-            };
+            let is_detached = !stage.records.claims_at_once();
+            let slot = is_detached.then(|| stage.slot()).flatten();
             let waiter = if let Some(slot) = slot {
                 let execution = execution(slot);
                 let running = async move {
@@ -178,7 +176,6 @@ impl<S: Records> Idempotency<S> {
                     let response = match execution.stage.claim(&claim, keys).await? {
                         Claim::Won(permit) => execution.run(permit, request, execute).await?,
                         Claim::Replay(stored) => {
-                            let client = execution.client;
                             execution.stage.replay(&stored, keys, client, notes)?
                         }
                         Claim::InFlight(waiter) => return Ok(ControlFlow::Continue(waiter)),
@@ -208,12 +205,8 @@ impl<S: Records> Idempotency<S> {
                         drop((request, execute));
                         waiter
                     }
-                    Claim::Replay(stored) => {
-                        return stage.replay(&stored, keys, ctx.caller.id(), ctx.notes.as_ref());
-                    }
-                    Claim::Rejected(rejection) => {
-                        return Err(keys.reject(rejection, ctx.notes.as_ref()));
-                    }
+                    Claim::Replay(stored) => return stage.replay(&stored, keys, client, notes),
+                    Claim::Rejected(rejection) => return Err(keys.reject(rejection, notes)),
                 }
             };
             // Boxed, because its timer would enlarge the future of every request with a key.

@@ -11,8 +11,8 @@
 
 mod summary;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::header::USER_AGENT;
@@ -108,7 +108,6 @@ pub(crate) struct Counted {
 #[derive(Clone, Debug)]
 pub(crate) struct Rejections {
     sender: broadcast::Sender<Arc<RejectedRequest>>,
-    subscribers: Arc<AtomicUsize>,
 }
 
 #[derive(Debug)]
@@ -118,11 +117,6 @@ pub(crate) struct RejectedRequest {
     pub(crate) key: ShownKey,
     pub(crate) wait: Duration,
     pub(crate) early: bool,
-}
-
-pub(crate) struct RejectionReceiver {
-    pub(crate) receiver: broadcast::Receiver<Arc<RejectedRequest>>,
-    subscribers: Arc<AtomicUsize>,
 }
 
 impl Census {
@@ -158,7 +152,7 @@ impl Census {
     }
 
     pub(super) fn publish(&self, rejected: impl FnOnce() -> RejectedRequest) {
-        if self.rejections.subscribers.load(Ordering::Relaxed) > 0 {
+        if self.rejections.subscribers() > 0 {
             // The last subscriber has just left.
             let _ = self.rejections.sender.send(Arc::new(rejected()));
         }
@@ -183,10 +177,8 @@ impl Census {
 
     /// Without duplicates.
     pub(crate) fn sampled(&self) -> Vec<BucketKey> {
-        let mut sample = self.state.lock().sample.clone();
-        sample.sort_unstable();
-        sample.dedup();
-        sample
+        let sample: BTreeSet<_> = self.state.lock().sample.iter().copied().collect();
+        sample.into_iter().collect()
     }
 
     pub(crate) fn most_rejected(&self, window: Window, now: Moment) -> Counted {
@@ -198,13 +190,8 @@ impl Census {
         let mut state = self.state.lock();
         let mut near = state.near.counted(window, now);
         let rejected = state.rejected.counted(window, now);
-        let rejected: Vec<_> = {
-            let mut keys: Vec<_> = rejected.keys.into_iter().map(|(key, _)| key).collect();
-            keys.sort_unstable();
-            keys
-        };
-        near.keys
-            .retain(|(key, _)| rejected.binary_search(key).is_err());
+        let rejected: BTreeSet<_> = rejected.keys.into_iter().map(|(key, _)| key).collect();
+        near.keys.retain(|(key, _)| !rejected.contains(key));
         near
     }
 
@@ -311,35 +298,22 @@ fn start(generation: u64) -> Moment {
 
 impl Default for Rejections {
     fn default() -> Self {
-        Self {
-            sender: broadcast::Sender::new(MAX_QUEUED),
-            subscribers: Arc::default(),
-        }
+        let sender = broadcast::Sender::new(MAX_QUEUED);
+        Self { sender }
     }
 }
 
 impl Rejections {
     /// `None` if `max` subscribers exist.
-    pub(crate) fn subscribe(&self, max: usize) -> Option<RejectionReceiver> {
-        let subscribers = Arc::clone(&self.subscribers);
-        let add = |count| (count < max).then_some(count + 1);
-        subscribers
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
-            .ok()?;
-        Some(RejectionReceiver {
-            receiver: self.sender.subscribe(),
-            subscribers,
-        })
+    pub(crate) fn subscribe(
+        &self,
+        max: usize,
+    ) -> Option<broadcast::Receiver<Arc<RejectedRequest>>> {
+        (self.subscribers() < max).then(|| self.sender.subscribe())
     }
 
     pub(crate) fn subscribers(&self) -> usize {
-        self.subscribers.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for RejectionReceiver {
-    fn drop(&mut self) {
-        self.subscribers.fetch_sub(1, Ordering::Relaxed);
+        self.sender.receiver_count()
     }
 }
 

@@ -74,7 +74,7 @@ fn write_members(
     }
 
     let [policies, states] = [RATE_LIMIT_POLICY, RATE_LIMIT]
-        .map(|name| RateLimitField::parse(&take_all_but_last(headers, &name), limits));
+        .map(|name| RateLimitField::parse(&take_all_but_last(headers, &name)));
     let names = upstream::distinct_names(limits, &[&policies, &states]);
     let (mut policy_line, mut state_line) = (policies.line, states.line);
     put_policies(&mut policy_line, limits, |index| &names[index]);

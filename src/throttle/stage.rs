@@ -118,14 +118,15 @@ impl RouteLimits {
     }
 
     fn write(&self, headers: &mut HeaderMap, decision: &Decision) {
-        let Self {
-            dialect,
-            enforced,
-            policy,
-            clock,
-            ..
-        } = self;
-        rate_limit::write(headers, *dialect, enforced, policy, decision, clock);
+        let limits = &self.enforced;
+        rate_limit::write(
+            headers,
+            self.dialect,
+            limits,
+            &self.policy,
+            decision,
+            &self.clock,
+        );
     }
 
     fn is_empty(&self) -> bool {

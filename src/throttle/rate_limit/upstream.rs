@@ -3,9 +3,6 @@
 //! The members that the upstream sent are copied byte for byte, including unknown parameters. A header that does not
 //! parse is dropped, because clients could not parse the gateway's members next to it either; in the dialects `legacy`
 //! and `x`, all three are dropped together.
-//!
-//! The parsing time is linear in the size of the header, which the maximum size of a response head bounds. Only names
-//! that can equal a limit name are copied.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -14,12 +11,8 @@ use std::time::UNIX_EPOCH;
 
 use bytes::BytesMut;
 use http::{HeaderMap, HeaderName, HeaderValue};
-use sfv::BareItemFromInput;
-use sfv::visitor::{
-    EntryVisitor, Ignored, InnerListVisitor, ItemVisitor, ListVisitor, ParameterVisitor,
-};
+use sfv::{BareItem, Item, List, ListEntry};
 use smallvec::SmallVec;
-use thiserror::Error;
 
 use super::super::decision::USUAL_LIMITS;
 use super::super::stage::RouteLimit;
@@ -38,33 +31,18 @@ const LONGEST_RESET: u64 = i32::MAX as u64;
 pub(super) struct RateLimitField {
     /// All lines, joined with commas. Empty if there is none or one does not parse.
     pub(super) line: BytesMut,
-    /// Member names that end with a limit name of the gateway. Only these can equal a name that the gateway writes,
-    /// which is a limit name with or without [`PREFIX`].
     names: BTreeSet<String>,
-}
-
-#[derive(Debug, Error)]
-#[error("a member of the upstream's `RateLimit` header is not a quoted string")]
-struct MemberWithoutName;
-
-struct NameCollector<'a> {
-    limits: &'a [RouteLimit],
-    found: &'a mut BTreeSet<String>,
 }
 
 impl RateLimitField {
     /// Returns an empty field if a line does not parse.
-    pub(super) fn parse(lines: &[HeaderValue], limits: &[RouteLimit]) -> Self {
+    pub(super) fn parse(lines: &[HeaderValue]) -> Self {
         let mut field = Self::default();
         for line in lines.iter().filter(|line| !is_blank(line)) {
-            let names = NameCollector {
-                limits,
-                found: &mut field.names,
-            };
-            let parser = sfv::Parser::new(line.as_bytes());
-            if parser.parse_list_with_visitor(names).is_err() {
+            let Some(names) = member_names(line) else {
                 return Self::default();
-            }
+            };
+            field.names.extend(names);
             if !field.line.is_empty() {
                 field.line.extend_from_slice(b", ");
             }
@@ -74,49 +52,17 @@ impl RateLimitField {
     }
 }
 
-impl<'de> ListVisitor<'de> for NameCollector<'_> {
-    type Out = ();
-    type Error = MemberWithoutName;
-
-    fn entry(&mut self) -> Result<impl EntryVisitor<'de>, MemberWithoutName> {
-        Ok(self)
-    }
-
-    fn finish(self) -> Result<(), MemberWithoutName> {
-        Ok(())
-    }
-}
-
-impl<'de> EntryVisitor<'de> for &mut NameCollector<'_> {
-    type Error = MemberWithoutName;
-
-    fn item(self) -> Result<impl ItemVisitor<'de>, MemberWithoutName> {
-        Ok(self)
-    }
-
-    fn inner_list(self) -> Result<impl InnerListVisitor<'de>, MemberWithoutName> {
-        Err::<Ignored, _>(MemberWithoutName)
-    }
-}
-
-impl<'de> ItemVisitor<'de> for &mut NameCollector<'_> {
-    type Out = ();
-    type Error = MemberWithoutName;
-
-    fn bare_item(
-        self,
-        item: BareItemFromInput<'de>,
-    ) -> Result<impl ParameterVisitor<'de, Out = ()>, MemberWithoutName> {
-        let BareItemFromInput::String(name) = item else {
-            return Err(MemberWithoutName);
-        };
-        let name = name.as_str();
-        let collides = self.limits.iter().any(|limit| name.ends_with(&*limit.name));
-        if collides && !self.found.contains(name) {
-            self.found.insert(name.to_owned());
-        }
-        Ok(Ignored)
-    }
+/// `None` if the line does not parse, or if a member is not a quoted string, and so has no name.
+fn member_names(line: &HeaderValue) -> Option<Vec<String>> {
+    let list: List = sfv::Parser::new(line.as_bytes()).parse().ok()?;
+    let name = |member| match member {
+        ListEntry::Item(Item {
+            bare_item: BareItem::String(name),
+            ..
+        }) => Some(name.into()),
+        _ => None,
+    };
+    list.into_iter().map(name).collect()
 }
 
 /// Returns a name for each limit that neither the upstream nor another limit uses. The prefix is repeated if the
