@@ -137,66 +137,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn advancing_a_virtual_clock_advances_all_its_clones() {
-        let clock = Clock::virtual_from(SystemTime::UNIX_EPOCH);
-        let twin = clock.clone();
-        assert_eq!(clock.now(), Moment::default());
-        clock.advance(Duration::from_millis(1_500));
-        assert_eq!(
-            twin.now().since(Moment::default()),
-            Duration::from_millis(1_500)
-        );
-        assert_eq!(
-            twin.wall(),
-            SystemTime::UNIX_EPOCH + Duration::from_millis(1_500)
-        );
-    }
-
-    #[test]
     fn moments_saturate_at_both_ends() {
         let end = Moment::from_nanos(u64::MAX);
         assert_eq!(end.after(Duration::from_secs(1)), end);
         assert_eq!(Moment::default().since(end), Duration::ZERO);
-    }
-
-    #[test]
-    fn a_wall_step_in_either_direction_changes_only_the_wall_clock() {
-        const HOUR: Duration = Duration::from_hours(1);
-        let start = SystemTime::UNIX_EPOCH + HOUR * 100;
-        let clock = Clock::virtual_from(start);
-        clock.advance(HOUR);
-        clock.step_wall(HOUR * 5);
-        assert_eq!(clock.wall(), start + HOUR * 6);
-        clock.step_wall_back(HOUR * 20);
-        assert_eq!(clock.wall(), start - HOUR * 14);
-        assert_eq!(clock.since_boot(), HOUR);
-        assert_eq!(clock.now().since(Moment::default()), HOUR);
-    }
-
-    #[test]
-    fn a_suspended_machine_stops_only_the_monotonic_clock() {
-        const HOUR: Duration = Duration::from_hours(1);
-        let clock = Clock::virtual_from(SystemTime::UNIX_EPOCH);
-        clock.suspend(HOUR);
-        assert_eq!(clock.now(), Moment::default());
-        assert_eq!(clock.since_boot(), HOUR);
-        assert_eq!(clock.wall(), SystemTime::UNIX_EPOCH + HOUR);
-    }
-
-    #[test]
-    fn a_new_process_has_the_same_boot_id_and_a_reboot_changes_it() {
-        const HOUR: Duration = Duration::from_hours(1);
-        let clock = Clock::virtual_from(SystemTime::UNIX_EPOCH);
-        clock.advance(HOUR);
-        let process = clock.restart_process();
-        clock.advance(HOUR);
-        assert_eq!(process.boot_id(), clock.boot_id());
-        assert_eq!(process.since_boot(), HOUR * 2);
-        assert_eq!(process.now().since(Moment::default()), HOUR);
-        let rebooted = process.reboot();
-        assert_ne!(rebooted.boot_id(), clock.boot_id());
-        assert_eq!(rebooted.since_boot(), Duration::ZERO);
-        assert_eq!(rebooted.wall(), process.wall());
     }
 
     #[test]

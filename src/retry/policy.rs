@@ -156,7 +156,7 @@ impl RetryState {
 mod tests {
     use http::StatusCode;
 
-    use super::super::{Jitter, Preset, Strategy};
+    use super::super::{Jitter, Strategy};
     use super::*;
 
     const LIMITED: Failure = Failure::Status(StatusCode::TOO_MANY_REQUESTS);
@@ -311,18 +311,5 @@ mod tests {
         assert!(longest(Some(secs(60))) <= Some(secs(3)));
         assert!(longest(None) > Some(secs(6)));
         assert!(longest(None) <= Some(secs(9)));
-    }
-
-    #[test]
-    fn every_preset_makes_its_number_of_attempts_and_gives_up() {
-        for preset in Preset::ALL {
-            let attempts = preset.policy().attempts.get();
-            let mut state = preset.policy().begin();
-            let mut random = fastrand::Rng::with_seed(1);
-            let mut fail = || state.failed(LIMITED, None, Duration::MAX, &mut random);
-            let retries = (1..attempts).filter(|_| matches!(fail(), Next::Retry(_)));
-            assert_eq!(retries.count(), attempts as usize - 1, "{preset}");
-            assert_eq!(fail(), Next::GiveUp(GiveUp::Exhausted), "{preset}");
-        }
     }
 }

@@ -167,17 +167,6 @@ mod tests {
     }
 
     #[test]
-    fn each_preset_doubles_its_delays_and_only_the_sender_ignores_retry_after() {
-        for preset in Preset::ALL {
-            let policy = preset.policy();
-            assert_eq!(policy.backoff.strategy, Strategy::Exponential, "{preset}");
-            assert!((policy.backoff.factor - 2.0).abs() < f64::EPSILON);
-            let ignored = policy.retry_after == RetryAfterPolicy::Ignored;
-            assert_eq!(ignored, preset == Preset::Sender, "{preset}");
-        }
-    }
-
-    #[test]
     fn the_name_of_a_preset_parses_as_the_preset() {
         for preset in Preset::ALL {
             assert_eq!(preset.to_string().parse(), Ok(preset));
