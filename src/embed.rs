@@ -1,8 +1,7 @@
 //! Rate limits and idempotency keys as tower layers for an axum application, without the proxy.
 //!
-//! [`Embedded`] contains the state that all layers of an application share: the store, the metrics, and the settings
-//! of responses. [`Embedded::layer`] creates the layer of a rule. A rule has a name, any number of rate limits, and
-//! optional settings for idempotency keys:
+//! [`Embedded`] contains what all layers of an application share. [`Embedded::layer`] creates the layer of a rule,
+//! which has a name, any number of rate limits, and optional settings for idempotency keys:
 //!
 //! ```
 //! use axum::{Router, routing::post};
@@ -23,8 +22,8 @@
 //! ```
 //!
 //! A layer identifies the client, charges all limits of its rule or none, and executes a request with an idempotency
-//! key once. It calls the same stage functions as the gateway. A limit that two rules contain has one bucket per client
-//! for both. Layers can be nested, for example limits outside and idempotency keys inside of an authentication layer.
+//! key once, with the stages of the gateway. A limit that two rules contain has one bucket per client for both. Layers
+//! can be nested, for example limits outside and idempotency keys inside of an authentication layer.
 //!
 //! Serve the application with `into_make_service_with_connect_info::<SocketAddr>()`. Without the address of its peer, a
 //! request has no client, so the layer responds with 500 and does not call the application.
@@ -81,20 +80,17 @@ pub use crate::throttle::{
     RetryAfterForm,
 };
 
-/// Maximum number of rate limit buckets in memory. It is the default of `max_clients` in the configuration.
+/// The default of `max_clients` in the configuration.
 const MAX_CLIENTS: usize = 1_000_000;
 
-/// Maximum size of the responses in a store on disk, in bytes. It is the default of `max_bytes` in the configuration.
+/// The default of `max_bytes` in the configuration.
 #[cfg(feature = "disk")]
 const MAX_DISK_BYTES: u64 = 4 << 30;
 
-/// Maximum number of requests of one rule with an idempotency key that are in flight at the same time.
+/// Bounds the requests of one rule with an idempotency key that are in flight.
 const MAX_EXECUTIONS: usize = 65_536;
 
-/// State and settings that the layers of one application share.
-///
-/// Call the functions that change settings before [`layer`](Self::layer). A layer keeps the settings it was created
-/// with.
+/// State and settings that the layers of one application share. A layer keeps the settings it was created with.
 #[derive(Debug)]
 pub struct Embedded {
     trust: Arc<Trust>,
@@ -108,21 +104,19 @@ pub struct Embedded {
 }
 
 impl Embedded {
-    /// Creates the state with a store in memory. All buckets and idempotency records are lost when the process ends.
+    /// Creates the state with a store in memory, which is lost when the process ends.
     pub fn new() -> Self {
         let clock = Clock::real();
         let store = OpenStore::in_memory(MAX_CLIENTS, StoreCapacity::default(), clock.clone());
         Self::with_store(store, clock)
     }
 
-    /// Creates the state with a store in the directory `path`, which is created if it does not exist. Idempotency
-    /// records survive a crash of the process. Only one process at a time can open the directory.
+    /// Creates the state with a store in the directory `path`, which only one process at a time can open. Idempotency
+    /// records survive a crash of the process. Without [`finish`](Self::finish), the charges to limits of the last 10 s
+    /// are lost at its end.
     ///
-    /// Call [`finish`](Self::finish) before the process ends. Otherwise the charges to limits of the last 10 s are
-    /// lost.
-    ///
-    /// This function blocks while it reads the store. The store has four threads of its own, and a fifth thread while
-    /// it compacts its files.
+    /// This function blocks while it reads the store. The store has four threads of its own, and a fifth while it
+    /// compacts its files.
     #[cfg(feature = "disk")]
     pub fn on_disk(path: impl AsRef<std::path::Path>) -> Result<Self, OpenError> {
         let clock = Clock::real();
@@ -134,14 +128,13 @@ impl Embedded {
         Ok(Self::with_store(store, clock))
     }
 
-    /// Creates the state with a store in the Redis server at `url`, such as `redis://127.0.0.1:6379/1`. The number at the
-    /// end is the database; without it, the database is 0. All applications and gateways with the same server and
-    /// database share limits and idempotency keys. With `rediss://`, the connection uses TLS.
+    /// Creates the state with a store in the Redis server at `url`, such as `redis://127.0.0.1:6379/1`, where 1 is the
+    /// database. All applications and gateways with the same server and database share limits and idempotency keys.
+    /// With `rediss://`, the connection uses TLS.
     ///
-    /// The server must not be a cluster. It needs the settings for idempotency records, such as
-    /// `maxmemory-policy noeviction`, even if no rule has idempotency keys. The other settings of the store are fixed.
-    /// They are the defaults of `[store]` in the configuration, except the lease of a claim, which is 60 s. An
-    /// execution renews its lease, so it can take longer.
+    /// The server must not be a cluster, and needs the settings for idempotency records, such as `maxmemory-policy
+    /// noeviction`. The other settings are the defaults of `[store]` in the configuration, except the lease of a claim,
+    /// which is 60 s. An execution renews its lease, so it can take longer.
     ///
     /// If the server cannot be reached, the application starts and connects later. Until then, limits count in memory,
     /// and requests with an idempotency key get 503.
@@ -170,25 +163,24 @@ impl Embedded {
         }
     }
 
-    /// Sets which peers are trusted to report the client address in `X-Forwarded-For`, and which clients have no
-    /// limits. By default, no peer is trusted.
+    /// Sets which peers are trusted to report the client address in `X-Forwarded-For` (by default none), and which
+    /// clients have no limits.
     #[must_use]
     pub fn trust(self, trust: Trust) -> Self {
         let trust = Arc::new(trust);
         Self { trust, ..self }
     }
 
-    /// Sets the format of the responses that the layers generate: the `RateLimit` headers, the hints for SDKs, the link
-    /// to the documentation, and CORS.
+    /// Sets the format of the responses that the layers generate.
     #[must_use]
     pub fn respond(self, settings: RespondSettings) -> Self {
         let respond = Arc::new(settings);
         Self { respond, ..self }
     }
 
-    /// Sets the bounds on the memory for request and response bodies. Neither bound should be below `max_request` of
-    /// the idempotency settings. A request with an idempotency key gets 503 if its body is larger than `total`. It also
-    /// gets 503 if its body is larger than `per_client` and more than half of `total` is in use.
+    /// Sets the bounds on the memory for bodies. Neither should be below `max_request` of the idempotency settings. A
+    /// request with an idempotency key gets 503 if its body is larger than `total`, or larger than `per_client` while
+    /// more than half of `total` is in use.
     #[must_use]
     pub fn buffer(self, bounds: BufferBounds) -> Self {
         let buffers = Arc::new(Buffers::new(bounds));
@@ -199,8 +191,8 @@ impl Embedded {
     /// `keys` is set, a request with an idempotency key is then executed once, and its response is replayed to retries.
     /// If two nested layers have idempotency keys, only the outer layer claims the key. The limits of both apply.
     ///
-    /// Two rules can contain the same limit, which then has one bucket for both. The name of a limit must have the same
-    /// settings in all rules. Rule names are values of the label `route` in metrics, so each rule has its own.
+    /// Two rules can contain the same limit, with the same settings, which then has one bucket for both. Rule names are
+    /// values of the label `route` in metrics, so each rule has its own.
     ///
     /// The layer responds with 500 if the address of the peer is unknown. It responds with 400 if a header value has
     /// leading or trailing white space, if the request repeats a header in the key of a limit or in the scope of
@@ -208,20 +200,18 @@ impl Embedded {
     ///
     /// The layer normalises the headers of the request, as the gateway does, and the application receives the result.
     /// It joins the lines of `Cookie`. It removes the headers that `Connection` lists, except those with a fixed
-    /// meaning, such as `Authorization`. It also removes headers whose name differs only in underscores or similar
-    /// characters from a header with a fixed meaning, or from a header that the rule reads. An example is `X_Api_Key`
-    /// in a rule that reads `X-Api-Key`.
+    /// meaning, such as `Authorization`, and headers that differ only in underscores or similar characters from one
+    /// with a fixed meaning or one that the rule reads, such as `X_Api_Key` for `X-Api-Key`.
     ///
-    /// The function of [`Limit::by`] or [`Scope::by`] sees the normalised headers. The layer does not know which
-    /// headers the function reads, so it does not check them for repetition. In a nested router of axum, the function
-    /// sees the path without the prefix of the router.
+    /// The function of [`Limit::by`] or [`Scope::by`] sees the normalised headers, which are not checked for
+    /// repetition. In a nested router of axum, it sees the path without the prefix of the router.
     pub fn layer(
         &self,
         name: &str,
         limits: impl IntoIterator<Item = Limit>,
         keys: Option<KeyRule>,
     ) -> Result<EmbeddedLayer, RuleError> {
-        // The iterator of the caller runs before the lock, because it can call functions of this `Embedded`.
+        // The iterator can call functions of this `Embedded`, so it runs before the lock.
         let limits = limits.into_iter().collect();
         let mut rules = self.rules.lock();
         let limits = rules.add(name, limits, keys.as_ref())?;
@@ -260,9 +250,8 @@ impl Embedded {
         )
     }
 
-    /// Returns a handle to the metrics of all layers, including those that are created later. The metrics have the
-    /// names of the gateway's metrics. They are a complete `OpenMetrics` document, which ends with `# EOF`. So they need
-    /// a path of their own and cannot be appended to other metrics.
+    /// Returns a handle to the metrics of all layers, including later ones. They have the names of the gateway's
+    /// metrics and are a complete `OpenMetrics` document, so they need a path of their own.
     pub fn metrics(&self) -> EmbeddedMetrics {
         EmbeddedMetrics {
             rules: Arc::clone(&self.rules),
@@ -272,16 +261,15 @@ impl Embedded {
     }
 
     /// Waits until all requests with an idempotency key are executed, including those whose client has disconnected,
-    /// and closes the store. Call this function after the server has stopped. A later request with an idempotency key
-    /// gets 503 and is not executed. In a rule with a `body_field`, this applies to every request with a JSON body.
+    /// and closes the store. To be called after the server has stopped. A later request with an idempotency key, or
+    /// with a JSON body in a rule with a `body_field`, gets 503.
     ///
-    /// The wait has no deadline. To bound it, use `tokio::time::timeout`. If the timeout expires, the store is not
-    /// closed.
+    /// To bound the wait, use `tokio::time::timeout`. If it expires, the store is not closed.
     pub async fn finish(&self) {
         self.tasks.close();
         self.tasks.wait().await;
         let store = self.store.clone();
-        // The close blocks, because it waits for the threads of the store.
+        // The close waits for the threads of the store.
         let closing = tokio::task::spawn_blocking(move || store.close());
         if let Err(error) = closing.await {
             tracing::error!(%error, "cannot close store");

@@ -1,18 +1,13 @@
 //! Idempotency keys: the upstream executes at most one request with the same key within the time to live (TTL) of the
 //! key. Retries get a replay of the response.
 //!
-//! A client that did not receive a response sends the request again with the same `Idempotency-Key`. The client then
-//! gets the response to the first request, and the upstream executes the request only once.
+//! The key of a request belongs to a [`Scope`], which separates callers. Key and scope are hashed to a [`RecordId`],
+//! the request to a [`Fingerprint`], and the key is claimed in the store ([`Records`]), which returns a [`Claim`]. The
+//! request that wins the claim is executed independently of its connection.
 //!
-//! The idempotency key of a request belongs to a [`Scope`], which separates callers. The gateway hashes key and scope
-//! to a [`RecordId`], and the request to a [`Fingerprint`]. With both hashes, the stage `Idempotency` claims the key in
-//! the idempotency store ([`Records`]), which returns a [`Claim`]. The request that wins the claim is executed
-//! independently of its connection. So the execution is completed even if the client disconnects or the gateway drains.
-//!
-//! The gateway never guesses the outcome of a request. If a request was provably not sent, the gateway releases its
-//! idempotency key. If a request was sent and its response was lost, the outcome is *unknown* until the record expires
-//! or an operator frees the key. While the outcome is unknown, the gateway rejects retries by default, because an error
-//! is better than a second execution.
+//! The gateway never guesses an outcome. If a request was provably not sent, its key is released. If it was sent and
+//! its response was lost, the outcome is *unknown* until the record expires or an operator frees the key, and retries
+//! are rejected by default, because an error is better than a second execution.
 
 pub(crate) mod body_key;
 pub(crate) mod claim;

@@ -1,10 +1,7 @@
 //! Retries for clients of an HTTP API: which failures are retried, backoff, `Retry-After`, and deadlines.
 //!
-//! The gateway uses this module for requests to upstreams. Other programs can use it without the gateway.
-//!
-//! [`RetryPolicy::begin`] returns a [`RetryState`], which does no I/O and reads no clock. The caller reports each
-//! failed attempt to the state and receives the next step. Simulations and real clients thus run the same code.
-//! [`Retrying`] is a complete retry loop for programs that provide only the attempt:
+//! [`RetryPolicy::begin`] returns a [`RetryState`], which does no I/O and reads no clock, so simulations and real
+//! clients run the same code. [`Retrying`] is a complete retry loop for programs that provide only the attempt:
 //!
 //! ```
 //! # use std::error::Error;
@@ -30,8 +27,8 @@
 //! # Ok::<_, Box<dyn Error>>(())
 //! ```
 //!
-//! [`ErrorResponse::check`] converts a response with a status of 400 or above into an error. The error contains the
-//! `Retry-After` of the response. A program can also use its own error type, which must implement [`RetryableError`].
+//! [`ErrorResponse::check`] converts a response with a status of 400 or above into an error with its `Retry-After`. A
+//! program can also use its own error type, which must implement [`RetryableError`].
 
 mod backoff;
 mod classify;

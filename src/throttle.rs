@@ -1,12 +1,9 @@
 //! Rate limits, which are implemented as token buckets.
 //!
-//! A route has a list of rate limits. Each [`Limit`] has a [`Quota`], and one bucket for each value of its limit key,
-//! for example one bucket for each client. A request is charged to all limits of its route or to none, so a rejected
-//! request takes no tokens. The store of the buckets makes this step atomic ([`Buckets`]). All stores decide with the
-//! pure function [`decide`] or an equivalent script.
-//!
-//! Rate limits in shadow mode are charged separately, after the enforced limits. They appear in metrics, but they never
-//! reject or delay a request.
+//! A request is charged to all [`Limit`]s of its route or to none, so a rejected request takes no tokens. The store of
+//! the buckets makes this step atomic ([`Buckets`]); all stores decide with the pure function [`decide`] or an
+//! equivalent script. Limits in shadow mode are charged separately, after the enforced ones, and never reject or delay
+//! a request.
 
 pub(crate) mod bucket;
 pub(crate) mod census;

@@ -72,10 +72,6 @@ impl Clock {
     }
 
     /// Advances the monotonic, boot and wall clocks of a simulated machine by the same duration.
-    ///
-    /// # Panics
-    ///
-    /// Panics if the clock is real.
     pub fn advance(&self, by: Duration) {
         self.machine()
             .running
@@ -83,10 +79,6 @@ impl Clock {
     }
 
     /// Suspends the simulated machine for `time`. The wall and boot clocks advance, but the monotonic clock does not.
-    ///
-    /// # Panics
-    ///
-    /// Panics if the clock is real.
     pub fn suspend(&self, time: Duration) {
         self.machine()
             .suspended
@@ -94,10 +86,6 @@ impl Clock {
     }
 
     /// Steps the wall clock of a simulated machine forward. The monotonic and boot clocks do not change.
-    ///
-    /// # Panics
-    ///
-    /// Panics if the clock is real.
     pub fn step_wall(&self, by: Duration) {
         self.machine()
             .wall_steps
@@ -105,10 +93,6 @@ impl Clock {
     }
 
     /// Steps the wall clock of a simulated machine back. The monotonic and boot clocks do not change.
-    ///
-    /// # Panics
-    ///
-    /// Panics if the clock is real.
     pub fn step_wall_back(&self, by: Duration) {
         self.machine()
             .wall_steps
@@ -117,10 +101,6 @@ impl Clock {
 
     /// Returns the clock of a new process on the same simulated machine, within the same boot. The monotonic clock of
     /// the new process starts at zero.
-    ///
-    /// # Panics
-    ///
-    /// Panics if the clock is real.
     #[must_use]
     pub fn restart_process(&self) -> Self {
         let machine = self.machine();
@@ -132,10 +112,6 @@ impl Clock {
 
     /// Returns the clock of the same simulated machine after a reboot. The wall clock continues, and all other clocks
     /// start at zero.
-    ///
-    /// # Panics
-    ///
-    /// Panics if the clock is real.
     #[must_use]
     pub fn reboot(&self) -> Self {
         Self::virtual_from(self.machine().wall())

@@ -1,7 +1,5 @@
-//! Tower layer of a rule: identifies the client, charges the limits, and executes a request with an idempotency key
-//! once.
-//!
-//! One layer contains all steps, so that an application cannot apply them in a wrong order or without a client.
+//! Tower layer of a rule. One layer contains all steps, so that an application cannot apply them in a wrong order or
+//! without a client.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -44,7 +42,6 @@ pub struct EmbeddedService<Inner> {
     rule: Arc<RuleState>,
 }
 
-/// A rule, and the state that it shares with the other rules of the application.
 #[derive(Debug)]
 pub(super) struct RuleState {
     pub(super) trust: Arc<Trust>,
@@ -53,18 +50,18 @@ pub(super) struct RuleState {
     pub(super) headers: HeaderChecks,
     pub(super) limits: RouteLimits,
     pub(super) idempotency: Idempotency<RecordStore>,
-    /// Settings for idempotency keys; `None` if the rule ignores keys.
+    /// `None` if the rule ignores keys.
     pub(super) keys: Option<Arc<RouteKeys>>,
-    /// Executions of requests with an idempotency key. It is closed at shutdown, and no execution starts afterwards.
+    /// Closed at shutdown, after which no execution starts.
     pub(super) tasks: TaskTracker,
     pub(super) metrics: Arc<RouteMetrics>,
-    /// The store of the rule, which is not closed before the last layer is dropped.
+    /// Not closed before the last layer is dropped.
     pub(super) _store: OpenStore,
     pub(super) clock: Clock,
 }
 
-/// Request extension: a layer executes the request under its claim on the idempotency key. The nested layers do not
-/// claim the key again, because they would wait for this claim.
+/// Request extension of a request that is executed under a claim. Nested layers do not claim its key again, because
+/// they would wait for this claim.
 #[derive(Clone, Copy, Debug)]
 struct Claimed;
 
@@ -118,7 +115,7 @@ where
         };
         let rule = Arc::clone(&self.rule);
         Box::pin(async move {
-            // An error of the application has no status, so the requests by status do not count it.
+            // An error of the application has no status, so it is not counted.
             let response = rule.respond(request, call).await?;
             rule.metrics.responded(response.status().as_u16());
             Ok(response)
@@ -127,7 +124,6 @@ where
 }
 
 impl RuleState {
-    /// Responds to a request, and passes it to `call` if the rule admits it. `call` is the application.
     async fn respond<B, F, Fut, E>(
         &self,
         request: Request<B>,
@@ -156,7 +152,7 @@ impl RuleState {
         Ok(response)
     }
 
-    /// Normalises the headers of a request in the same way as the gateway, and identifies its client.
+    /// As the gateway does.
     fn identify(&self, request: &mut Parts) -> Result<RequestContext, Problem> {
         let peer = peer(request).ok_or_else(unknown_peer)?;
         let HeaderChecks { names, identifying } = &self.headers;
@@ -172,8 +168,6 @@ impl RuleState {
         ))
     }
 
-    /// Passes a request to `call`. If the request has an idempotency key, it is executed once and independently of its
-    /// connection.
     async fn execute<B, F, Fut, E>(
         &self,
         ctx: &RequestContext,
@@ -205,19 +199,18 @@ impl RuleState {
         let (mut parts, body) = request.into_parts();
         keys.name_caller(&mut keyed, &parts);
         let request_id = RequestId::sent(&parts.headers);
-        // A nested router of axum removes the prefix of the path. The fingerprint contains the complete path.
+        // A nested router of axum removes the prefix of the path, which the fingerprint contains.
         let routed = parts.uri.clone();
         if let Some(OriginalUri(original)) = parts.extensions.get() {
             parts.uri = original.clone();
         }
-        // The error of the application is saved here, because this function returns it for the first request. Duplicate
-        // requests that wait for the first request get a problem response instead.
+        // For the first request. Duplicates that wait for it get a problem instead.
         let failure = Arc::new(Mutex::new(None));
         let slot = Arc::clone(&failure);
         let tasks = self.tasks.clone();
         let execute = move |mut request: Request<RequestBody>, claim: Option<OnUnknown>| async move {
             if claim.is_some() {
-                // The stage has added this execution to `tasks`. If `tasks` is open here, the shutdown waits for it.
+                // If `tasks`, which contain this execution, are open here, the shutdown waits for it.
                 if tasks.is_closed() {
                     return Err(shut_down());
                 }
@@ -252,7 +245,6 @@ impl RuleState {
     }
 }
 
-/// Returns the address of the peer that axum has attached to a request.
 fn peer(request: &Parts) -> Option<SocketAddr> {
     let connected = request.extensions.get::<ConnectInfo<SocketAddr>>();
     let mocked = || request.extensions.get::<MockConnectInfo<SocketAddr>>();
@@ -261,8 +253,7 @@ fn peer(request: &Parts) -> Option<SocketAddr> {
         .or_else(|| mocked().map(|MockConnectInfo(peer)| *peer))
 }
 
-/// Creates the problem for a request whose peer is unknown, and logs the first such request. Without a client, limits
-/// and idempotency keys cannot be applied, so the request is not executed.
+/// Without a client, limits and idempotency keys cannot be applied, so the request is not executed.
 fn unknown_peer() -> Problem {
     static LOGGED: Once = Once::new();
     let detail = "The server does not know the address of the client, so it cannot apply limits and idempotency keys. \
@@ -283,7 +274,6 @@ fn unknown_peer() -> Problem {
     .never_retry()
 }
 
-/// Returns the result of a request that was not executed, because the application shuts down.
 fn shut_down() -> FailedRequest {
     FailedRequest {
         problem: IdempotencyError::StoreUnavailable.into(),
@@ -291,8 +281,7 @@ fn shut_down() -> FailedRequest {
     }
 }
 
-/// Returns the result of a request for which the application returned an error. It is unknown whether the application
-/// has executed the request.
+/// It is unknown whether the application has executed the request.
 fn application_failed() -> FailedRequest {
     FailedRequest {
         problem: Problem::upstream_unavailable(

@@ -1,5 +1,3 @@
-//! Rules of an embedding application: their names, their limits, and the metrics of both.
-
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
@@ -15,7 +13,7 @@ use crate::throttle::{Limit, LimitState, Mode, RouteLimits, is_limit_name};
 /// Why a layer cannot be created.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum RuleError {
-    /// The name of the rule or of a limit contains other characters than those allowed in headers and metrics.
+    /// A name has characters that are not allowed in headers and metrics.
     #[error(
         "`{0}` is not a valid name of a rule or limit; write 1 to 64 characters: letters, digits, dots, dashes and \
          underscores"
@@ -27,35 +25,33 @@ pub enum RuleError {
     /// The rule contains two limits with the same name.
     #[error("the rule contains the limit `{0}` twice; remove one of them, or choose another name")]
     RepeatedLimit(String),
-    /// Another rule contains a limit with this name and other settings.
+    /// Another rule contains the limit with other settings.
     #[error(
         "the limit `{0}` has other settings in another rule; clone one `Limit` for both rules, or choose another name"
     )]
     ConflictingLimit(String),
-    /// The key of the limit has no parts, so it is unclear what the limit counts.
+    /// The key of the limit has no parts.
     #[error(
         "the limit `{0}` has an empty key; use `KeyPart::Global` for one bucket for all clients"
     )]
     EmptyKey(String),
-    /// The scope of the idempotency keys has no parts, so callers would get each other's responses.
+    /// The scope has no parts, so callers would get each other's responses.
     #[error(
         "the rule `{0}` has an empty scope; use `Scope::Shared` for one key space for all callers"
     )]
     EmptyScope(String),
 }
 
-/// All rules of an [`Embedded`](super::Embedded).
 #[derive(Debug, Default)]
 pub(super) struct Rules {
     limits: Vec<Arc<Limit>>,
-    /// Counters of the rules and limits.
     metrics: Metrics,
-    /// Size of the largest response that a rule stores, in bytes.
+    /// In bytes.
     pub(super) max_response: u64,
 }
 
 impl Rules {
-    /// Adds the rule `name`. Returns its limits. If the rule is invalid, adds nothing.
+    /// Adds nothing if the rule is invalid.
     pub(super) fn add(
         &mut self,
         name: &str,
@@ -93,13 +89,13 @@ impl Rules {
         Ok(of_rule)
     }
 
-    /// Returns the counters of the rule that was added last.
+    /// Of the rule that was added last.
     pub(super) fn newest(&self) -> Arc<RouteMetrics> {
         let newest = self.metrics.routes.last();
         Arc::clone(newest.expect("a rule was added"))
     }
 
-    /// Prepares the limits of the rule that was added last.
+    /// For the rule that was added last.
     pub(super) fn prepare(
         &self,
         limits: &[Arc<Limit>],
@@ -115,7 +111,7 @@ impl Rules {
         RouteLimits::new(limits, cost, dialect, &rule, &self.metrics, clock.clone())
     }
 
-    /// Returns the counters of all rules and limits. The counters are shared with the rules.
+    /// Shared with the rules.
     pub(super) fn metrics(&self) -> Metrics {
         Metrics {
             routes: self.metrics.routes.clone(),
@@ -125,7 +121,7 @@ impl Rules {
     }
 }
 
-/// Returns the equal limit in `all`, or adds the limit to `all`.
+/// Returns the equal limit in `all`, or adds `limit`.
 fn identify(all: &mut Vec<Arc<Limit>>, limit: Limit) -> Result<Arc<Limit>, RuleError> {
     let name = || limit.name.to_string();
     if !is_limit_name(&limit.name) {
@@ -146,7 +142,6 @@ fn identify(all: &mut Vec<Arc<Limit>>, limit: Limit) -> Result<Arc<Limit>, RuleE
     Ok(limit)
 }
 
-/// Headers that a rule reads, which are checked before its limits.
 #[derive(Debug)]
 pub(super) struct HeaderChecks {
     pub(super) names: HeaderNames,

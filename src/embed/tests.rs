@@ -13,7 +13,7 @@ use axum::extract::connect_info::MockConnectInfo;
 use axum::extract::{ConnectInfo, State};
 use axum::routing::{get, post};
 use http::request::Parts;
-use http::{HeaderName, HeaderValue, Request, StatusCode};
+use http::{HeaderValue, Request, StatusCode};
 use http_body_util::BodyExt as _;
 use tokio::sync::Notify;
 use tower::ServiceExt as _;
@@ -174,38 +174,6 @@ async fn rejections_have_the_configured_hints_and_link() {
         assert_eq!(headers["link"], link);
         assert!(!headers.contains_key("retry-after-ms"));
     }
-}
-
-/// The test sends two headers in all spellings that the gateway treats as equal. One header is in the key of the rate
-/// limit, and the other is in the scope of idempotency keys.
-#[tokio::test]
-async fn equal_spellings_of_a_header_share_one_bucket_and_one_scope() {
-    let limit = Limit {
-        key: [KeyPart::Header(HeaderName::from_static("x-tenant"))].into(),
-        ..hourly("tenant", 2)
-    };
-    let (embedded, bank) = (Embedded::new(), Bank::open());
-    let layer = embedded.layer("payments", [limit], Some(KeyRule::default()));
-    let app = app(layer.unwrap(), &bank);
-    for (lines, expected) in [
-        (&[("x-tenant", "real")][..], 200),
-        (&[("x-tenant", "real"), ("authorization", "Bearer t")], 200),
-        (&[("x-tenant", "real")], 429),
-        (&[("x-tenant", " real")], 400),
-        (&[("x-tenant", "real"), ("x-tenant", "n")], 400),
-        (&[("x-tenant", "n"), ("connection", "x-tenant")], 200),
-        (&[("x_tenant", "n"), ("authorization", "bearer  t")], 200),
-        (&[("x-tenant", "")], 429),
-        (&[("authorization", "a"), ("authorization", "b")], 400),
-    ] {
-        let mut request = payment(CLIENT);
-        for (name, value) in lines {
-            let name: HeaderName = name.parse().unwrap();
-            request.headers_mut().append(name, value.parse().unwrap());
-        }
-        assert_eq!(status(&app, request).await, expected, "{lines:?}");
-    }
-    assert_eq!(bank.made(), 2);
 }
 
 #[tokio::test]

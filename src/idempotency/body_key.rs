@@ -1,9 +1,9 @@
 //! Reads the idempotency key from a member of a JSON body, as in the APIs of Square (`idempotency_key`) and Google
 //! (`requestId`).
 //!
-//! Only top-level members are considered. Other members are skipped without recursion, at any depth. The gateway
-//! rejects a body that JSON parsers interpret in different ways, such as a body that contains the member twice.
-//! Otherwise the gateway and the API could read different idempotency keys from the same body.
+//! Only top-level members are considered; others are skipped without recursion. A body that JSON parsers interpret in
+//! different ways, such as one with the member twice, is rejected. Otherwise the gateway and the API could read
+//! different keys from it.
 
 use std::fmt;
 
@@ -16,30 +16,24 @@ use thiserror::Error;
 use super::disposition::media_type;
 use super::key::{IdempotencyKey, KeyError};
 
-/// Error of a JSON body from which the gateway cannot read a valid idempotency key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum BodyKeyError {
-    /// The request body is not valid JSON, or is compressed.
     #[error("the request body is compressed or not valid JSON")]
     NotJson,
-    /// The member of the idempotency key occurs more than once.
     #[error(
         "the JSON member that contains the idempotency key occurs more than once in the request body"
     )]
     Repeated,
-    /// The value of the member is not a string, for example `null`.
     #[error("the value of the idempotency key is not a JSON string")]
     NotAString,
-    /// The string in the member is not a valid idempotency key.
     #[error("{0}")]
     Invalid(#[from] KeyError),
-    /// The request header contains a different idempotency key.
     #[error("the idempotency key in the body differs from the idempotency key in the header")]
     Differs,
 }
 
 impl BodyKeyError {
-    /// Returns what the client must change in the request, as a sentence without its full stop.
+    /// What the client must change, as a sentence without its full stop.
     pub fn remedy(self) -> &'static str {
         match self {
             Self::NotJson => "Send the body as uncompressed JSON in UTF-8",
@@ -53,21 +47,18 @@ impl BodyKeyError {
     }
 }
 
-/// Returns whether `Content-Type` declares a JSON body. If the request has several `Content-Type` lines, one JSON line
-/// suffices, because the API could read any of them.
+/// Of several `Content-Type` lines one JSON line suffices, because the API could read any of them.
 pub(crate) fn is_json(headers: &HeaderMap) -> bool {
     let mut types = headers.get_all(CONTENT_TYPE).iter();
     types.any(|value| media_type(value.as_bytes()).eq_ignore_ascii_case(b"application/json"))
 }
 
-/// Returns the idempotency key in the top-level member `field` of a JSON body. Returns `None` if the body is empty, is
-/// not an object, or does not contain the member.
+/// `None` if the body is empty, is not an object, or does not contain the member.
 pub(crate) fn key_in(
     body: &[u8],
     field: &str,
 ) -> Result<Option<IdempotencyKey<'static>>, BodyKeyError> {
-    // A byte order mark is skipped. A JSON parser is allowed to ignore it (RFC 8259, section 8.1), so the API can
-    // accept such a body.
+    // A JSON parser is allowed to ignore a byte order mark (RFC 8259, section 8.1), so the API can accept such a body.
     let body = body.strip_prefix(b"\xef\xbb\xbf").unwrap_or(body);
     if body.is_empty() {
         return Ok(None);
@@ -94,14 +85,12 @@ pub(crate) fn key_in(
     Ok(key)
 }
 
-/// Value of the member with the idempotency key, and whether the member occurs more than once.
 #[derive(Default)]
 struct MemberOccurrences {
     value: Option<String>,
     is_repeated: bool,
 }
 
-/// Visitor that reads the member `field` of a JSON object and skips all other members.
 struct MemberVisitor<'a> {
     field: &'a str,
 }
@@ -115,8 +104,7 @@ impl<'de> Visitor<'de> for MemberVisitor<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<MemberOccurrences, A::Error> {
         let mut found = MemberOccurrences::default();
-        // The comparison needs no unescaping, because serde_json has already replaced escapes: `"\u006bey"` is read as
-        // `key`.
+        // serde_json has already replaced escapes: `"\u006bey"` is read as `key`.
         while let Some(name) = members.next_key::<String>()? {
             if name != self.field || found.value.is_some() {
                 found.is_repeated |= name == self.field;

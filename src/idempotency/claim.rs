@@ -1,10 +1,8 @@
-//! Claims on an idempotency key. A claim decides whether a request is executed, waits, gets a stored response or is
-//! rejected.
+//! A claim decides whether a request is executed, waits, gets a stored response or is rejected.
 //!
-//! An idempotency store returns a [`Claim`] for each [`ClaimRequest`]. The request that wins the claim has a [`Permit`]
-//! until its execution ends. The pure function [`decide_claim`] makes the decision for all stores except Redis. Such a
-//! store only looks up the record and applies the decision atomically. Redis decides in the script `claim.lua`, because
-//! only a script is atomic there. A test compares the script with [`decide_claim`] on random histories.
+//! The pure function [`decide_claim`] decides for all stores except Redis, which only look up the record and apply the
+//! decision atomically. Redis decides in the script `claim.lua`, because only a script is atomic there. A test compares
+//! the script with the function on random histories.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -16,61 +14,55 @@ use super::{
 };
 use crate::clock::Moment;
 
-/// Data with which a request claims its idempotency key.
+/// What a request claims its key with.
 #[derive(Clone, Copy, Debug)]
 pub struct ClaimRequest {
     /// Time of the claim, on the monotonic clock of this process.
     pub at: Moment,
-    /// Hashes of the idempotency key and its scope.
+    /// Hashes of the key and its scope.
     pub id: RecordId,
-    /// Hash of the address of the client that sent the request.
+    /// Hash of the address of the client.
     pub client: ClientHash,
-    /// Fingerprint of the request, which must equal that of the first request with the same key.
+    /// Fingerprint of the request.
     pub fingerprint: Fingerprint,
-    /// Settings of the route, which the store applies to the record of the key.
+    /// Settings of the route.
     pub settings: RecordSettings,
 }
 
-/// Settings of a route that an idempotency store applies to the records of the route.
+/// Settings of a route that a store applies to its records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordSettings {
-    /// How long a record is stored after its execution has ended.
+    /// How long a record is kept after its execution has ended.
     pub ttl: Duration,
-    /// Whether an idempotency key whose outcome is unknown can be claimed again.
+    /// Whether a key whose outcome is unknown can be claimed again.
     pub on_unknown: OnUnknown,
-    /// Maximum number of unexpired idempotency keys in one scope. `NonZeroU32::MAX` means no maximum, because stores
-    /// count the keys of a scope in 32 bits.
+    /// Maximum number of unexpired keys in one scope; `NonZeroU32::MAX` for no maximum.
     pub max_keys_per_scope: NonZeroU32,
 }
 
-/// Result of a claim on an idempotency key.
+/// Result of a claim on a key.
 #[derive(Debug)]
 pub enum Claim {
-    /// The request has claimed its idempotency key and must be executed.
+    /// The request must be executed.
     Won(Permit),
-    /// An equal request was executed, and this is its stored response.
+    /// Stored response to an equal request.
     Replay(Arc<StoredResponse>),
-    /// An equal request is in flight. The waiter receives the outcome of that request.
+    /// An equal request is in flight.
     InFlight(Waiter),
     /// The request must not be executed.
     Rejected(ClaimRejection),
 }
 
-/// Part of an idempotency record that decides a claim on its key. `T` is a point in time on the clock of the store, `F`
-/// the execution of a record in flight, and `R` the response of a completed record. Both are [`Infallible`] in a store
-/// that has no such records.
-///
-/// [`Infallible`]: std::convert::Infallible
+/// What decides a claim on the key of a record. `T` is a time on the clock of the store, `F` an execution in flight,
+/// and `R` a stored response. `F` and `R` are [`Infallible`] in a store that has no such records.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecordView<T, F, R> {
     pub state: StateView<F, R>,
-    /// Fingerprint of the request that created the record.
     pub fingerprint: Fingerprint,
-    /// `None` if the record does not expire, because its execution is in flight or could not be recorded.
+    /// `None` while the execution is in flight, or if its end could not be recorded.
     pub expires: Option<T>,
 }
 
-/// State of a record, with what a claim on its key needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum StateView<F, R> {
     InFlight(F),
@@ -79,20 +71,16 @@ pub(crate) enum StateView<F, R> {
     Tombstone,
 }
 
-/// Decision on a claim of a key that has a record. A key without a record can be claimed if the scope, the client and
-/// the store are below their maximum number of keys.
+/// For a key that has a record. Without one, only the numbers of keys of scope, client and store count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClaimDecision<F, R> {
-    /// The claim replaces the record, which has expired, or whose outcome is unknown with `on_unknown = "release"`. The
-    /// number of keys does not change.
+    /// The claim replaces the record, so the number of keys does not change.
     Available,
     InFlight(F),
     Replay(R),
     Rejected(ClaimRejection),
 }
 
-/// Decides a claim on the key of `record` at `now`. Every store except Redis calls this function. A test compares the
-/// Redis script `claim.lua` with this function.
 pub(crate) fn decide_claim<T: PartialOrd + Copy, F, R>(
     record: RecordView<T, F, R>,
     request: &ClaimRequest,
@@ -116,8 +104,7 @@ pub(crate) fn decide_claim<T: PartialOrd + Copy, F, R>(
 }
 
 impl<F, R> StateView<F, R> {
-    /// Returns the view of a record whose execution has ended. A completed record whose response was evicted is a
-    /// tombstone.
+    /// A completed record whose response was evicted is a tombstone.
     pub(crate) fn ended(state: RecordState, response: Option<R>) -> Self {
         match (state, response) {
             (RecordState::Completed, Some(response)) => Self::Completed(response),
@@ -128,7 +115,7 @@ impl<F, R> StateView<F, R> {
 }
 
 impl RecordSettings {
-    /// Returns whether a scope that has `keys` unexpired idempotency keys can claim no further key.
+    /// Whether a scope with this many unexpired keys can claim no further key.
     pub fn is_scope_full(&self, keys: u32) -> bool {
         keys >= self.max_keys_per_scope.get()
     }

@@ -1,13 +1,12 @@
-//! Recognises the credentials in a request, and selects the part of them that is the same in a retry.
+//! Recognises the credentials in a request, and the part of them that is the same in a retry.
 //!
-//! Users behind one IP address can differ only in a cookie or an API key. So the fingerprint of a request includes
-//! credentials that are not part of the scope of its idempotency key. If a second user sends the same idempotency key,
-//! the gateway rejects the request as a mismatch. The gateway does not replay the response of the first user.
-//!
-//! A credential that changes with every request would make each retry a mismatch. If such a credential were part of the
-//! scope, each retry would even be executed again. Hence there are two exceptions. For an `Authorization` header that
-//! is signed separately for each request, only the identity in it is used. Cookies of load balancers, bot protection
-//! and analytics are ignored.
+//! Users behind one IP address can differ only in a cookie or an API key. So the fingerprint includes credentials
+//! outside of the scope: a second user with the same key is rejected as a mismatch and does not get the response of the
+//! first. A credential that changes with every request would make each retry a mismatch, or part of the scope even a
+//! second execution. So only the identity in an `Authorization` that is signed for each request counts, and cookies of
+//! load balancers, bot protection and analytics do not.
+
+use std::sync::LazyLock;
 
 use http::HeaderName;
 use http::header::{AUTHORIZATION, COOKIE, HeaderMap, HeaderValue, PROXY_AUTHORIZATION};
@@ -17,66 +16,16 @@ use super::rule::{KeyRule, Scope, ScopePart};
 use crate::request::hash_keys::HashInput;
 use crate::request::headers::canonical;
 
-/// Cookies of load balancers, bot protection and analytics. These cookies can change between a request and its retry,
-/// and they do not identify a user of the API.
-///
-/// An entry that ends with `*` is a prefix of cookie names. The same products also set session cookies of users, such
-/// as `AWSELBAuthSessionCookie` and `NSC_AAAC`. No entry matches these cookies. A cookie whose name contains a
-/// [credential word](has_credential_word) is never ignored, even if it matches an entry. For example, `_ga_session` is
-/// the session cookie of a Rails application named `ga`.
-const IGNORED_COOKIES: [&str; 45] = [
-    // The following cookies belong to load balancers of AWS, Google, Azure, Cloudflare, HAProxy and F5.
-    "AWSALB",
-    "AWSALBCORS",
-    "AWSALBTG",
-    "AWSALBTGCORS",
-    "AWSALBAPP-*",
-    "AWSELB",
-    "AWSELBCORS",
-    "GCLB",
-    "ARRAffinity",
-    "ARRAffinitySameSite",
-    "__cflb",
-    "SERVERID",
-    "BIGipServer*",
-    // The following cookies belong to bot protection of Cloudflare, Akamai, Imperva and DataDome.
-    "__cf_bm",
-    "_cfuvid",
-    "ak_bmsc",
-    "bm_lso",
-    "bm_mi",
-    "bm_s",
-    "bm_so",
-    "bm_ss",
-    "bm_sv",
-    "bm_sz",
-    "_abck",
-    "incap_ses_*",
-    "visid_incap_*",
-    "nlbi_*",
-    "datadome",
-    // The following cookies belong to analytics of Google, Meta, Microsoft, Matomo, Hotjar and Datadog.
-    "_ga",
-    "_ga_*",
-    "_gac_*",
-    "_gat",
-    "_gat_*",
-    "_gid",
-    "_gcl_*",
-    "__utm*",
-    "_fbp",
-    "_fbc",
-    "_uetsid*",
-    "_uetvid*",
-    "_clck",
-    "_clsk",
-    "_pk_*",
-    "_hj*",
-    "_dd_s",
-];
+/// Cookies of load balancers, bot protection and analytics, which can change between a request and its retry and
+/// identify no user. `*` ends a prefix. The same products also set session cookies of users, such as
+/// `AWSELBAuthSessionCookie` and `NSC_AAAC`, which match no entry. A cookie with a [credential
+/// word](has_credential_word) is never ignored: `_ga_session` is the session cookie of a Rails application named `ga`.
+static IGNORED_COOKIES: LazyLock<Vec<&str>> = LazyLock::new(|| {
+    let lines = include_str!("ignored_cookies.txt").lines();
+    lines.filter(|line| !line.starts_with('#')).collect()
+});
 
-/// Adds to the hash input `parts` the credentials of a request, except those that are part of the scope of `rule`.
-/// Returns whether at least one credential was added.
+/// Adds all credentials that are not part of the scope. Returns whether there is any.
 pub(super) fn add_unscoped(parts: &mut HashInput, rule: &KeyRule, headers: &HeaderMap) -> bool {
     let has_scoped_authorization = match &rule.scope {
         Scope::Credential | Scope::Function(_) => true,
@@ -89,7 +38,7 @@ pub(super) fn add_unscoped(parts: &mut HashInput, rule: &KeyRule, headers: &Head
         .filter(|&name| is_credential(name) && *name != rule.header)
         .filter(|&name| !(has_scoped_authorization && name == AUTHORIZATION))
         .collect();
-    // The names are sorted, because proxies in front of the gateway can change the order of headers.
+    // Proxies in front of the gateway can change the order of headers.
     names.sort_unstable_by_key(|name| name.as_str());
     let mut any = false;
     for name in names {
@@ -98,9 +47,8 @@ pub(super) fn add_unscoped(parts: &mut HashInput, rule: &KeyRule, headers: &Head
     any
 }
 
-/// Returns whether the scope contains at least one header or cookie, and the request has all headers and cookies of the
-/// scope. If the request lacks one of them, the scope contains the client address instead. Users behind one address are
-/// then separated only by their other credentials.
+/// Whether the scope names a header or cookie, and the request has all of them. Otherwise the scope contains the client
+/// address, and users behind one address are separated only by their other credentials.
 fn identify_caller(scope: &[ScopePart], headers: &HeaderMap) -> bool {
     let mut named = false;
     scope.iter().all(|part| {
@@ -113,7 +61,7 @@ fn identify_caller(scope: &[ScopePart], headers: &HeaderMap) -> bool {
     }) && named
 }
 
-/// Adds the credentials in all lines of a header to the hash input `parts`. Returns whether there is at least one.
+/// Returns whether there is any credential.
 fn add_header(parts: &mut HashInput, name: &HeaderName, headers: &HeaderMap) -> bool {
     let mut any = false;
     for line in lines(headers, name) {
@@ -121,7 +69,7 @@ fn add_header(parts: &mut HashInput, name: &HeaderName, headers: &HeaderMap) -> 
             let mut pairs: SmallVec<[(&[u8], &[u8]); 8]> = cookies(line)
                 .filter(|(name, value)| !is_ignored(name, value))
                 .collect();
-            // The sort is stable, because servers use the first of two cookies with the same name.
+            // A stable sort, because servers use the first of two cookies with the same name.
             pairs.sort_by_key(|&(name, _)| name);
             for (cookie, value) in pairs {
                 parts.add(name.as_str().as_bytes());
@@ -145,7 +93,7 @@ fn add_header(parts: &mut HashInput, name: &HeaderName, headers: &HeaderMap) -> 
     any
 }
 
-/// Returns the values of all lines of a header, without empty values.
+/// Without empty values.
 pub(super) fn lines<'a>(
     headers: &'a HeaderMap,
     name: &HeaderName,
@@ -156,21 +104,17 @@ pub(super) fn lines<'a>(
         .filter(|line| !line.is_empty())
 }
 
-/// Returns whether the `Authorization` header contains a signature that differs for each request, as in AWS Signature
-/// Version 4.
+/// Whether the signature in `Authorization` differs for each request, as in AWS Signature Version 4.
 pub(crate) fn is_signed(headers: &HeaderMap) -> bool {
     lines(headers, &AUTHORIZATION).any(|line| SignedIdentity::parse(line).is_some())
 }
 
-/// Returns whether a header with this name is treated as a credential. Credentials are `Cookie` and every header whose
-/// name contains a [credential word](has_credential_word).
 fn is_credential(name: &HeaderName) -> bool {
     *name == COOKIE || has_credential_word(name.as_str().as_bytes())
 }
 
-/// Returns whether the name of a header or cookie contains a credential word: `token`, `api-key`, `apikey`, `auth`,
-/// `session` or `secret`, in upper or lower case. The search takes one pass, because it runs for every header of a
-/// request with an idempotency key.
+/// The words are `token`, `api-key`, `apikey`, `auth`, `session` and `secret`, in upper or lower case. The search takes
+/// one pass, because it runs for every header of a request with a key.
 pub(crate) fn has_credential_word(name: &[u8]) -> bool {
     let mut rest = name;
     while let [first, after @ ..] = rest {
@@ -192,7 +136,7 @@ pub(crate) fn has_credential_word(name: &[u8]) -> bool {
     false
 }
 
-/// Returns the names and values of the cookies in one line of a `Cookie` header (RFC 6265, section 5.4).
+/// Names and values of one line (RFC 6265, section 5.4).
 pub(super) fn cookies(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     line.split(|&octet| octet == b';').filter_map(|pair| {
         let pair = pair.trim_ascii();
@@ -204,7 +148,7 @@ pub(super) fn cookies(line: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     })
 }
 
-/// Returns all values of the cookie `name`, without empty values.
+/// Without empty values.
 pub(crate) fn cookie_values<'a>(
     headers: &'a HeaderMap,
     name: &str,
@@ -215,9 +159,8 @@ pub(crate) fn cookie_values<'a>(
         .map(|(_, value)| value)
 }
 
-/// Returns whether a cookie is in [`IGNORED_COOKIES`] and can be left out of the fingerprint. A cookie is not ignored
-/// if its name contains a credential word. A cookie is not ignored either if its value contains a comma, a quote or
-/// white space. Some servers accept these characters as separators, so the value could contain further cookies.
+/// A value with a comma, a quote or white space is not ignored, because some servers accept these as separators, so it
+/// could contain further cookies.
 fn is_ignored(cookie: &[u8], value: &[u8]) -> bool {
     let is_listed = IGNORED_COOKIES
         .iter()
@@ -229,11 +172,10 @@ fn is_ignored(cookie: &[u8], value: &[u8]) -> bool {
     is_listed && !has_credential_word(cookie) && !value.iter().any(is_separator)
 }
 
-/// Authentication schemes with the syntax `ID:SIGNATURE`: AWS Signature Version 2 and similar schemes.
+/// Schemes with the syntax `ID:SIGNATURE`.
 const ID_AND_SIGNATURE: [&str; 5] = ["AWS", "GOOG1", "OSS", "SharedKey", "SharedKeyLite"];
 
-/// Identity in an `Authorization` value that is signed separately for each request. The identity is the same in a
-/// retry, although the signature differs. The gateway does not verify the signature.
+/// Identity in an `Authorization` value that is signed for each request. The signature is not verified.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct SignedIdentity<'a> {
     scheme: &'static str,
@@ -241,9 +183,8 @@ pub(super) struct SignedIdentity<'a> {
 }
 
 impl<'a> SignedIdentity<'a> {
-    /// Parses the identity in a value of `Authorization`. The function supports AWS Signature versions 4 and 2,
-    /// Google's variant of version 4, OAuth 1, Digest, Hawk and HTTP signatures. It returns `None` if the scheme is
-    /// another one or the identity does not parse.
+    /// Supports AWS Signature versions 4 and 2, Google's variant of version 4, OAuth 1, Digest, Hawk and HTTP
+    /// signatures.
     pub(super) fn parse(value: &'a [u8]) -> Option<Self> {
         let end = memchr::memchr2(b' ', b'\t', value)?;
         let (scheme, params) = value.split_at(end);
@@ -275,7 +216,7 @@ impl<'a> SignedIdentity<'a> {
                 smallvec![access_key(required("Credential")?)?],
             )
         } else if ID_AND_SIGNATURE.iter().any(|expected| is(expected)) {
-            // The value is split at its last colon, because an id can contain a colon but a Base64 signature cannot.
+            // An id can contain a colon, a Base64 signature cannot.
             let params = params.trim_ascii();
             let end = memchr::memrchr(b':', params).filter(|&end| end > 0)?;
             ("id", smallvec![&params[..end]])
@@ -285,7 +226,6 @@ impl<'a> SignedIdentity<'a> {
         Some(Self { scheme, identity })
     }
 
-    /// Adds the scheme and the identity to the input of a hash.
     pub(super) fn add_to(&self, parts: &mut HashInput) {
         parts.add(self.scheme.as_bytes());
         parts.number(self.identity.len());
@@ -295,8 +235,7 @@ impl<'a> SignedIdentity<'a> {
     }
 }
 
-/// Returns the id of the access key in an AWS credential of the form `ID/DATE/REGION/SERVICE/aws4_request`. The id ends
-/// before the date and can itself contain slashes. Returns `None` if there is no date or the id is empty.
+/// Of the form `ID/DATE/REGION/SERVICE/aws4_request`. The id ends before the date and can itself contain slashes.
 fn access_key(credential: &[u8]) -> Option<&[u8]> {
     let mut end = credential.len();
     while let Some(slash) = memchr::memrchr(b'/', &credential[..end]) {
@@ -309,9 +248,8 @@ fn access_key(credential: &[u8]) -> Option<&[u8]> {
     None
 }
 
-/// Returns the value of the parameter `wanted` in a list such as `a=1, b="2"`, or an empty value if the parameter is
-/// absent. Returns `None` if the parameter is repeated or the list is malformed. From such a list, a server could read
-/// another value than the gateway.
+/// Returns an empty value if the parameter is absent from a list such as `a=1, b="2"`. Returns `None` if it is repeated
+/// or the list is malformed, because a server could read another value than the gateway.
 fn param<'a>(params: &'a [u8], wanted: &str) -> Option<&'a [u8]> {
     let mut found = None;
     let mut rest = params;
@@ -334,8 +272,7 @@ fn param<'a>(params: &'a [u8], wanted: &str) -> Option<&'a [u8]> {
             (&quoted[..end], after)
         } else {
             let end = memchr::memchr(b',', value).unwrap_or(value.len());
-            // The value ends at the first comma. A value that starts with a single quote or contains a double quote is
-            // rejected, because a server could treat the comma as a part of a quoted string.
+            // A server could treat the comma after such a value as a part of a quoted string.
             if value.starts_with(b"'") || value[..end].contains(&b'"') {
                 return None;
             }
@@ -348,8 +285,7 @@ fn param<'a>(params: &'a [u8], wanted: &str) -> Option<&'a [u8]> {
     }
 }
 
-/// Returns the index of the quote that ends a quoted string. `text` starts after the opening quote. Returns `None` if
-/// the closing quote is missing.
+/// `text` starts after the opening quote.
 fn end_of_quoted(text: &[u8]) -> Option<usize> {
     let mut at = 0;
     loop {

@@ -1,16 +1,13 @@
-//! Decides from the head of a response whether the response is stored or the idempotency key of its request is
-//! released.
+//! Decides from the head of a response whether the response is stored or the key is released.
 //!
-//! Final responses are stored. This includes server errors, because the request may have had an effect. Some statuses
-//! mean that the request was not executed. Responses with these statuses release the idempotency key, so that the
-//! client can retry with the same key.
+//! Final responses are stored, including server errors, because the request may have had an effect. A status that means
+//! "not executed" releases the key.
 
 use http::header::{CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, StatusCode};
 
 use super::rule::{KeyRule, OnServerError};
 
-/// Media types of responses whose body can continue without end.
 const STREAMS: [&str; 5] = [
     "text/event-stream",
     "application/x-ndjson",
@@ -19,13 +16,11 @@ const STREAMS: [&str; 5] = [
     "multipart/x-mixed-replace",
 ];
 
-/// Returns whether the status and the headers of a response mean that the request was not executed.
 pub(super) fn means_not_executed(rule: &KeyRule, status: StatusCode, headers: &HeaderMap) -> bool {
     let named = match &rule.release_on {
         Some(named) => named.contains(&status),
         None => match status.as_u16() {
-            // Statuses 401 and 403 release the key, because a server checks authorisation before it executes a request.
-            // The retry can have a new token.
+            // A server checks authorisation before it executes a request, and the retry can have a new token.
             401 | 403 | 425 | 429 => true,
             408 | 503 => headers.contains_key(RETRY_AFTER),
             _ => false,
@@ -35,7 +30,6 @@ pub(super) fn means_not_executed(rule: &KeyRule, status: StatusCode, headers: &H
     named || (server_error && rule.on_server_error == OnServerError::Release)
 }
 
-/// Returns whether the media type of a response is one of [`STREAMS`].
 pub(super) fn is_stream(headers: &HeaderMap) -> bool {
     let Some(value) = headers.get(CONTENT_TYPE) else {
         return false;
@@ -46,7 +40,7 @@ pub(super) fn is_stream(headers: &HeaderMap) -> bool {
         .any(|stream| stream.as_bytes().eq_ignore_ascii_case(media_type))
 }
 
-/// Returns the media type in a value of `Content-Type`, without parameters.
+/// Without parameters.
 pub(super) fn media_type(value: &[u8]) -> &[u8] {
     let mut parts = value.split(|&byte| byte == b';');
     parts.next().unwrap_or_default().trim_ascii()

@@ -1,4 +1,4 @@
-//! Errors of the idempotency stage, and their conversion to the problem responses that clients receive.
+//! Errors of the idempotency stage, and their problems.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,74 +8,58 @@ use http::{HeaderName, StatusCode};
 use super::{BodyKeyError, KeyError, Mismatch, OnUnknown, RecordSettings};
 use crate::respond::{Problem, RETRY_SOON};
 
-/// Reason for which the idempotency stage rejects a request.
 #[derive(Clone, Debug)]
 pub enum IdempotencyError {
-    /// The route requires an idempotency key, and the request has none.
     KeyMissing {
-        /// Header that can contain the idempotency key.
         header: HeaderName,
-        /// Member of a JSON body that can contain the idempotency key; `None` if the route has no `body_field`.
         field: Option<Arc<str>>,
     },
-    /// The header contains an idempotency key that is not valid.
     KeyInvalid {
-        /// Header that contains the idempotency key.
         header: HeaderName,
-        /// Reason why the key in the header is invalid.
         error: KeyError,
     },
-    /// The JSON body does not contain a valid idempotency key.
     BodyKeyInvalid {
-        /// Member of the JSON body that should contain the idempotency key.
         field: Arc<str>,
-        /// Reason why the key in the body is invalid.
         error: BodyKeyError,
     },
-    /// The request has an idempotency key and upgrades the connection to another protocol.
     Upgrade,
-    /// The first request with the idempotency key is in flight.
     InFlight,
-    /// The worker has the maximum number of requests with idempotency keys in flight.
     TooManyExecutions,
-    /// The body of the request or of the replay exceeds the memory that `max_buffered` or `max_buffered_per_client`
-    /// permits.
+    /// The body of the request or of the replay exceeds `max_buffered` or `max_buffered_per_client`.
     BuffersFull,
-    /// The idempotency store does not respond, or reports an error.
     StoreUnavailable,
 }
 
-/// Reason for which a claim on an idempotency key is rejected.
+/// Why a claim on a key is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClaimRejection {
-    /// The idempotency key was used for a different request.
+    /// The key was used for a different request.
     KeyReused(Mismatch),
-    /// An equal request was sent to the upstream, but its outcome is unknown.
+    /// An equal request was sent, but its outcome is unknown.
     OutcomeUnknown,
     /// An equal request was executed, but its response is not stored.
     ResponseNotRetained,
-    /// The idempotency key is new, and its scope already has `max_keys_per_scope` keys.
+    /// The scope of a new key has `max_keys_per_scope` keys.
     ScopeFull {
         /// Lower bound of the time until the next key of the scope expires.
         min_wait: Duration,
     },
-    /// The idempotency key is new, and its client already uses its share of the keys in the store.
+    /// The client of a new key uses its share of the store.
     ClientFull {
-        /// Maximum number of idempotency keys per client.
+        /// Maximum number of keys per client.
         limit: u64,
         /// Lower bound of the time until the next key of the client expires.
         min_wait: Duration,
     },
-    /// The idempotency key is new, and the store has `max_keys` keys or Redis is out of memory.
+    /// The store has `max_keys` keys, or Redis is out of memory.
     StoreFull,
 }
 
-/// Detail of the problem on a route with `on_unknown = "hold"`, where the gateway rejects a retry with the same key.
+/// For `on_unknown = "hold"`.
 const OUTCOME_HELD: &str = "The request with this idempotency key was sent and may have been executed, but its \
                             response was lost. Query the API for the result before you use a new key.";
 
-/// Detail of the problem on a route with `on_unknown = "release"`, where the gateway executes a retry with the same
-/// key.
+/// For `on_unknown = "release"`.
 const OUTCOME_RELEASED: &str = "The request with this idempotency key was sent and may have been executed, but its \
                                 response was lost. Retry it with the same key. The API must detect the duplicate.";
 
@@ -137,7 +121,6 @@ impl From<IdempotencyError> for Problem {
 }
 
 impl ClaimRejection {
-    /// Returns the problem for a request on a route with these settings.
     pub(super) fn problem(self, settings: &RecordSettings) -> Problem {
         let exhausted = |min_wait, detail: String| {
             let (kind, title) = EXHAUSTED;

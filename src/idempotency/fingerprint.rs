@@ -1,8 +1,5 @@
-//! Fingerprint of a request: hashes of its method, host, path, query, body and credentials.
-//!
-//! The gateway rejects a request whose idempotency key was used with another fingerprint. Such a request never gets the
-//! response to the first request. The credentials have a separate hash, so that the rejection can report that only the
-//! credentials differ.
+//! A request whose key was used with another fingerprint is rejected. The credentials have a separate hash, so that the
+//! rejection can say that only they differ.
 
 use std::fmt;
 
@@ -14,31 +11,29 @@ use super::record_id::write_hex;
 use super::{KeyRule, multipart};
 use crate::request::hash_keys::{Secret, Subject};
 
-/// Maximum length of a body that is copied into the input of the fingerprint's hash, in bytes. A longer body is first
-/// hashed separately, and only its hash is copied.
+/// In bytes. A longer body is hashed separately, so that it is not copied into the input of the fingerprint's hash.
 const INLINE_BODY: usize = 1_024;
 
-/// Hashes of the parts of a request that a retry must repeat unchanged.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// Hashes of what a retry must repeat unchanged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fingerprint {
     /// Hash of method, host, path, query and body.
     pub request: [u8; 16],
-    /// Hash of the credentials that are not part of the scope of the idempotency key. It is zero if there are none.
+    /// Hash of the credentials outside of the scope; zero if there are none.
     pub credentials: [u8; 16],
 }
 
-/// Difference between a request and the first request with the same idempotency key.
+/// Difference to the first request with the same key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mismatch {
-    /// The method, host, path, query or body differs.
+    /// Method, host, path, query or body differ.
     Request,
-    /// The requests differ only in credentials that are not part of the scope of the idempotency key.
+    /// Only credentials outside of the scope differ.
     Credentials,
 }
 
 impl Fingerprint {
-    /// Computes the fingerprint of `request` with this body, under the settings in `rule`. The caller must have
-    /// unified the spelling of the path and the query.
+    /// Computes the fingerprint of a request whose path and query have the unified spelling.
     pub fn of<B>(secret: &Secret, rule: &KeyRule, request: &Request<B>, body: &[u8]) -> Self {
         let headers = request.headers();
         let credentials = secret.hash_if(Subject::Credentials, |parts| {
@@ -71,8 +66,7 @@ impl Fingerprint {
         }
     }
 
-    /// Compares this fingerprint with the fingerprint of the `first` request with the same idempotency key. Returns
-    /// `None` if they are equal.
+    /// Compares this fingerprint with that of the first request.
     pub fn differs_from(&self, first: &Self) -> Option<Mismatch> {
         if self.request != first.request {
             Some(Mismatch::Request)
@@ -83,7 +77,7 @@ impl Fingerprint {
         }
     }
 
-    /// Returns the hash of the request, followed by the hash of the credentials. Idempotency stores save these bytes.
+    /// Returns the form in which stores save it.
     pub fn to_bytes(self) -> [u8; 32] {
         let mut bytes = [0; 32];
         bytes[..16].copy_from_slice(&self.request);
@@ -91,19 +85,17 @@ impl Fingerprint {
         bytes
     }
 
-    /// Creates a fingerprint from the result of [`to_bytes`](Self::to_bytes).
+    /// Reads the result of [`to_bytes`](Self::to_bytes).
     pub fn from_bytes(bytes: &[u8; 32]) -> Self {
-        let mut fingerprint = Self {
-            request: [0; 16],
-            credentials: [0; 16],
-        };
-        fingerprint.request.copy_from_slice(&bytes[..16]);
-        fingerprint.credentials.copy_from_slice(&bytes[16..]);
-        fingerprint
+        let half = |half: &[u8]| half.try_into().expect("half of 32 bytes");
+        Self {
+            request: half(&bytes[..16]),
+            credentials: half(&bytes[16..]),
+        }
     }
 }
 
-/// Returns the host of a request, without the port. Returns an empty slice if the request has no host.
+/// Without the port.
 fn host<B>(request: &Request<B>) -> &[u8] {
     if let Some(authority) = request.uri().authority() {
         return authority.host().as_bytes();
@@ -122,12 +114,6 @@ fn host<B>(request: &Request<B>) -> &[u8] {
 impl fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_hex(&self.request, f)
-    }
-}
-
-impl fmt::Debug for Fingerprint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }
 

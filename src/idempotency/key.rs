@@ -1,8 +1,8 @@
 //! Parses the idempotency key in a request header, with or without quotes.
 //!
-//! The IETF draft defines the idempotency key as a structured-field string, in quotes. Most clients send the key
-//! without quotes. A key is the same with and without quotes. The gateway rejects a header that servers can interpret
-//! in different ways: several header lines, or a space or control character in a key without quotes.
+//! The IETF draft defines a structured-field string, in quotes; most clients send the key without. Both spellings are
+//! the same key. A header that servers can interpret in different ways is rejected: several lines, or a space or
+//! control character in a key without quotes.
 
 use std::borrow::Cow;
 
@@ -10,42 +10,33 @@ use http::header::GetAll;
 use http::{HeaderName, HeaderValue};
 use thiserror::Error;
 
-/// Default name of the header that contains the idempotency key.
 pub(crate) const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
-/// Maximum length of an idempotency key without its quotes, in characters.
+/// In characters, without quotes.
 pub(crate) const MAX_LENGTH: usize = 255;
 
-/// Idempotency key, which is the same in a request and its retries. A key without quotes borrows the bytes of the
-/// header. A quoted key is a copy, because its quotes and escapes are removed.
+/// A quoted key is a copy, because its quotes and escapes are removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IdempotencyKey<'a>(Cow<'a, [u8]>);
 
-/// Error of a header or a JSON member that contains no valid idempotency key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum KeyError {
-    /// The request has several header lines with an idempotency key.
     #[error("the idempotency key is sent in more than one header line")]
     Repeated,
-    /// The idempotency key is empty.
     #[error("the idempotency key is empty")]
     Empty,
-    /// The idempotency key is longer than 255 characters.
     #[error("the idempotency key is longer than {MAX_LENGTH} characters")]
     TooLong,
-    /// The header value starts with a quote, but is not a valid structured-field string.
     #[error(
         "the idempotency key starts with a quote but is not a structured-field string (RFC 9651)"
     )]
     NotAString,
-    /// The idempotency key contains a character that is not visible ASCII.
     #[error("the idempotency key contains characters other than visible ASCII")]
     NotVisible,
 }
 
 impl<'a> IdempotencyKey<'a> {
-    /// Parses the idempotency key in these header lines. Returns `None` if there is no line, and an error if there are
-    /// several.
+    /// `None` if there is no line, and an error if there are several.
     pub fn of(lines: &GetAll<'a, HeaderValue>) -> Result<Option<Self>, KeyError> {
         let mut lines = lines.iter();
         let Some(line) = lines.next() else {
@@ -57,7 +48,6 @@ impl<'a> IdempotencyKey<'a> {
         Self::parse(line.as_bytes()).map(Some)
     }
 
-    /// Parses the idempotency key in the value of one header line, with or without quotes.
     pub fn parse(line: &'a [u8]) -> Result<Self, KeyError> {
         Self::with_length(if line.first() == Some(&b'"') {
             Cow::Owned(quoted(line)?.into_bytes())
@@ -66,8 +56,7 @@ impl<'a> IdempotencyKey<'a> {
         })
     }
 
-    /// Creates an idempotency key from text without quotes and escapes. Unlike a key in a header, the text can contain
-    /// spaces.
+    /// Without quotes and escapes. Unlike a key in a header, the text can contain spaces.
     pub fn from_text(text: String) -> Result<Self, KeyError> {
         if !text.bytes().all(|byte| matches!(byte, b' '..=b'~')) {
             return Err(KeyError::NotVisible);
@@ -83,23 +72,20 @@ impl<'a> IdempotencyKey<'a> {
         }
     }
 
-    /// Returns the idempotency key as bytes, without quotes and escapes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// Returns the idempotency key as text, without quotes and escapes.
     pub fn as_str(&self) -> &str {
         str::from_utf8(&self.0).expect("an idempotency key contains only ASCII")
     }
 
-    /// Converts the idempotency key into a key that does not borrow from the header.
     pub fn into_owned(self) -> IdempotencyKey<'static> {
         IdempotencyKey(Cow::Owned(self.0.into_owned()))
     }
 }
 
-/// Parses a key in quotes as a structured-field string (RFC 9651, section 3.3.3) and ignores its parameters.
+/// As a structured-field string (RFC 9651, section 3.3.3), without its parameters.
 fn quoted(line: &[u8]) -> Result<String, KeyError> {
     let item: sfv::Item = sfv::Parser::new(line)
         .parse()

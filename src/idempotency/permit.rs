@@ -1,10 +1,8 @@
-//! Permit to execute a request with an idempotency key. The permit exists from the claim on the key to the end of the
-//! execution.
+//! Permit to execute a request, from the claim on its key to the end of the execution.
 //!
-//! The idempotency stage returns the permit to the idempotency store with the outcome of the execution. If the permit
-//! is dropped instead, by a panic or a runtime that shuts down, the store ends the claim. The key is released if the
-//! request was not sent. Otherwise the outcome of the key is unknown. So a request that was not executed is never
-//! recorded as completed.
+//! If the permit is dropped, by a panic or a runtime that shuts down, the store ends the claim: the key is released if
+//! the request was not sent, and its outcome is unknown otherwise. So a request that was not executed is never recorded
+//! as completed.
 
 use std::fmt;
 use std::sync::Arc;
@@ -12,34 +10,30 @@ use std::sync::Arc;
 use super::{ClaimRequest, ExecutionOutcome};
 use crate::clock::Moment;
 
-/// Identity of a claim in the idempotency store that granted it.
 #[derive(Clone, Copy, Debug)]
 pub struct ClaimToken {
-    /// Data with which the request claimed its idempotency key.
     pub request: ClaimRequest,
-    /// Number that distinguishes the claim from all other claims of this process.
+    /// Distinguishes the claim from all others of this process.
     pub number: u64,
 }
 
-/// Exclusive right to execute the request that has claimed an idempotency key. The permit is returned to the
-/// idempotency store with [`end`](super::Records::end).
+/// Exclusive right to execute the request that won a claim, until [`end`](super::Records::end).
 #[must_use = "dropping a permit ends its claim, and after the request was sent its outcome is then unknown"]
 pub struct Permit {
     token: ClaimToken,
     sent: bool,
-    /// Time at which the lease of the claim ends; `None` if the claim has no lease.
+    /// `None` if the claim has no lease.
     lease_ends: Option<Moment>,
     on_abandon: Option<Arc<dyn OnAbandon>>,
 }
 
-/// Handler for permits that are dropped instead of being returned to the idempotency store.
 pub trait OnAbandon: Send + Sync {
-    /// Ends the claim of a dropped permit with `outcome`. The function must not block, because destructors call it.
+    /// Must not block, because destructors call it.
     fn abandoned(&self, token: ClaimToken, outcome: ExecutionOutcome);
 }
 
 impl Permit {
-    /// Creates the permit of the claim `token`. `on_abandon` is called if the permit is dropped.
+    /// Creates a permit. `on_abandon` is called if it is dropped.
     pub fn new(token: ClaimToken, on_abandon: Arc<dyn OnAbandon>) -> Self {
         Self {
             token,
@@ -49,34 +43,34 @@ impl Permit {
         }
     }
 
-    /// Sets the time at which the lease of the claim ends.
+    /// Sets when the lease of the claim ends.
     pub fn with_lease_end(mut self, at: Moment) -> Self {
         self.lease_ends = Some(at);
         self
     }
 
-    /// Returns whether the lease of the claim has ended at `now`. If so, the request must not be sent, because other
-    /// gateways already treat its outcome as unknown.
+    /// Whether the lease has ended. The request must then not be sent, because other gateways treat its outcome as
+    /// unknown.
     pub fn is_lease_over(&self, now: Moment) -> bool {
         self.lease_ends.is_some_and(|lease_ends| now >= lease_ends)
     }
 
-    /// Returns the claim for which the permit was granted.
+    /// Returns the claim.
     pub fn token(&self) -> &ClaimToken {
         &self.token
     }
 
-    /// Marks the request as sent. The caller must call this function before it sends the first byte to the upstream.
+    /// To be called before the first byte is sent to the upstream.
     pub fn mark_sent(&mut self) {
         self.sent = true;
     }
 
-    /// Returns whether the request is marked as sent. If so, the upstream may have received the request.
+    /// Whether the upstream may have received the request.
     pub fn is_sent(&self) -> bool {
         self.sent
     }
 
-    /// Converts the permit into its claim, which the store then ends. The handler for dropped permits is not called.
+    /// Ends the permit without a call of the handler for dropped permits.
     pub fn into_token(mut self) -> ClaimToken {
         self.on_abandon = None;
         self.token

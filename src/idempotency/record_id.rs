@@ -1,8 +1,8 @@
-//! Id of an idempotency record: the hash of an idempotency key and the hash of its scope.
+//! Id of a record: the hash of a key and the hash of its scope.
 //!
-//! The hashes are keyed with the [secret of the store](crate::request::hash_keys). Each header is hashed together with
-//! the number of its lines. So different lists of headers never produce the same hash input. Key and scope have
-//! separate hashes, so that an operator can find the records of a key without the credentials of the caller.
+//! The hashes are keyed with the [secret of the store](crate::request::hash_keys). Each header is hashed with the
+//! number of its lines, so different lists of headers never produce the same input. Key and scope have separate hashes,
+//! so that an operator can find the records of a key without the credentials of the caller.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,41 +18,39 @@ use crate::request::client::ClientId;
 use crate::request::hash_keys::{HashInput, Secret, Subject, Tag};
 use crate::request::headers::canonical;
 
-/// Hash of an idempotency key.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// Hash of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct KeyHash(pub [u8; 16]);
 
-/// Hash of the scope of an idempotency key.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+/// Hash of a scope.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ScopeHash(pub [u8; 16]);
 
-/// Error of a text that is not the hexadecimal form of a [`ScopeHash`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the scope hash is invalid: it must have 32 hexadecimal digits")]
 pub struct NotAHash;
 
-/// Id of an idempotency record: an idempotency key within its scope.
+/// Id of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RecordId {
-    /// Hash of the idempotency key.
+    /// Hash of the key.
     pub key: KeyHash,
-    /// Hash of the scope that the key belongs to.
+    /// Hash of its scope.
     pub scope: ScopeHash,
 }
 
 impl KeyHash {
-    /// Hashes an idempotency key with the secret of the store.
+    /// Hashes a key with the secret of the store.
     pub fn of(secret: &Secret, key: &IdempotencyKey<'_>) -> Self {
         Self(secret.hash(Subject::Key, |parts| parts.add(key.as_bytes())))
     }
 }
 
 impl ScopeHash {
-    /// Hashes the part of a request that `scope` selects, for a request that `client` sent with these headers.
     fn of(secret: &Secret, scope: &Scope, client: ClientId, headers: &HeaderMap) -> Self {
         Self(secret.hash(Subject::Scope, |parts| match scope {
             Scope::Shared => parts.tag(Tag::All as u8),
-            // A function that names the caller was evaluated before, in `RecordId::named`.
+            // `RecordId::named` evaluated the function before.
             Scope::Credential | Scope::Function(_) => add_credential(parts, headers, client),
             Scope::Parts(names) => {
                 for name in names {
@@ -67,9 +65,8 @@ impl ScopeHash {
     }
 }
 
-/// Adds the `Authorization` header to the hash input `parts`. If the header is signed separately for each request, adds
-/// only the identity in it, because a retry has another signature. The client is then added too, because the identity
-/// is not verified.
+/// Of a header that is signed for each request, only the identity counts, together with the client, because it is not
+/// verified.
 fn add_credential(parts: &mut HashInput, headers: &HeaderMap, client: ClientId) {
     let mut lines = credentials::lines(headers, &AUTHORIZATION);
     match (lines.next().and_then(SignedIdentity::parse), lines.next()) {
@@ -82,7 +79,7 @@ fn add_credential(parts: &mut HashInput, headers: &HeaderMap, client: ClientId) 
     }
 }
 
-/// Adds all values of a cookie to the hash input `parts`. If the cookie is absent or empty, adds the client instead.
+/// An absent or empty cookie counts as the client.
 fn add_cookie(parts: &mut HashInput, headers: &HeaderMap, name: &str, client: ClientId) {
     let values = || credentials::cookie_values(headers, name);
     let count = values().count();
@@ -95,8 +92,8 @@ fn add_cookie(parts: &mut HashInput, headers: &HeaderMap, name: &str, client: Cl
     values().for_each(|value| parts.add(value));
 }
 
-/// Adds all lines of a header to the hash input `parts`. If the header is absent or empty, adds the client instead.
-/// Otherwise all callers without the header would share a scope and could get each other's responses.
+/// An absent or empty header counts as the client. Otherwise all callers without it would share a scope and could get
+/// each other's responses.
 fn add_header(parts: &mut HashInput, headers: &HeaderMap, name: &HeaderName, client: ClientId) {
     let lines = || credentials::lines(headers, name);
     let count = lines().count();
@@ -110,7 +107,7 @@ fn add_header(parts: &mut HashInput, headers: &HeaderMap, name: &HeaderName, cli
 }
 
 impl RecordId {
-    /// Computes the id of the record of `key` in `scope`, for a request that `client` sent with these headers.
+    /// Computes the id for a request of `client` with these headers.
     pub fn of(
         secret: &Secret,
         key: &IdempotencyKey<'_>,
@@ -124,9 +121,8 @@ impl RecordId {
         }
     }
 
-    /// Computes the id of the record of `key` of the caller that an embedding application has named `caller`. The name
-    /// of the rule is part of the scope, because the functions of two rules can give the same name to different
-    /// callers.
+    /// For a caller that an embedding application has named. The rule is part of the scope, because the functions of
+    /// two rules can give the same name to different callers.
     pub(super) fn named(
         secret: &Secret,
         key: &IdempotencyKey<'_>,
@@ -143,8 +139,7 @@ impl RecordId {
         }
     }
 
-    /// Returns the hash of the key, followed by the hash of the scope. Idempotency stores use these bytes as the id of
-    /// a record.
+    /// Returns the form that stores use.
     pub fn to_bytes(self) -> [u8; 32] {
         let mut bytes = [0; 32];
         bytes[..16].copy_from_slice(&self.key.0);
@@ -152,15 +147,13 @@ impl RecordId {
         bytes
     }
 
-    /// Creates a record id from the result of [`to_bytes`](Self::to_bytes).
+    /// Reads the result of [`to_bytes`](Self::to_bytes).
     pub fn from_bytes(bytes: &[u8; 32]) -> Self {
-        let mut id = Self {
-            key: KeyHash([0; 16]),
-            scope: ScopeHash([0; 16]),
-        };
-        id.key.0.copy_from_slice(&bytes[..16]);
-        id.scope.0.copy_from_slice(&bytes[16..]);
-        id
+        let half = |half: &[u8]| half.try_into().expect("half of 32 bytes");
+        Self {
+            key: KeyHash(half(&bytes[..16])),
+            scope: ScopeHash(half(&bytes[16..])),
+        }
     }
 }
 
@@ -174,7 +167,7 @@ impl FromStr for ScopeHash {
     type Err = NotAHash;
 
     fn from_str(text: &str) -> Result<Self, NotAHash> {
-        // The digits are checked before the conversion, because `from_str_radix` also accepts a leading plus sign.
+        // `from_str_radix` also accepts a leading plus sign.
         if text.len() != 32 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(NotAHash);
         }
@@ -186,18 +179,6 @@ impl FromStr for ScopeHash {
 impl fmt::Display for KeyHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_hex(&self.0, f)
-    }
-}
-
-impl fmt::Debug for ScopeHash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl fmt::Debug for KeyHash {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }
 

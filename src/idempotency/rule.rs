@@ -1,4 +1,4 @@
-//! Settings of idempotency keys on a route: the table `idempotency` of a `[[route]]` in the configuration.
+//! The table `idempotency` of a `[[route]]` in the configuration.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -12,77 +12,68 @@ use super::claim::RecordSettings;
 use super::key::IDEMPOTENCY_KEY;
 use crate::request::context::{KeyFunction, Resend};
 
-/// Settings that a route applies to requests with an idempotency key.
+/// Settings of the keys of a route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyRule {
-    /// Whether a request must have an idempotency key.
+    /// Whether a request must have a key.
     pub requirement: Requirement,
-    /// Methods to which these settings apply. Requests with other methods are forwarded with their idempotency key, but
-    /// without any check.
+    /// Methods of requests with keys. Others are forwarded without any check.
     pub methods: Vec<Method>,
-    /// Header that contains the idempotency key.
+    /// Header with the key.
     pub header: HeaderName,
-    /// Top-level member of a JSON body that can contain the idempotency key; `None` if only the header is read.
+    /// Top-level member of a JSON body that can contain the key.
     pub body_field: Option<Arc<str>>,
-    /// Property of a request by which idempotency keys of different callers are kept apart.
+    /// Property of a request by which the keys of different callers are kept apart.
     pub scope: Scope,
-    /// Settings that the idempotency store applies to the records of the route.
+    /// What the store applies to the records of the route.
     pub settings: RecordSettings,
-    /// What the gateway does with a duplicate request while the first request is in flight.
+    /// What happens to a duplicate while the first request is in flight.
     pub in_flight: InFlightPolicy,
-    /// What the gateway does with a response that has a server error status.
+    /// What happens to a server error.
     pub on_server_error: OnServerError,
-    /// Statuses that mean "not executed" and release the idempotency key. `None` stands for the default list: 401, 403,
-    /// 425, 429, and 408 or 503 with `Retry-After`.
+    /// Statuses that release the key. Default: 401, 403, 425, 429, and 408 or 503 with `Retry-After`.
     pub release_on: Option<Vec<StatusCode>>,
-    /// Maximum length of the body of a request with an idempotency key, in bytes. A longer body is rejected with 413.
+    /// Maximum length of a request body in bytes. A longer one gets 413.
     pub max_request: usize,
-    /// Maximum length of the body of a response that is stored, in bytes. A longer response is forwarded and not
-    /// stored.
+    /// Maximum length of a stored response body in bytes. A longer one is forwarded and not stored.
     pub max_response: usize,
-    /// Names of response headers that are not stored, so a replay does not contain them.
+    /// Response headers that are not stored.
     pub exclude_headers: Vec<HeaderName>,
 }
 
-/// Whether a request on a route must have an idempotency key.
+/// Whether a request must have a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Requirement {
-    /// The idempotency key is optional. A request without a key is forwarded without a check for duplicates.
+    /// A request without a key is forwarded.
     Optional,
-    /// A request without an idempotency key is rejected with 400.
+    /// A request without a key gets 400.
     Required,
 }
 
-/// Property of a request that separates callers: two callers can use the same idempotency key independently.
+/// Property of a request that separates callers, who can then use equal keys independently.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Callers are separated by the value of `Authorization`, or by the client address if the header is absent. For an
-    /// `Authorization` header that is signed separately for each request, the client address and the identity in the
-    /// header are used.
+    /// The value of `Authorization`, or the client address if it is absent. If it is signed for each request, the
+    /// client address and the identity in it.
     Credential,
-    /// Callers are not separated: the same idempotency key means the same request for all callers.
+    /// One key space for all callers.
     Shared,
-    /// Callers are separated by these properties together. The list is never empty.
+    /// These properties together; never empty.
     Parts(Box<[ScopePart]>),
-    /// Callers are separated by the name that a function of an embedding application returns. If it returns none, this
-    /// is [`Credential`](Self::Credential). The gateway has no such scopes.
+    /// The name that a function of an embedding application returns, or [`Credential`](Self::Credential) if it returns
+    /// none.
     Function(KeyFunction),
 }
 
 impl Scope {
-    /// Creates a scope that separates callers by the name that `function` returns, for example by the authenticated
-    /// user. Two callers of one rule with the same name get each other's responses, so the name must identify one
-    /// caller. Equal names in different rules are different scopes. If `function` returns `None` or an empty name, the
-    /// scope is [`Credential`](Self::Credential), which all rules share.
-    ///
-    /// Only the layers of the module `embed` can apply such a scope.
+    /// Creates a scope that separates callers by the name that `function` returns, for example the authenticated user.
+    /// Callers of one rule with the same name get each other's responses. Without a name, the scope is
+    /// [`Credential`](Self::Credential), which all rules share. Only the layers of the module `embed` can apply it.
     pub fn by(function: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static) -> Self {
         Self::Function(KeyFunction::new(function))
     }
 
-    /// Returns the request headers that are part of the scope, except `Cookie`. The gateway rejects a request that has
-    /// several lines of such a header. `Cookie` is left out, because several `Cookie` lines are valid and are joined
-    /// before this check.
+    /// Returns the headers of which a request must not have several lines. Several `Cookie` lines are valid.
     pub fn headers(&self) -> impl Iterator<Item = &HeaderName> {
         let parts = match self {
             Self::Parts(parts) => &**parts,
@@ -98,24 +89,23 @@ impl Scope {
     }
 }
 
-/// Single property of a request that is part of the scope of its idempotency key. Equal keys in different scopes are
-/// different keys.
+/// Property in a [`Scope`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScopePart {
-    /// Callers are separated by client address.
+    /// The client address.
     Client,
-    /// Callers are separated by the value of a request header, or by client address if the header is absent.
+    /// The value of a header, or the client address if it is absent.
     Header(HeaderName),
-    /// Callers are separated by the value of a cookie, or by client address if the cookie is absent.
+    /// The value of a cookie, or the client address if it is absent.
     Cookie(Box<str>),
 }
 
-/// Action on a duplicate request that arrives while the first request with the same idempotency key is in flight.
+/// Action on a duplicate while the first request is in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InFlightPolicy {
-    /// The duplicate request waits for the response to the first request, at most for this duration.
+    /// It waits for the response, at most for this time.
     Wait(Duration),
-    /// The duplicate request is rejected with 409 and `Retry-After`.
+    /// It gets 409 with `Retry-After`.
     Conflict,
 }
 
@@ -148,7 +138,6 @@ pub enum OnUnknown {
 }
 
 impl Resend {
-    /// Returns the rule for a request that is executed under a claim, or without one.
     pub(crate) fn under(claim: Option<OnUnknown>) -> Self {
         match claim {
             None => Self::ByMethod,

@@ -1,9 +1,8 @@
 //! Idempotency stage: executes a request with an idempotency key once, and replays its response to retries.
 //!
-//! The stage first reads the complete body, which is part of the fingerprint and can contain the idempotency key
-//! (`body_field`). Then the stage claims the key. In this order, a client that disconnects while it sends the body
-//! leaves no claim behind. Claim and execution are [detached](detach) from the connection, so a client that disconnects
-//! does not abort them. If it aborted a claim, duplicates that already wait for the execution would have none.
+//! The stage reads the complete body before it claims the key, so a client that disconnects meanwhile leaves no claim
+//! behind. Claim and execution are [detached](detach) from the connection. If a disconnect aborted a claim, duplicates
+//! that already wait for the execution would have none.
 
 mod detach;
 mod execution;
@@ -38,24 +37,23 @@ use crate::respond::{Hints, Problem};
 
 pub(crate) use self::find_key::KeyedRequest;
 
-/// Idempotency stage with its records in the store `S`. Clones are cheap and share their state.
+/// Clones share their state.
 #[derive(Debug)]
 pub(crate) struct Idempotency<S>(Arc<StageState<S>>);
 
 #[derive(Debug)]
 struct StageState<S> {
     records: S,
-    /// Bounds the number of executions in flight. The maximum number of connections does not bound it, because an
-    /// execution continues after its client has disconnected.
+    /// The maximum number of connections does not bound executions, because they continue after their client has
+    /// disconnected.
     executions: Arc<Semaphore>,
-    /// Bounds the memory for buffered request and response bodies.
     buffers: Arc<Buffers>,
     hash_keys: HashKeySource,
     tasks: TaskTracker,
     clock: Clock,
 }
 
-/// Settings of a route for idempotency keys, and the metrics of the route, for one worker.
+/// For one worker.
 #[derive(Debug)]
 pub(crate) struct RouteKeys {
     rule: KeyRule,
@@ -64,7 +62,6 @@ pub(crate) struct RouteKeys {
 }
 
 impl RouteKeys {
-    /// Combines the settings of a route with the metrics of the same route.
     pub(crate) fn new(rule: KeyRule, hints: Hints, metrics: Arc<RouteMetrics>) -> Self {
         Self {
             rule,
@@ -73,7 +70,6 @@ impl RouteKeys {
         }
     }
 
-    /// Returns the name of the header that contains the idempotency key.
     pub(crate) fn header(&self) -> &HeaderName {
         &self.rule.header
     }
@@ -82,7 +78,7 @@ impl RouteKeys {
         &self.metrics.keyed
     }
 
-    /// Counts a rejected claim, and returns the problem for the client. Notes an unknown outcome for the access log.
+    /// Also notes an unknown outcome for the access log.
     fn reject(&self, rejection: ClaimRejection, notes: Option<&Arc<AccessLogNotes>>) -> Problem {
         let metrics = self.metrics();
         let count = match rejection {
@@ -102,8 +98,6 @@ impl RouteKeys {
         rejection.problem(&self.rule.settings)
     }
 
-    /// Returns whether the route has `on_unknown = "hold"`. If so, a request whose outcome is unknown is never executed
-    /// again.
     fn holds_unknown(&self) -> bool {
         self.rule.settings.on_unknown == OnUnknown::Hold
     }
@@ -116,10 +110,8 @@ impl<S> Clone for Idempotency<S> {
 }
 
 impl<S: Records> Idempotency<S> {
-    /// Creates the stage with its records in the idempotency store `records`. `hash_keys` provides the keys for hashing
-    /// the ids of records. At most `max_executions` requests are executed at the same time. `buffers` bounds the memory
-    /// for bodies. `tasks` tracks all executions, including those whose client has disconnected, so that a shutdown can
-    /// wait for them.
+    /// At most `max_executions` requests are executed at the same time. `tasks` tracks all executions, including those
+    /// whose client has disconnected, so that a shutdown can wait for them.
     pub(crate) fn new(
         records: S,
         hash_keys: HashKeySource,
@@ -139,13 +131,9 @@ impl<S: Records> Idempotency<S> {
         }))
     }
 
-    /// Responds to a request that has an idempotency key, or whose body can contain one. Returns a stored response, or
-    /// calls `execute`, at most once per key.
-    ///
-    /// Replays of the response name `request_id`; `None` if an embedding application has no id for the request.
-    ///
-    /// `execute` receives the request with its complete body, and `on_unknown` of the claim under which it is executed;
-    /// `None` if it has no key. `execute` is completed even if the returned future is dropped.
+    /// Returns a stored response, or calls `execute`, at most once per key, which completes even if the returned future
+    /// is dropped. It receives the request with its complete body, and `on_unknown` of its claim; `None` without a key.
+    /// Replays name `request_id`; `None` if an embedding application has none.
     #[expect(
         clippy::manual_async_fn,
         reason = "an async fn stores its arguments twice, which makes this boxed future larger"
@@ -165,24 +153,22 @@ impl<S: Records> Idempotency<S> {
     {
         async move {
             let stage = &self.0;
+            let (client, notes) = (ctx.caller.id(), ctx.notes.as_ref());
             let prepared = stage.prepare(ctx, keys, &mut keyed, &mut request).await?;
             let Some(claim) = prepared else {
                 return Ok(execute(request, None).await?);
             };
             let execution = |slot| Execution {
                 stage: Arc::clone(stage),
-                client: ctx.caller.id(),
+                client,
                 keys: Arc::clone(keys),
                 request_id: request_id.cloned(),
                 notes: ctx.notes.clone(),
                 _slot: slot,
             };
-            // The slot bounds the claims whose clients have disconnected. Without one, the claim is not detached.
-            let slot = if stage.records.claims_at_once() {
-                None
-            } else {
-                stage.slot()
-            };
+            // Bounds the claims whose clients have disconnected. Without a slot, the claim is not detached.
+            let is_detached = !stage.records.claims_at_once();
+            let slot = is_detached.then(|| stage.slot()).flatten();
             let waiter = if let Some(slot) = slot {
                 let execution = execution(slot);
                 let running = async move {
@@ -190,7 +176,6 @@ impl<S: Records> Idempotency<S> {
                     let response = match execution.stage.claim(&claim, keys).await? {
                         Claim::Won(permit) => execution.run(permit, request, execute).await?,
                         Claim::Replay(stored) => {
-                            let client = execution.client;
                             execution.stage.replay(&stored, keys, client, notes)?
                         }
                         Claim::InFlight(waiter) => return Ok(ControlFlow::Continue(waiter)),
@@ -207,35 +192,31 @@ impl<S: Records> Idempotency<S> {
                     Claim::Won(permit) => {
                         let Some(slot) = stage.slot() else {
                             keys.metrics().exhausted.inc();
-                            // Dropping the permit here releases the idempotency key, because the request was not sent.
+                            // The request was not sent, so dropping the permit releases the key.
                             return Err(IdempotencyError::TooManyExecutions.into());
                         };
-                        // There must be no await between the claim and this line. At an await, a client that
-                        // disconnects could cancel the request after the idempotency key was claimed.
+                        // No await between the claim and this line: a client that disconnects could cancel the request
+                        // after the claim.
                         let running = execution(slot).run(permit, request, execute);
                         return Detached::new(running, &stage.tasks).await;
                     }
                     Claim::InFlight(waiter) => {
-                        // `execute` can own resources that other requests need, such as a service of a bounded pool.
+                        // It can own resources that other requests need, such as a service of a bounded pool.
                         drop((request, execute));
                         waiter
                     }
-                    Claim::Replay(stored) => {
-                        return stage.replay(&stored, keys, ctx.caller.id(), ctx.notes.as_ref());
-                    }
-                    Claim::Rejected(rejection) => {
-                        return Err(keys.reject(rejection, ctx.notes.as_ref()));
-                    }
+                    Claim::Replay(stored) => return stage.replay(&stored, keys, client, notes),
+                    Claim::Rejected(rejection) => return Err(keys.reject(rejection, notes)),
                 }
             };
-            // The wait is boxed, because its timer would enlarge the future of every request with an idempotency key.
+            // Boxed, because its timer would enlarge the future of every request with a key.
             Box::pin(wait(waiter, keys, ctx)).await
         }
     }
 }
 
 impl<S: Records> StageState<S> {
-    /// Reserves the resources of an execution; `None` if too many run.
+    /// `None` if too many run.
     fn slot(&self) -> Option<OwnedSemaphorePermit> {
         Arc::clone(&self.executions).try_acquire_owned().ok()
     }
@@ -263,9 +244,8 @@ impl<S: Records> StageState<S> {
         Ok(response)
     }
 
-    /// Reads the body of a request and returns the claim of its idempotency key. The body counts against `max_buffered`
-    /// until its last reference is dropped. Returns `None` if the request has no key and the route does not require
-    /// one.
+    /// The body counts against `max_buffered` until its last reference is dropped. `None` if the request has no key and
+    /// the route does not require one.
     async fn prepare(
         &self,
         ctx: &RequestContext,
@@ -298,9 +278,8 @@ impl<S: Records> StageState<S> {
             return Ok(None);
         };
         failpoint!("before-claim");
-        // All hashes of a request use the same hash keys, which are read only after the body has arrived. A shared
-        // store can change its hash keys while the body arrives. A record id from the old hash keys differs
-        // from the id of a retry, so the claim would not prevent a second execution.
+        // Read once, after the body has arrived: a shared store can change its hash keys meanwhile, and an id from the
+        // old ones differs from that of a retry, so the claim would not prevent a second execution.
         let hash_keys = self.hash_keys.keys();
         let secret = hash_keys.secret;
         let mut claim = ClaimRequest {
@@ -312,7 +291,7 @@ impl<S: Records> StageState<S> {
         };
         if let Some(caller) = &keyed.caller {
             claim.id = RecordId::named(&secret, key, &keys.metrics.name, caller);
-            // The name identifies the caller, so a retry with a renewed credential is the same request.
+            // So a retry with a renewed credential is the same request.
             claim.fingerprint.credentials = [0; 16];
         }
         *request.body_mut() = body.into();
@@ -329,7 +308,7 @@ impl<S: Records> StageState<S> {
     }
 }
 
-/// Creates the replay of a stored response. A retry of a request whose response is a 5xx gets the same 5xx.
+/// A retry would get the same 5xx.
 fn replay(stored: &StoredResponse, keys: &RouteKeys) -> Response<ResponseBody> {
     let mut response = stored.replay();
     if stored.status().is_server_error() {
@@ -344,8 +323,7 @@ fn note(notes: Option<&Arc<AccessLogNotes>>, key_use: KeyUse) {
     }
 }
 
-/// Increments the metric of failed idempotency store operations, and returns the error for the request. If the store
-/// was already degraded, the failure is logged only at debug level, because the store has already logged it.
+/// A store that was already degraded has logged the failure.
 fn store_failed(step: &str, error: &StoreError, metrics: &KeyedMetrics) -> IdempotencyError {
     metrics.store_errors.inc();
     if error.is_new {

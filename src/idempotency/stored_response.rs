@@ -1,39 +1,32 @@
-//! Response as an idempotency store keeps it: status, header lines in order, and body.
-//!
-//! Header values and body are stored byte for byte, including compressed bodies and values that are not UTF-8.
-//! Hop-by-hop headers, the HTTP version and trailers are not stored. The client of the first request does not receive
-//! trailers either, so that its response equals a replay.
+//! Response as a store keeps it: status, header lines in order, and body, byte for byte. Hop-by-hop headers, the HTTP
+//! version and trailers are not stored. The first client gets no trailers either, so that its response equals a replay.
 
 use bytes::{Bytes, BytesMut};
 use http::header::TRAILER;
-use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, response};
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 
 use crate::request::request_id::RequestId;
 
-/// Number of additional headers for which a response reserves capacity. Later stages add about this many headers.
+/// Headers that later stages add.
 const ADDED: usize = 6;
 
-/// Response header that marks a response as a replay.
 pub(crate) const IDEMPOTENT_REPLAYED: HeaderName = HeaderName::from_static("idempotent-replayed");
 
-/// Response header of a replay with the `X-Request-Id` of the request that was executed.
+/// In a replay, the `X-Request-Id` of the request that was executed.
 pub(super) const ORIGINAL_REQUEST_ID: HeaderName =
     HeaderName::from_static("idempotent-original-request-id");
 
-/// Response that is stored with an idempotency record.
-///
-/// Header values and body are copied into one block. The bytes from the upstream are slices of a read buffer, and a
-/// slice of 100 bytes would keep several KiB of the buffer in memory.
+/// Response of a record. Header values and body are copied into one block, because a slice of 100 bytes would keep
+/// several KiB of the upstream's read buffer in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoredResponse {
     status: StatusCode,
     lines: Box<[StoredHeader]>,
-    /// All header values in order, followed by the body.
+    /// All header values in order, then the body.
     block: Bytes,
 }
 
-/// Header line: its name, and the index at which its value ends in the block. The value starts where the value of the
-/// previous line ends.
+/// The value starts where that of the previous line ends in the block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct StoredHeader {
     name: HeaderName,
@@ -41,19 +34,12 @@ struct StoredHeader {
 }
 
 impl StoredResponse {
-    /// Copies the status, all headers and the body of a response.
+    /// Copies a response.
     pub fn new(status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Self {
         Self::copy_without(|_| false, status, headers, None, body)
     }
 
-    /// Copies a response without the headers whose names are in `exclude`.
-    pub fn of(head: &response::Parts, body: &[u8], exclude: &[HeaderName]) -> Self {
-        let exclude = |name: &HeaderName| exclude.contains(name);
-        Self::copy_without(exclude, head.status, &head.headers, None, body)
-    }
-
-    /// Copies the status and the body of a response, and the headers for which `exclude` returns `false`. The id of the
-    /// executed request is stored as a header line, so that a replay contains it.
+    /// The id of the executed request becomes a header line.
     pub(super) fn copy_without(
         exclude: impl Fn(&HeaderName) -> bool,
         status: StatusCode,
@@ -65,7 +51,7 @@ impl StoredResponse {
         let values: usize = headers.values().map(HeaderValue::len).sum();
         let added = request_id.as_ref().map_or(0, |(_, id)| id.len());
         let mut block = BytesMut::with_capacity(values + added + body.len());
-        // The capacity is usually exact, because most configurations exclude no header.
+        // Usually exact, because most configurations exclude no header.
         let mut lines = Vec::with_capacity(headers.len() + usize::from(added > 0));
         let kept = headers.iter().filter(|(name, _)| !exclude(name));
         let request_id = request_id.as_ref().map(|(name, id)| (name, id));
@@ -84,12 +70,12 @@ impl StoredResponse {
         }
     }
 
-    /// Returns the status code of the response.
+    /// Returns the status.
     pub fn status(&self) -> StatusCode {
         self.status
     }
 
-    /// Returns the names and values of the header lines in order. Lines with the same name are adjacent.
+    /// Returns the header lines. Lines with the same name are adjacent.
     pub fn lines(&self) -> impl Iterator<Item = (&HeaderName, Bytes)> {
         self.lines.iter().scan(0, |start, line| {
             let value = self.block.slice(*start..line.end);
@@ -98,7 +84,7 @@ impl StoredResponse {
         })
     }
 
-    /// Returns the body of the stored response without copying it.
+    /// Returns the body without copying it.
     pub fn body(&self) -> Bytes {
         self.block.slice(self.body_at()..)
     }
@@ -107,7 +93,7 @@ impl StoredResponse {
         self.lines.last().map_or(0, |line| line.end)
     }
 
-    /// Creates a response from the stored data, with the header `Idempotent-Replayed: true`.
+    /// Creates a response with `Idempotent-Replayed: true`.
     pub fn replay<B: From<Bytes>>(&self) -> Response<B> {
         let mut response = self.to_response();
         let replayed = HeaderValue::from_static("true");
@@ -115,7 +101,7 @@ impl StoredResponse {
         response
     }
 
-    /// Creates a response from the stored data, without the header `Idempotent-Replayed`.
+    /// Creates a response without `Idempotent-Replayed`.
     pub fn to_response<B: From<Bytes>>(&self) -> Response<B> {
         let mut response = Response::new(B::from(self.body()));
         *response.status_mut() = self.status;
@@ -129,13 +115,13 @@ impl StoredResponse {
         response
     }
 
-    /// Returns the approximate memory that the stored response takes, in bytes.
+    /// Returns the approximate memory in bytes.
     pub fn weight(&self) -> usize {
         size_of::<Self>() + self.lines.len() * size_of::<StoredHeader>() + self.block.len()
     }
 }
 
-/// Removes the header `Trailer`, because the trailers that it announces are not stored.
+/// The trailers that it announces are not stored.
 pub(super) fn remove_trailer_header(headers: &mut HeaderMap) {
     headers.remove(TRAILER);
 }
@@ -167,7 +153,7 @@ mod tests {
                 .collect::<Vec<_>>()
         };
         let first = lines(&head.headers);
-        let response = StoredResponse::of(&head, b"\0\xff", &[]);
+        let response = StoredResponse::new(head.status, &head.headers, b"\0\xff");
         let replay: Response<Bytes> = response.replay();
         assert_eq!(replay.status(), 201);
         assert_eq!(replay.body().as_ref(), b"\0\xff");
@@ -189,7 +175,9 @@ mod tests {
             .body(())
             .unwrap()
             .into_parts();
-        let response = StoredResponse::of(&head, b"body", &[HeaderName::from_static("x-b")]);
+        let exclude = |name: &HeaderName| name == "x-b";
+        let (status, headers) = (head.status, &head.headers);
+        let response = StoredResponse::copy_without(exclude, status, headers, None, b"body");
         let lines: Vec<_> = response
             .lines()
             .map(|(name, value)| (name.as_str(), value))

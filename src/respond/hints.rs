@@ -1,12 +1,9 @@
 //! Response headers with retry hints, for SDKs that do not rely on `Retry-After` alone.
 //!
 //! The SDKs `openai` and `anthropic` prefer `Retry-After-Ms` to `Retry-After`, and obey `X-Should-Retry`. The SDKs of
-//! Stripe ignore `Retry-After`. If a response has no `Stripe-Should-Retry`, they retry after a 409 or 5xx, but not
-//! after a 429. boto3 reads only `X-Amz-Retry-After`.
-//!
-//! `X-Should-Retry` and `Stripe-Should-Retry` are `false` only if every retry of the request would get the same
-//! response. If the gateway does not know the result of a retry, it sends no hint, so each client applies its own retry
-//! policy.
+//! Stripe ignore `Retry-After`; without `Stripe-Should-Retry` they retry after a 409 or 5xx, but not after a 429. boto3
+//! reads only `X-Amz-Retry-After`. The hints are `false` only if every retry would get the same response. If the
+//! gateway does not know, it sends none.
 
 use std::time::Duration;
 
@@ -32,7 +29,7 @@ pub enum Hint {
     Amz,
 }
 
-/// Retry hints that the responses to rejected requests contain: `hints` in `[respond]` of the configuration.
+/// Retry hints of rejections, without duplicates: `hints` in `[respond]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hints(Vec<Hint>);
 
@@ -42,7 +39,7 @@ impl Default for Hints {
     }
 }
 
-/// Collects hints in the given order. Of several equal hints, only the first is kept.
+/// Keeps the first of several equal hints.
 impl FromIterator<Hint> for Hints {
     fn from_iter<I: IntoIterator<Item = Hint>>(hints: I) -> Self {
         let mut unique = Vec::new();
@@ -69,7 +66,7 @@ impl Hint {
         matches!(self, Self::ShouldRetry | Self::Stripe)
     }
 
-    /// Returns the name of the header as it is written in `Access-Control-Expose-Headers`.
+    /// As in `Access-Control-Expose-Headers`.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Ms => "Retry-After-Ms",
@@ -85,7 +82,6 @@ impl Hints {
         self.0.iter().copied()
     }
 
-    /// Adds all hints to the headers of a response whose `Retry-After` is `wait`.
     pub(super) fn retry_after(&self, wait: Duration, headers: &mut HeaderMap) {
         for hint in self.iter() {
             let value = if hint.is_boolean() {
@@ -97,8 +93,7 @@ impl Hints {
         }
     }
 
-    /// Adds `X-Should-Retry` and `Stripe-Should-Retry` with the value `false`, if they are configured. Must only
-    /// be called if a retry cannot succeed.
+    /// To be called only if a retry cannot succeed.
     pub(crate) fn do_not_retry(&self, headers: &mut HeaderMap) {
         for hint in self.iter().filter(|hint| hint.is_boolean()) {
             headers.insert(hint.header(), const { HeaderValue::from_static("false") });

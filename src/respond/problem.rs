@@ -1,9 +1,7 @@
 //! Reason why the gateway rejects a request, in the form of a problem document (RFC 9457).
 //!
-//! Each stage converts its errors into a [`Problem`], next to the definition of the error type. The pipeline renders
-//! the problem with `respond::render`. The constructors of problems that several stages use are in this module, because
-//! it is in the bottom layer and every stage can import it. Types and statuses are fixed, because clients depend on
-//! them.
+//! Each stage converts its errors into a [`Problem`], next to the error type. Problems of several stages are created
+//! here. Types and statuses are fixed, because clients depend on them.
 
 use std::borrow::Cow;
 use std::ops::{Deref, DerefMut};
@@ -15,61 +13,58 @@ use http::header::ALLOW;
 use http::{HeaderMap, HeaderValue, StatusCode};
 use smallvec::SmallVec;
 
-/// Value of `Retry-After` for a condition that usually ends within a second, such as a request in flight.
+/// For a condition that usually ends within a second, such as a request in flight.
 pub(crate) const RETRY_SOON: Duration = Duration::from_secs(1);
 
-/// Value of `Retry-After` for a condition that usually lasts longer than a second, or that an operator has to change,
-/// such as a full store.
+/// For a condition that usually lasts longer than a second, or that an operator has to change, such as a full store.
 pub(crate) const RETRY_LATER: Duration = Duration::from_secs(5);
 
-/// Sentence at the end of a problem's detail if the outcome is unknown and the route has `on_unknown = "hold"`.
+/// For a route with `on_unknown = "hold"`.
 const HELD: &str = " The request may have been executed. A retry with the same key does not execute it again and gets \
                     409 idempotency-outcome-unknown. Query the API for the result before you use a new key.";
 
-/// Usual number of headers in the response to a rejected request, including headers that later stages add.
+/// Headers of a usual rejection, including those that later stages add.
 pub(crate) const HEADER_CAPACITY: usize = 12;
 
-/// Reason why the gateway rejects a request. The fields are boxed to keep a `Result` that contains a problem small,
-/// because functions often move such a `Result`.
+/// Reason why the gateway rejects a request. Boxed, because functions often move a `Result` that contains it.
 #[derive(Clone, Debug)]
 pub struct Problem(Box<ProblemFields>);
 
-/// Fields of a problem, from which the response is rendered.
+/// Fields of a [`Problem`].
 #[derive(Clone, Debug)]
 pub struct ProblemFields {
-    /// Status code of the response.
+    /// Status of the response.
     pub status: StatusCode,
     /// Last part of the problem type, after the prefix `urn:tidegate:problem:`.
     pub kind: &'static str,
-    /// Short summary, which is the same for all problems of one type.
+    /// Short summary, the same for all problems of one type.
     pub title: &'static str,
-    /// Description of what happened to this request, and what the client can do.
+    /// What happened to this request, and what the client can do.
     pub detail: Cow<'static, str>,
-    /// Whether and after which wait a retry can succeed.
+    /// Whether and when a retry can succeed.
     pub retry: Retry,
-    /// Whether the outcome of the request is unknown. If so, the document contains the member `outcome`.
+    /// Whether the request may have been executed (member `outcome`).
     pub is_outcome_unknown: bool,
-    /// Timeout that expired, if any. The document then contains the member `timeout`.
+    /// Timeout that expired (member `timeout`).
     pub timeout: Option<TimeoutPhase>,
-    /// Names of the rate limits that reject the request, longest wait first. If there are any, the document contains
-    /// the member `violated-policies`.
+    /// Limits that reject the request, longest wait first (member `violated-policies`).
     pub violated: SmallVec<[Arc<str>; 1]>,
-    /// Additional response headers of this problem, such as `Allow` and `RateLimit`.
+    /// Additional response headers, such as `Allow`.
     pub headers: HeaderMap,
-    /// Whether HTTP/2 cannot express the response, so that the stream is reset with `HTTP_1_1_REQUIRED`.
+    /// HTTP/2 cannot express the response, so the stream is reset with `HTTP_1_1_REQUIRED`.
     pub requires_http1: bool,
-    /// Configured response body that replaces the problem document; `None` if there is none.
+    /// Configured body that replaces the problem document.
     pub fallback: Option<Fallback>,
 }
 
 /// Whether a retry of a rejected request can succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Retry {
-    /// The gateway does not know whether a retry can succeed, so the client applies its own retry policy.
+    /// Unknown, so the client applies its own retry policy.
     Unspecified,
-    /// A retry can succeed after this wait. The response contains the wait as `Retry-After`, in this format.
+    /// After this wait, which the response states as `Retry-After`.
     After(Duration, RetryAfterForm),
-    /// A retry cannot succeed, because it gets the same response.
+    /// No: a retry gets the same response.
     Never,
 }
 
@@ -88,31 +83,30 @@ pub enum RetryAfterForm {
     HttpDate,
 }
 
-/// Timeout of an upstream. Each phase of a request has its own setting.
+/// Timeout of a phase of a request to an upstream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TimeoutPhase {
-    /// `connect_timeout`: maximum time to establish a connection, including the TLS handshake.
+    /// `connect_timeout`, including the TLS handshake.
     Connect,
-    /// `first_byte_timeout`: maximum time from the last byte of the request to the head of the response.
+    /// `first_byte_timeout`, from the last byte of the request to the head of the response.
     FirstByte,
-    /// `idle_timeout`: maximum time between two parts of a request or response body.
+    /// `idle_timeout`, between two parts of a body.
     Idle,
-    /// `timeout`: maximum time from the start of the first attempt to the end of the response.
+    /// `timeout`, from the start of the first attempt to the end of the response.
     Total,
 }
 
-/// Response body from the configuration that replaces the problem document.
+/// Response body that replaces the problem document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fallback {
-    /// Value of the response header `Content-Type`.
+    /// Value of `Content-Type`.
     pub content_type: HeaderValue,
-    /// Bytes of the response body.
+    /// The body.
     pub body: Bytes,
 }
 
 impl Problem {
-    /// Creates a problem. For the statuses 400, 413 and 422 the problem rules out a retry, because the error is in the
-    /// request itself.
+    /// Creates a problem. The statuses 400, 413 and 422 rule out a retry, because the error is in the request itself.
     pub fn new(
         status: StatusCode,
         kind: &'static str,
@@ -150,8 +144,7 @@ impl Problem {
         )
     }
 
-    /// Creates the problem for a method that the gateway does not forward, with status 405. `allow` lists the methods
-    /// that it forwards.
+    /// Creates the problem with status 405. `allow` lists the methods that are forwarded.
     pub fn method_not_allowed(detail: impl Into<Cow<'static, str>>, allow: HeaderValue) -> Self {
         let mut problem = Self::new(
             StatusCode::METHOD_NOT_ALLOWED,
@@ -163,7 +156,7 @@ impl Problem {
         problem
     }
 
-    /// Creates the problem for a request body that is longer than `limit` bytes, with status 413.
+    /// Creates the problem of a body that is longer than `limit` bytes, with status 413.
     pub fn payload_too_large(limit: u64) -> Self {
         Self::new(
             StatusCode::PAYLOAD_TOO_LARGE,
@@ -175,8 +168,7 @@ impl Problem {
         )
     }
 
-    /// Creates the problem for a request that the gateway cannot process because its store is unavailable or its memory
-    /// bounds are reached. The status is 503.
+    /// Creates the problem of an unavailable store or a reached memory bound, with status 503.
     pub fn store_unavailable(detail: impl Into<Cow<'static, str>>) -> Self {
         Self::new(
             StatusCode::SERVICE_UNAVAILABLE,
@@ -187,16 +179,15 @@ impl Problem {
         .retry_after(RETRY_LATER)
     }
 
-    /// Creates the problem for a request to which the upstream sent no complete and valid response, with status 502.
-    /// If `is_held` is true, the outcome of the request is unknown, and a retry with the same idempotency key is
-    /// rejected.
+    /// Creates the problem of a missing or invalid response, with status 502. `is_held`: a retry with the same key is
+    /// rejected, because the outcome is unknown.
     pub fn upstream_unavailable(detail: &str, is_held: bool) -> Self {
         let (status, kind) = (StatusCode::BAD_GATEWAY, "upstream-unavailable");
         Self::without_response(status, kind, "Upstream unavailable", detail, is_held)
     }
 
-    /// Creates the problem for a request to which the upstream did not respond in time, with status 504. If `is_held`
-    /// is true, the outcome of the request is unknown, and a retry with the same idempotency key is rejected.
+    /// Creates the problem of a late response, with status 504. `is_held` as for
+    /// [`upstream_unavailable`](Self::upstream_unavailable).
     pub fn upstream_timeout(phase: TimeoutPhase, detail: &str, is_held: bool) -> Self {
         let (status, kind) = (StatusCode::GATEWAY_TIMEOUT, "upstream-timeout");
         let mut problem =
@@ -205,7 +196,7 @@ impl Problem {
         problem
     }
 
-    /// Creates the problem for an HTTP/2 request to a server that authenticates the connection of a client.
+    /// Creates the problem of an HTTP/2 request to a server that authenticates the connection of a client.
     pub fn http1_required() -> Self {
         let mut problem = Self::new(
             StatusCode::UNAUTHORIZED,
@@ -232,14 +223,14 @@ impl Problem {
         problem.never_retry()
     }
 
-    /// Sets the wait after which a retry can succeed. The response contains the wait as `Retry-After`, in seconds.
+    /// Sets the wait in `Retry-After`, in seconds.
     #[must_use]
     pub fn retry_after(mut self, wait: Duration) -> Self {
         self.retry = Retry::After(wait, RetryAfterForm::Seconds);
         self
     }
 
-    /// Marks the problem as permanent, because a retry gets the same response.
+    /// States that a retry gets the same response.
     #[must_use]
     pub fn never_retry(mut self) -> Self {
         self.retry = Retry::Never;
@@ -262,10 +253,10 @@ impl DerefMut for Problem {
 }
 
 impl TimeoutPhase {
-    /// All phases, in the order in which a request passes them.
+    /// In the order in which a request passes them.
     pub const ALL: [Self; 4] = [Self::Connect, Self::FirstByte, Self::Idle, Self::Total];
 
-    /// Returns the name of the timeout phase in problem documents and log messages.
+    /// Returns the name in problem documents and log messages.
     pub fn name(self) -> &'static str {
         match self {
             Self::Connect => "connect",

@@ -11,7 +11,6 @@ use super::{Preferences, RespondSettings};
 use crate::clock::Clock;
 use crate::respond::{HEADER_CAPACITY, Problem, Retry, RetryAfterForm};
 
-/// Format of a problem response. JSON is the default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProblemFormat {
     Json,
@@ -19,7 +18,6 @@ enum ProblemFormat {
     Text,
 }
 
-/// Media ranges in `Accept`, each with the format of the response that it selects.
 const RANGES: [(&str, ProblemFormat); 8] = [
     ("*/*", ProblemFormat::Json),
     ("application/json", ProblemFormat::Json),
@@ -31,7 +29,6 @@ const RANGES: [(&str, ProblemFormat); 8] = [
     ("text/*", ProblemFormat::Text),
 ];
 
-/// Renders `problem` as a response. `preferences` selects the format, and `clock` is used for a `Retry-After` date.
 pub(crate) fn render<B: From<Bytes>>(
     mut problem: Problem,
     preferences: &Preferences,
@@ -57,7 +54,7 @@ pub(crate) fn render<B: From<Bytes>>(
     );
     match problem.retry {
         Retry::After(wait, form) => {
-            // The wall clock is read only if `Retry-After` is a date. The format in seconds does not use it.
+            // Only a date needs the wall clock.
             let wall = match form {
                 RetryAfterForm::Seconds => SystemTime::UNIX_EPOCH,
                 RetryAfterForm::HttpDate => clock.wall(),
@@ -79,10 +76,9 @@ pub(crate) fn render<B: From<Bytes>>(
 }
 
 impl ProblemFormat {
-    /// Returns the format with the highest weight in `Accept`. If several formats have this weight, the first of them
-    /// in `Accept` is returned. Returns JSON if `Accept` contains none of [`RANGES`].
+    /// Highest weight in `Accept`, then first. JSON if `Accept` contains none of [`RANGES`].
     fn preferred(accept: &[HeaderValue]) -> Self {
-        // Most requests need no parsing, because their `Accept` is absent or has one of these two values.
+        // Most requests have one of these values or no `Accept`, and need no parsing.
         if accept
             .iter()
             .all(|line| line == "*/*" || line == "application/json")
@@ -131,8 +127,8 @@ impl ProblemFormat {
     }
 }
 
-/// Renders a problem document (RFC 9457) with an additional member `error` for SDKs. If this member were missing,
-/// Stripe's SDK for Node would treat the response as a success, and other SDKs would show no message.
+/// Without the additional member `error`, Stripe's SDK for Node would treat the response as a success, and other SDKs
+/// would show no message.
 fn json(problem: &Problem, preferences: &Preferences) -> Vec<u8> {
     let (kind, title) = (problem.kind.as_bytes(), problem.title.as_bytes());
     let mut out = Vec::with_capacity(640);
@@ -186,8 +182,7 @@ fn json(problem: &Problem, preferences: &Preferences) -> Vec<u8> {
     out
 }
 
-/// Returns the value of `error.type` in a problem document with this status. SDKs use this value to select an error
-/// class.
+/// SDKs select an error class by this value.
 pub(crate) fn error_type(status: StatusCode) -> &'static str {
     match status.as_u16() {
         429 => "rate_limit_error",
@@ -197,8 +192,8 @@ pub(crate) fn error_type(status: StatusCode) -> &'static str {
     }
 }
 
-/// Escapes the text from `start` to the end of `out` for a JSON string. Few texts contain special characters, so one
-/// check of all bytes is faster than a writer that escapes byte by byte.
+/// From `start` to the end of `out`. Few texts contain special characters, so one check of all bytes is faster than a
+/// writer that escapes byte by byte.
 fn escape_json(out: &mut Vec<u8>, start: usize) {
     let special = |byte: &u8| *byte < b' ' || *byte == b'"' || *byte == b'\\';
     if out[start..]
@@ -212,7 +207,6 @@ fn escape_json(out: &mut Vec<u8>, start: usize) {
     }
 }
 
-/// Appends `text` to `out` as a JSON string in quotes.
 fn append_quoted(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
     let start = out.len();
@@ -240,7 +234,7 @@ fn escape(text: &str) -> String {
         .replace('>', "&gt;")
 }
 
-/// Returns the weight of a media range in `Accept`, in thousandths. An invalid weight is treated as 1,000, the maximum.
+/// An invalid weight is treated as 1,000, the maximum.
 fn thousandths(weight: &str) -> u32 {
     let valid = weight
         .parse::<f32>()

@@ -1,7 +1,5 @@
-//! Formats the wait before a retry as a header value: in seconds, as an HTTP date or in milliseconds.
-//!
-//! All values are whole numbers and are rounded up, so that a client never retries too early. The minimum is 1. If the
-//! value were 0, a client would retry immediately and be rejected again.
+//! The wait before a retry as a header value, in whole numbers that are rounded up, so that a client never retries too
+//! early. The minimum is 1, because a client would retry at once after a 0.
 
 use std::time::{Duration, SystemTime};
 
@@ -9,11 +7,9 @@ use http::HeaderValue;
 
 use crate::respond::RetryAfterForm;
 
-/// Maximum number of seconds in a header value. A larger value would overflow in clients that store it in a signed
-/// 32-bit integer.
+/// A larger value would overflow in clients that store it in a signed 32-bit integer.
 const MAX_SECONDS: u64 = i32::MAX as u64;
 
-/// Returns `wait` in seconds, rounded up, from 1 to 2³¹−1.
 pub(crate) fn whole_seconds(wait: Duration) -> u32 {
     let rounded = wait
         .as_secs()
@@ -21,7 +17,7 @@ pub(crate) fn whole_seconds(wait: Duration) -> u32 {
     u32::try_from(rounded.clamp(1, MAX_SECONDS)).expect("clamped to 31 bits")
 }
 
-/// Returns `wait` in milliseconds as a header value, rounded up, from 1 ms to 2³¹−1 s.
+/// From 1 ms to 2³¹−1 s.
 pub(crate) fn milliseconds(wait: Duration) -> HeaderValue {
     let millis = wait
         .as_secs()
@@ -30,7 +26,7 @@ pub(crate) fn milliseconds(wait: Duration) -> HeaderValue {
     digits(millis.clamp(1, MAX_SECONDS * 1_000))
 }
 
-/// Returns the value of `Retry-After` for a `wait` that starts at the wall-clock time `wall`.
+/// `wall` is the start of the wait.
 pub(crate) fn header(wait: Duration, form: RetryAfterForm, wall: SystemTime) -> HeaderValue {
     match form {
         RetryAfterForm::Seconds => match whole_seconds(wait) {
@@ -41,12 +37,12 @@ pub(crate) fn header(wait: Duration, form: RetryAfterForm, wall: SystemTime) -> 
     }
 }
 
-/// Formats a number as a header value with one allocation. `HeaderValue::from` needs two allocations.
+/// One allocation. `HeaderValue::from` needs two.
 fn digits(number: u64) -> HeaderValue {
     HeaderValue::from_str(itoa::Buffer::new().format(number)).expect("digits are visible ASCII")
 }
 
-/// Returns `wall` plus `wait` as an HTTP date, rounded up to a second and at least 1 s after `wall`.
+/// Rounded up, and at least 1 s after `wall`.
 fn http_date(wait: Duration, wall: SystemTime) -> HeaderValue {
     let wait = wait.clamp(Duration::from_secs(1), Duration::from_secs(MAX_SECONDS));
     let since_epoch = wall
@@ -54,7 +50,7 @@ fn http_date(wait: Duration, wall: SystemTime) -> HeaderValue {
         .unwrap_or_default()
         + wait;
     let seconds = since_epoch.as_secs() + u64::from(since_epoch.subsec_nanos() > 0);
-    // The date is capped at the last second of the year 9999, because an HTTP date has a year of four digits.
+    // The end of the year 9999, because an HTTP date has a year of four digits.
     let seconds = seconds.min(253_402_300_799);
     let date = httpdate::fmt_http_date(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
     HeaderValue::try_from(date).expect("an HTTP date is ASCII")

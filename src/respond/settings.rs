@@ -4,25 +4,23 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::{Cors, Hints};
 
-/// Settings of the responses that the gateway generates: `[respond]` of the configuration.
+/// Settings of the responses that the gateway generates.
 #[derive(Clone, Debug, Default)]
 pub struct RespondSettings {
-    /// Names and syntax of the `RateLimit` headers, or `Off` for no such headers.
+    /// Names and syntax of the `RateLimit` headers.
     pub rate_limit: Dialect,
-    /// Retry hints for SDKs, which are sent in the responses to rejected requests.
+    /// Retry hints for SDKs on rejections.
     pub hints: Hints,
-    /// Value of `Link` in problem responses, such as `<https://docs.example/errors>; rel="describedby"`; `None` sends
-    /// no link.
+    /// Value of `Link` in problem responses, such as `<https://docs.example/errors>; rel="describedby"`.
     pub docs: Option<HeaderValue>,
     /// Additional headers of all responses that the gateway generates.
     pub headers: Vec<(HeaderName, HeaderValue)>,
-    /// CORS settings; `None` means that the gateway adds no CORS headers.
+    /// CORS settings; without them the gateway adds no CORS headers.
     pub cors: Option<Cors>,
 }
 
 impl RespondSettings {
-    /// Adds the configured headers to `headers`, the headers of a response that the gateway generates. A configured
-    /// header replaces an existing header of the same name.
+    /// A configured header replaces an existing one.
     pub(crate) fn add_headers(&self, headers: &mut HeaderMap) {
         for (name, value) in &self.headers {
             headers.insert(name.clone(), value.clone());
@@ -53,7 +51,6 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    /// Returns the names of the headers of this dialect, which CORS exposes to browser code.
     pub(crate) fn header_names(self) -> &'static [&'static str] {
         match self {
             Self::Draft | Self::Draft11 => &["RateLimit", "RateLimit-Policy"],

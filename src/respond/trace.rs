@@ -7,7 +7,6 @@ use http::HeaderValue;
 pub(crate) struct TraceId([u8; 32]);
 
 impl TraceId {
-    /// Returns the id in a value of `traceparent`. `None` if the value is not valid.
     pub(crate) fn of(traceparent: &HeaderValue) -> Option<Self> {
         let is_hex = |text: &[u8]| {
             let digit = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');

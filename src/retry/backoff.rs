@@ -1,11 +1,8 @@
 //! Backoff: the delay before the next attempt if no `Retry-After` applies.
 //!
-//! A delay is computed in three steps: growth, cap, jitter. Jitter is the last step, so clients that have reached the
-//! cap still retry at different times. For example, a cap of 30 s with 30 % jitter gives delays of 30 to 39 s.
-//! Decorrelated jitter is the exception, because its formula applies the cap last.
-//!
-//! The caller provides the random number generator, so the same seed gives the same delays. No input causes an overflow
-//! or a panic. A factor or fraction that is NaN has no effect.
+//! A delay is computed as growth, cap, jitter. Jitter is last, so clients that have reached the cap still retry at
+//! different times; only the formula of decorrelated jitter applies the cap last. No input causes an overflow or a
+//! panic. A factor or fraction that is NaN has no effect.
 
 use std::time::Duration;
 
@@ -18,12 +15,11 @@ pub struct Backoff {
     pub strategy: Strategy,
     /// Delay before the first retry, without jitter.
     pub base: Duration,
-    /// Maximum delay without jitter. The delay with jitter can be longer than this maximum, unless the jitter is
-    /// decorrelated.
+    /// Maximum delay without jitter.
     pub cap: Duration,
-    /// Factor by which an exponential delay grows with each retry. A value below 1 counts as 1.
+    /// Growth per retry of an exponential delay. A value below 1 counts as 1.
     pub factor: f64,
-    /// Random variation of the delay, applied after the cap.
+    /// Random variation, applied after the cap.
     pub jitter: Jitter,
 }
 
@@ -43,7 +39,7 @@ pub enum Strategy {
     Exponential,
 }
 
-/// Random variation of the delay. It prevents clients that failed at the same time from retrying at the same time.
+/// Random variation, so that clients that failed together do not retry together.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Jitter {
     /// The delay does not vary.
@@ -52,21 +48,18 @@ pub enum Jitter {
     Added(Duration),
     /// Adds a random part of up to this fraction of the delay: with 0.3, a delay of 1 s becomes 1 to 1.3 s.
     Proportional(f64),
-    /// Adds or subtracts a random part of up to this fraction of the delay: with 0.25, a delay of 2 s becomes 1.5 to
-    /// 2.5 s. A value above 1 counts as 1.
+    /// Adds or subtracts a random part of up to this fraction of the delay. A value above 1 counts as 1.
     Percent(f64),
-    /// Replaces the delay by a random time from zero to the delay.
+    /// A random time from zero to the delay.
     Full,
-    /// Replaces the delay by a random time from half of the delay to the delay.
+    /// A random time from half of the delay to the delay.
     Equal,
-    /// Replaces the delay by a random time from `base` to three times the previous delay, at most `cap`. The strategy
-    /// has no effect.
+    /// A random time from `base` to three times the previous delay, at most `cap`. The strategy has no effect.
     Decorrelated,
 }
 
 impl Backoff {
-    /// Returns the delay before a retry. `retry` is 0 for the first retry. `previous` is the delay before the previous
-    /// retry, which only decorrelated jitter uses.
+    /// Returns the delay before a retry, which is 0 for the first. Only decorrelated jitter uses the `previous` delay.
     pub fn wait(&self, retry: u32, previous: Option<Duration>, random: &mut Rng) -> Duration {
         let wait = self.without_jitter(retry);
         match self.jitter {
@@ -89,13 +82,12 @@ impl Backoff {
         }
     }
 
-    /// Returns the delay before a retry, with growth and cap but without jitter. `retry` is 0 for the first retry.
     fn without_jitter(&self, retry: u32) -> Duration {
         let grown = match self.strategy {
             Strategy::Constant => self.base,
             Strategy::Linear => self.base.saturating_mul(retry.saturating_add(1)),
             Strategy::Exponential => {
-                // `max` converts values below 1 and NaN to 1.
+                // Also for NaN.
                 let factor = self.factor.max(1.0);
                 times(self.base, factor.powf(f64::from(retry)))
             }
@@ -104,7 +96,7 @@ impl Backoff {
     }
 }
 
-/// Returns `wait` multiplied by `fraction`. Returns zero if `fraction` is negative or NaN.
+/// Zero if `fraction` is negative or NaN.
 fn fraction_of(wait: Duration, fraction: f64) -> Duration {
     if fraction > 0.0 {
         times(wait, fraction)
@@ -113,14 +105,14 @@ fn fraction_of(wait: Duration, fraction: f64) -> Duration {
     }
 }
 
-/// Returns `wait` multiplied by the positive number `by`, at most [`Duration::MAX`].
+/// `by` is positive.
 fn times(wait: Duration, by: f64) -> Duration {
-    // Infinity becomes `f64::MAX`, because a `wait` of zero multiplied by infinity would be NaN.
+    // A `wait` of zero multiplied by infinity would be NaN.
     let by = by.min(f64::MAX);
     Duration::try_from_secs_f64(wait.as_secs_f64() * by).unwrap_or(Duration::MAX)
 }
 
-/// Returns a uniformly distributed duration from `least` to `most`, inclusive.
+/// Inclusive.
 fn between(least: Duration, most: Duration, random: &mut Rng) -> Duration {
     let span = most.saturating_sub(least).as_nanos();
     least + Duration::from_nanos_u128(random.u128(0..=span))
@@ -197,22 +189,6 @@ mod tests {
         assert_eq!(waits(3.0), [1, 3, 9, 27]);
         for factor in [0.5, 0.0, -2.0, f64::NAN] {
             assert_eq!(waits(factor), [1, 1, 1, 1], "{factor}");
-        }
-    }
-
-    #[test]
-    fn with_base_1s_max_30s_and_jitter_03_delays_match_the_handbook() {
-        let backoff = exponential(30, Jitter::Proportional(0.3));
-        let table = [
-            (1.0, 1.3),
-            (2.0, 2.6),
-            (4.0, 5.2),
-            (8.0, 10.4),
-            (16.0, 20.8),
-            (30.0, 39.0),
-        ];
-        for (retry, (from, to)) in (0..).zip(table) {
-            assert_fills(extremes(backoff, retry, None), from, to);
         }
     }
 
@@ -342,20 +318,6 @@ mod tests {
             let plain = Backoff { jitter: Jitter::None, ..backoff };
             let wait = |retry| plain.wait(retry, None, &mut Rng::with_seed(1));
             prop_assert!(wait(retry) <= wait(retry.saturating_add(1)));
-        }
-
-        #[test]
-        fn the_same_seed_gives_the_same_delays(backoff in any_backoff(), seed in any::<u64>()) {
-            let delays = || {
-                let mut random = Rng::with_seed(seed);
-                let mut previous = None;
-                let next = |retry| {
-                    previous = Some(backoff.wait(retry, previous, &mut random));
-                    previous
-                };
-                (0..8).map(next).collect::<Vec<_>>()
-            };
-            prop_assert_eq!(delays(), delays());
         }
     }
 }

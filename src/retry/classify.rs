@@ -1,11 +1,8 @@
 //! Classification of failed attempts: which failures are retried.
 //!
-//! Existing clients differ in what they retry, so there is one [`RetryTable`] for each of them. For example, one client
-//! retries 408 like any timeout. Another does not, because a client that sent its request too slowly will probably do
-//! so again. No table retries a status such as 400 or 404, because the same request would fail again.
-//!
-//! A table does not decide whether it is safe to send a request twice. This depends on the method, and on whether a
-//! server can have executed the request. The caller must decide whether it is safe.
+//! Existing clients differ, so there is one [`RetryTable`] for each. For example, one client retries 408 like any
+//! timeout; another does not, because a client that sent its request too slowly will probably do so again. A table does
+//! not decide whether it is safe to send a request twice. The caller must.
 
 use std::borrow::Cow;
 use std::error::Error;
@@ -32,14 +29,14 @@ pub enum Failure {
 /// Table of the failures that a client retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryTable {
-    /// Retries 408, 429, 5xx, timeouts, and lost or refused connections. Does not retry an unknown host, because the
-    /// name is probably wrong.
+    /// 408, 429, 5xx, timeouts, and lost or refused connections. Not an unknown host, because the name is probably
+    /// wrong.
     TrafficControl,
-    /// Retries the statuses 429 and 5xx, and all network failures.
+    /// 429 and 5xx, and all network failures.
     AuthorizationApi,
-    /// Retries the statuses 429, 500, 502, 503 and 504, and all network failures.
+    /// 429, 500, 502, 503 and 504, and all network failures.
     Sender,
-    /// Retries the statuses 408, 429 and 5xx, and all network failures.
+    /// 408, 429 and 5xx, and all network failures.
     Handbook,
 }
 
@@ -65,8 +62,7 @@ impl RetryTable {
 }
 
 impl Failure {
-    /// Classifies an error of a socket or of the name resolution. Returns `None` for other errors, which are not
-    /// retried.
+    /// Classifies an error of a socket or of the name resolution. Other errors are not retried.
     pub fn of_io(error: &io::Error) -> Option<Self> {
         use io::ErrorKind as Kind;
 
@@ -83,16 +79,13 @@ impl Failure {
             | Kind::BrokenPipe
             | Kind::UnexpectedEof
             | Kind::NetworkDown => Some(Self::Disconnected),
-            // A failed name resolution is recognised by its text, because the standard library has no stable error kind
-            // for it.
+            // The standard library has no stable error kind for a failed name resolution.
             _ if error.to_string().starts_with("failed to lookup address") => Some(Self::NotFound),
             _ => error.get_ref().and_then(|inner| Self::of_error(inner)),
         }
     }
 
-    /// Returns the first network failure in `error` and its sources. `None` if there is none.
-    ///
-    /// The sources are searched, because HTTP clients wrap the errors of sockets in their own error types.
+    /// Returns the first network failure in `error` and its sources, because HTTP clients wrap the errors of sockets.
     pub fn of_error(error: &(dyn Error + 'static)) -> Option<Self> {
         std::iter::successors(Some(error), |&error| error.source())
             .filter_map(|error| error.downcast_ref())
@@ -104,7 +97,7 @@ impl Failure {
         self == Self::Status(StatusCode::TOO_MANY_REQUESTS)
     }
 
-    /// Returns the status of the response. `None` if there was no response.
+    /// Returns the status of the response, if there was one.
     pub fn status(self) -> Option<StatusCode> {
         match self {
             Self::Status(status) => Some(status),

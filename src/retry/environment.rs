@@ -1,9 +1,8 @@
 //! Settings of the presets `authorization-api` and `sender`, read from environment variables.
 //!
 //! The client of the authorization API counts attempts: `HTTP_RETRY_ATTEMPTS=5` means five calls. The sender counts
-//! retries: `MAX_RETRIES=3` means four calls. The document of each client defines what its variable counts. An empty
-//! variable counts as unset. An invalid value is an error, because the use of the default instead would go
-//! unnoticed.
+//! retries: `MAX_RETRIES=3` means four calls. An empty variable counts as unset. An invalid value is an error, because
+//! nobody would notice the default in its place.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -13,21 +12,21 @@ use thiserror::Error;
 use super::policy::RetryPolicy;
 use super::preset::Preset;
 
-/// Name of the variable with the number of attempts, including the first, for [`Settings::authorization_api`].
+/// Variable with the number of attempts for [`Settings::authorization_api`].
 pub const RETRY_ATTEMPTS: &str = "HTTP_RETRY_ATTEMPTS";
 
-/// Name of the variable with the timeout of an attempt in milliseconds, for [`Settings::authorization_api`].
+/// Variable with the timeout of an attempt in milliseconds for [`Settings::authorization_api`].
 pub const TIMEOUT: &str = "HTTP_TIMEOUT";
 
-/// Name of the variable with the number of retries after the first attempt, for [`Settings::sender`].
+/// Variable with the number of retries for [`Settings::sender`].
 pub const MAX_RETRIES: &str = "MAX_RETRIES";
 
 /// A retry policy and a timeout, read from environment variables.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Settings {
-    /// Retry policy of the preset, with the number of attempts from the environment.
+    /// Policy of the preset, with the number of attempts from the environment.
     pub policy: RetryPolicy,
-    /// Timeout of each attempt. `None` means no timeout.
+    /// Timeout of each attempt.
     pub timeout: Option<Duration>,
 }
 
@@ -41,9 +40,8 @@ pub struct BadVariable {
 }
 
 impl Settings {
-    /// Returns the settings of [`Preset::AuthorizationApi`] with the values of `HTTP_RETRY_ATTEMPTS` (default: 3) and
-    /// `HTTP_TIMEOUT` (default: no timeout). `lookup` is a function, such as [`of_process`], that returns the value of
-    /// the variable with the given name.
+    /// Returns the settings of [`Preset::AuthorizationApi`] with `HTTP_RETRY_ATTEMPTS` (default: 3) and `HTTP_TIMEOUT`
+    /// (default: none). `lookup` reads a variable, such as [`of_process`].
     ///
     /// ```
     /// use tidegate::retry::environment::Settings;
@@ -63,8 +61,7 @@ impl Settings {
         Ok(Self { policy, timeout })
     }
 
-    /// Returns the settings of [`Preset::Sender`] with the value of `MAX_RETRIES` (default: 3). `lookup` is a function,
-    /// such as [`of_process`], that returns the value of the variable with the given name.
+    /// Returns the settings of [`Preset::Sender`] with `MAX_RETRIES` (default: 3).
     pub fn sender(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, BadVariable> {
         let mut policy = Preset::Sender.policy();
         if let Some(retries) = number(&lookup, MAX_RETRIES, "an integer of at least 0")? {
@@ -77,8 +74,7 @@ impl Settings {
     }
 }
 
-/// Returns the value of an environment variable of this process, for use as `lookup`. Invalid Unicode becomes
-/// replacement characters, so that the value is rejected as an invalid number.
+/// Reads an environment variable of this process. Invalid Unicode becomes replacement characters, which are no number.
 pub fn of_process(name: &str) -> Option<String> {
     std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
 }
@@ -91,7 +87,7 @@ fn number<N: std::str::FromStr>(
     let Some(value) = lookup(name).filter(|value| !value.trim().is_empty()) else {
         return Ok(None);
     };
-    // The digits are checked, because `parse` alone would accept a leading `+`.
+    // `parse` alone would accept a leading `+`.
     let is_digits = value.trim().bytes().all(|byte| byte.is_ascii_digit());
     match value.trim().parse() {
         Ok(number) if is_digits => Ok(Some(number)),

@@ -1,8 +1,4 @@
 //! Errors of single attempts, and the error of a request after its last attempt.
-//!
-//! A program can use its own error type if the type implements [`RetryableError`]. [`Failure`], [`ErrorResponse`] and
-//! `io::Error` already implement this trait. [`Retrying`](super::Retrying) returns the last error unchanged in
-//! [`GaveUp`].
 
 use std::error::Error;
 use std::fmt;
@@ -15,13 +11,13 @@ use super::classify::Failure;
 use super::policy::GiveUp;
 use super::retry_after::RetryAfter;
 
-/// Error of an attempt. Its methods tell the retry policy whether and when to retry.
+/// Error of an attempt, which tells the policy whether and when to retry. [`Failure`], [`ErrorResponse`] and
+/// `io::Error` implement it.
 pub trait RetryableError: Error {
-    /// Returns why the attempt failed. `None` if neither the API nor the network caused the error. An error with `None`
-    /// is not retried.
+    /// Returns why the attempt failed, or `None` if the error is not to be retried.
     fn failure(&self) -> Option<Failure>;
 
-    /// Returns the `Retry-After` of the response. `None` if it is absent or there was no response.
+    /// Returns the `Retry-After` of the response.
     fn retry_after(&self) -> Option<RetryAfter> {
         None
     }
@@ -32,16 +28,16 @@ pub trait RetryableError: Error {
 pub struct ErrorResponse {
     /// Status of the response.
     pub status: StatusCode,
-    /// `Retry-After` of the response. `None` if it is absent or invalid.
+    /// Its `Retry-After`, if valid.
     pub retry_after: Option<RetryAfter>,
 }
 
 /// Error of a request that failed and is not retried any more.
 #[derive(Debug)]
 pub struct GaveUp<E> {
-    /// Why no further attempt was made, such as a reached deadline.
+    /// Why no further attempt was made.
     pub why: GiveUp,
-    /// Number of attempts made, including the first. At least 1.
+    /// Number of attempts, at least 1.
     pub attempts: u32,
     /// Error of the last attempt.
     pub last: Last<E>,
@@ -52,12 +48,12 @@ pub struct GaveUp<E> {
 pub enum Last<E> {
     /// The future of the attempt returned this error.
     Failed(E),
-    /// The attempt exceeded the timeout of the [`Retrying`](super::Retrying). The value is this timeout.
+    /// The attempt exceeded this timeout of the [`Retrying`](super::Retrying).
     TimedOut(Duration),
 }
 
 impl ErrorResponse {
-    /// Returns the response if its status is below 400. Otherwise returns an error with its status and `Retry-After`.
+    /// Returns the response if its status is below 400.
     pub fn check<B>(response: Response<B>) -> Result<Response<B>, Self> {
         let status = response.status();
         if status.as_u16() < 400 {
@@ -101,7 +97,7 @@ impl RetryableError for io::Error {
 }
 
 impl<E: RetryableError> Last<E> {
-    /// Returns the error of the attempt, or [`Failure::TimedOut`] if the attempt exceeded its timeout.
+    /// Returns the error of the attempt, or [`Failure::TimedOut`].
     pub fn error(&self) -> &dyn RetryableError {
         match self {
             Self::Failed(error) => error,

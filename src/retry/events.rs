@@ -1,11 +1,8 @@
-//! Ready-made observers of failed attempts: the log events of two clients, and lines on the console.
+//! Ready-made observers of failed attempts.
 //!
-//! The field names are exactly those of the clients' documents, because dashboards and alerts depend on them. They are
-//! therefore in camel case. Events are written with `tracing` and the target of this module. They have no `timestamp`
-//! field, because the subscriber writes one.
-//!
-//! In all events, `attempt` is the number of the failed attempt, starting with 1. `maxRetries` is the total number of
-//! attempts: `attempt 1/5` is the first of five calls.
+//! The field names are those of the clients' documents, because dashboards and alerts depend on them. Events use
+//! `tracing` and the target of this module, without a `timestamp`, which the subscriber writes. `attempt` is the number
+//! of the failed attempt, starting with 1, and `maxRetries` the total number of attempts.
 
 use std::io;
 use std::time::Duration;
@@ -30,16 +27,15 @@ pub struct AuthorizationApiLog {
     endpoint: String,
 }
 
-/// Observer that logs the events of the handbook, the document of the presets `interactive`, `standard` and `batch`.
-///
-/// Each retry is a warning. Fields: `event` (`retry_attempt`), `attempt`, `maxRetries`, `delayMs`, `errorType` and
-/// `errorMessage`. It does not log that a request is given up.
+/// Observer that logs the events of the handbook, the document of the presets `interactive`, `standard` and `batch`: a
+/// warning for each retry, with the fields `event` (`retry_attempt`), `attempt`, `maxRetries`, `delayMs`, `errorType`
+/// and `errorMessage`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HandbookLog;
 
 /// Observer that writes a line before each retry: `Rate limit hit (attempt 1/5), retrying in 1s...`
 ///
-/// Delays are rounded to seconds, and delays below 0.5 s to milliseconds. Write errors are ignored, because a request
+/// Delays are rounded to seconds, and those below 0.5 s to milliseconds. Write errors are ignored, because a request
 /// must not fail if the terminal is closed.
 #[derive(Clone, Debug)]
 pub struct Console<W> {
@@ -47,8 +43,7 @@ pub struct Console<W> {
 }
 
 impl AuthorizationApiLog {
-    /// Creates an observer for requests to `endpoint`, such as `POST /o/client/token`. Error events contain this text
-    /// in the field `endpoint`.
+    /// Creates an observer for requests to `endpoint`, such as `POST /o/client/token`.
     pub fn new(endpoint: impl Into<String>) -> Self {
         Self {
             endpoint: endpoint.into(),
@@ -182,7 +177,7 @@ fn millis(delay: Duration) -> u64 {
     u64::try_from(delay.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Returns the delay in seconds, truncated to milliseconds.
+/// Truncated to milliseconds.
 fn seconds(delay: Duration) -> f64 {
     Duration::from_millis(millis(delay)).as_secs_f64()
 }

@@ -1,10 +1,7 @@
 //! Presets: retry policies with a name.
 //!
-//! The numbers of each preset are those in the document of an existing client, so they must not change here. A program
-//! that needs other values can take the closest preset and change fields of its policy.
-//!
-//! No preset has a deadline, because the documents specify none. A program whose users wait for the response should set
-//! a deadline.
+//! The numbers of each preset are those in the document of an existing client, so they must not change here. The
+//! documents specify no deadline. A program whose users wait for the response should set one.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -17,8 +14,7 @@ use super::backoff::{Backoff, Jitter, Strategy};
 use super::classify::RetryTable;
 use super::policy::{RetryAfterPolicy, RetryPolicy};
 
-/// Maximum delay that a preset accepts from `Retry-After`. A longer delay is shortened to this value. The longest
-/// backoff of a preset before jitter, that of `batch`, is equally long.
+/// A longer `Retry-After` is shortened to this value, which is also the longest backoff of a preset before jitter.
 const MAX_RETRY_AFTER: Duration = Duration::from_mins(5);
 
 /// Name of a retry policy whose numbers come from the document of an existing client.
@@ -73,11 +69,11 @@ impl Preset {
         }
     }
 
-    /// Returns the retry policy of the preset. A program can change its fields.
+    /// Returns the policy, whose fields a program can change.
     pub fn policy(self) -> RetryPolicy {
         let (attempts, retry_after) = match self {
             Self::AuthorizationApi | Self::Interactive | Self::TrafficControl => (3, OBEYED),
-            // The document specifies three retries, so there are four attempts.
+            // The document specifies three retries.
             Self::Sender => (4, RetryAfterPolicy::Ignored),
             Self::Standard => (5, OBEYED),
             Self::Batch => (10, OBEYED),
@@ -104,8 +100,7 @@ impl Preset {
         let millis = Duration::from_millis;
         let (base, cap, jitter) = match self {
             Self::AuthorizationApi => (millis(1_000), millis(32_000), Jitter::Percent(0.25)),
-            // The delay has no cap, because the document specifies none. The last of the three retries has the longest
-            // delay, 4 s.
+            // The document specifies no cap. The longest of the three delays is 4 s.
             Self::Sender => (millis(1_000), Duration::MAX, Jitter::None),
             Self::Interactive => (millis(100), millis(3_000), Jitter::Proportional(0.2)),
             Self::Standard => (millis(1_000), millis(30_000), Jitter::Proportional(0.3)),
@@ -169,17 +164,6 @@ mod tests {
         assert_eq!(sender.attempts.get(), 4);
         assert_eq!(sender.backoff.base, Duration::from_secs(1));
         assert_eq!(sender.backoff.jitter, Jitter::None);
-    }
-
-    #[test]
-    fn each_preset_doubles_its_delays_and_only_the_sender_ignores_retry_after() {
-        for preset in Preset::ALL {
-            let policy = preset.policy();
-            assert_eq!(policy.backoff.strategy, Strategy::Exponential, "{preset}");
-            assert!((policy.backoff.factor - 2.0).abs() < f64::EPSILON);
-            let ignored = policy.retry_after == RetryAfterPolicy::Ignored;
-            assert_eq!(ignored, preset == Preset::Sender, "{preset}");
-        }
     }
 
     #[test]

@@ -1,12 +1,8 @@
 //! Parser of the `Retry-After` header (RFC 9110, section 10.2.3), which contains seconds or a date.
 //!
-//! All three date formats of section 5.6.7 are accepted. A two-digit year from 70 to 99 is in the 20th century, and
-//! other two-digit years are in the 21st. A date in the past gives a delay of zero. A number that exceeds 64 bits
-//! counts as `u64::MAX`, because the server asks for a very long delay. [`RetryAfterPolicy`](super::RetryAfterPolicy)
-//! shortens a delay that is too long for the client.
-//!
-//! An invalid value is an error ([`Unreadable`]), and its meaning is not guessed. For example, `1.5` probably means a
-//! second and a half, but it violates the RFC. The client can use its backoff instead.
+//! All three date formats of section 5.6.7 are accepted. A two-digit year from 70 to 99 is in the 20th century, others
+//! are in the 21st. A number that exceeds 64 bits counts as `u64::MAX`, because the server asks for a very long delay.
+//! The meaning of an invalid value, such as `1.5`, is not guessed.
 
 use std::time::{Duration, SystemTime};
 
@@ -16,9 +12,9 @@ use thiserror::Error;
 /// Valid value of a `Retry-After` header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RetryAfter {
-    /// A delay in seconds, from the arrival of the response.
+    /// Seconds from the arrival of the response.
     Seconds(u64),
-    /// A date, as a time of the system clock.
+    /// A time of the system clock.
     At(SystemTime),
 }
 
@@ -34,13 +30,13 @@ pub enum Unreadable {
     /// The number has characters other than digits, as in `1.5`, `5s` or `1e3`.
     #[error("invalid Retry-After: a number of seconds must consist of digits only")]
     NotWhole,
-    /// The value is neither a number nor a valid HTTP date. A wrong day of the week is also invalid.
+    /// The value is neither a number nor a valid HTTP date, whose day of the week must be right.
     #[error("invalid Retry-After: the value is neither a number of seconds nor a valid HTTP date")]
     NoDate,
 }
 
 impl RetryAfter {
-    /// Parses the value of a `Retry-After` header. Leading and trailing whitespace is ignored.
+    /// Parses a value, ignoring white space around it.
     ///
     /// ```
     /// use std::time::{Duration, SystemTime};
@@ -67,13 +63,13 @@ impl RetryAfter {
         }
     }
 
-    /// Returns the `Retry-After` of a response with these headers. `None` if it is absent or invalid. Of several
-    /// `Retry-After` lines, which HTTP does not allow, the first line is used.
+    /// Returns the `Retry-After` of a response if it is valid. Of several lines, which HTTP does not allow, the first
+    /// is used.
     pub fn of(headers: &HeaderMap) -> Option<Self> {
         Self::parse(headers.get(header::RETRY_AFTER)?).ok()
     }
 
-    /// Returns how long to wait from `now`. Returns zero for a date in the past.
+    /// Returns how long to wait from `now`; zero for a date in the past.
     pub fn wait(self, now: SystemTime) -> Duration {
         match self {
             Self::Seconds(seconds) => Duration::from_secs(seconds),
@@ -82,7 +78,6 @@ impl RetryAfter {
     }
 }
 
-/// Parses ASCII digits of any length. A number above `u64::MAX` becomes `u64::MAX`.
 fn saturating(digits: &[u8]) -> u64 {
     let append = |number: u64, digit: &u8| {
         number

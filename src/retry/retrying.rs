@@ -1,11 +1,9 @@
 //! Retry loop: makes the attempts of a request and sleeps between them, with tokio timers.
 //!
-//! Programs can use this loop instead of writing their own loop around a [`RetryState`]. For reproducible tests, the
-//! tokio clock can be paused, and the seed and the wall clock can be set.
-//!
-//! Each request needs its own [`Retrying`]. This type cannot be cloned, because two copies with the same seed would
-//! retry at the same times. Dropping the future of [`Retrying::run`] ends the loop and drops the attempt in flight. The
-//! caller must decide whether it is safe to send the request twice.
+//! Each request needs its own [`Retrying`], which cannot be cloned, because two copies with the same seed would retry
+//! at the same times. Dropping the future of [`Retrying::run`] drops the attempt in flight. The caller must decide
+//! whether it is safe to send the request twice. For reproducible tests, the tokio clock can be paused, and seed and
+//! wall clock can be set.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
@@ -36,7 +34,6 @@ use super::policy::{GiveUp, Next, RetryPolicy, RetryState};
 /// ```
 pub struct Retrying<O = ()> {
     policy: RetryPolicy,
-    /// Timeout of each attempt. `None` means no timeout.
     timeout: Option<Duration>,
     random: Rng,
     wall: Box<dyn Fn() -> SystemTime + Send + Sync>,
@@ -52,16 +49,14 @@ pub struct FailedAttempt<'a> {
     pub attempts: u32,
     /// Why the attempt failed.
     pub error: &'a dyn RetryableError,
-    /// Delay in the `Retry-After` of the response, even if the policy ignores `Retry-After`. `None` if it is absent.
+    /// Delay in the `Retry-After` of the response, even if the policy ignores it.
     pub retry_after: Option<Duration>,
-    /// What the loop does next: wait and retry, or give up.
+    /// What the loop does next.
     pub next: Next,
 }
 
-/// Receives each failed attempt, before the loop waits or gives up.
-///
-/// A closure that takes a [`FailedAttempt`] is an observer, and can serve as an error callback. A pair of observers is
-/// an observer that calls both in order. [`events`](super::events) contains ready-made observers.
+/// Receives each failed attempt. A closure that takes a [`FailedAttempt`] is an observer, and a pair of observers calls
+/// both in order.
 pub trait Observer {
     /// Called once for each failed attempt, before the loop waits or gives up.
     fn failed(&mut self, failed: &FailedAttempt<'_>);
@@ -116,8 +111,7 @@ impl<O> Retrying<O> {
         }
     }
 
-    /// Sets the seed of the jitter. Use it only in tests and simulations, because clients with the same seed retry at
-    /// the same times.
+    /// Sets the seed of the jitter, for tests and simulations: clients with the same seed retry at the same times.
     #[must_use]
     pub fn seed(self, seed: u64) -> Self {
         Self {
@@ -126,7 +120,7 @@ impl<O> Retrying<O> {
         }
     }
 
-    /// Sets the wall clock with which a date in `Retry-After` is compared. The default is the system clock.
+    /// Sets the wall clock with which a date in `Retry-After` is compared.
     #[must_use]
     pub fn wall(self, wall: impl Fn() -> SystemTime + Send + Sync + 'static) -> Self {
         Self {
@@ -135,7 +129,7 @@ impl<O> Retrying<O> {
         }
     }
 
-    /// Sets the observer of failed attempts. It replaces an observer that was set before.
+    /// Sets the observer of failed attempts.
     #[must_use]
     pub fn observer<P: Observer>(self, observer: P) -> Retrying<P> {
         Retrying {
@@ -149,10 +143,9 @@ impl<O> Retrying<O> {
 }
 
 impl<O: Observer> Retrying<O> {
-    /// Makes attempts until one succeeds or the policy allows no further attempt. `attempt` receives the number of the
-    /// attempt, starting with 1.
-    // `attempt` is not an `AsyncFnMut`, because the future of `run` must be `Send` to be spawned. The compiler cannot
-    // prove that with `AsyncFnMut`, whose futures can borrow from the closure.
+    /// Makes attempts until one succeeds or the policy allows no further one. `attempt` receives its number, starting
+    /// with 1.
+    // Not an `AsyncFnMut`: the compiler could not prove that the future of `run` is `Send`, which spawning requires.
     pub async fn run<T, E, A>(mut self, mut attempt: impl FnMut(u32) -> A) -> Result<T, GaveUp<E>>
     where
         E: RetryableError,
@@ -178,14 +171,12 @@ impl<O: Observer> Retrying<O> {
                     });
                 }
             };
-            // The error is dropped before the delay, because it can contain a connection that other requests can use
-            // meanwhile.
+            // The error can contain a connection that other requests can use during the delay.
             drop(last);
             time::sleep(delay).await;
         }
     }
 
-    /// Returns what to do after a failed attempt, and reports the attempt to the observer.
     fn next(
         &mut self,
         state: &mut RetryState,
@@ -210,7 +201,6 @@ impl<O: Observer> Retrying<O> {
     }
 }
 
-/// Runs an attempt with a timeout. `None` means no timeout.
 async fn within<T, E>(
     timeout: Option<Duration>,
     attempt: impl Future<Output = Result<T, E>>,

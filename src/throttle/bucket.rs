@@ -1,10 +1,9 @@
 //! Keys under which a store keeps the buckets of rate limits.
 //!
-//! The key of a bucket is a 128-bit keyed hash of the limit's name and of the request properties in the limit's key. So
-//! every bucket key has the same size, regardless of the length of header values. A client does not know the seed of
-//! the hash. So a client can neither produce the bucket key of another client nor place all of its buckets in one
-//! shard. The position of the limit in the configuration and its quota are not hashed, so a limit keeps its buckets
-//! when the configuration changes.
+//! The key is a 128-bit keyed hash of the limit's name and of the request properties in the limit's key, so all keys
+//! have the same size. The seed is secret: a client can neither produce the bucket key of another client nor place all
+//! of its buckets in one shard. Position and quota of the limit are not hashed, so a limit keeps its buckets when the
+//! configuration changes.
 
 use std::borrow::Cow;
 
@@ -18,29 +17,29 @@ use crate::request::hash_keys::{Seed, Tag};
 use crate::request::headers::canonical;
 use crate::request::log_fields::ShownKey;
 
-/// Key of the bucket of a rate limit: a 128-bit hash.
+/// Key of the bucket of a rate limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BucketKey {
-    /// Upper half of the hash, which tables in memory use as their hash value.
+    /// Upper half of the hash.
     pub high: u64,
-    /// Lower half of the hash, which distinguishes buckets with the same `high`.
+    /// Lower half of the hash.
     pub low: u64,
 }
 
-/// Kind of requests that a bucket counts. A rate limit has one bucket of each kind per limit key, with the same quota.
+/// Which requests of a limit key a bucket counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BucketKind {
-    /// The bucket counts all requests except CORS preflights.
+    /// All requests except CORS preflights.
     Main,
-    /// The bucket counts CORS preflights, so that they take no tokens from other requests.
+    /// CORS preflights, so that they take no tokens from other requests.
     Preflight,
 }
 
-/// Parts of a request from which limit keys are computed.
+/// What limit keys are computed from.
 #[derive(Clone, Copy, Debug)]
 pub struct KeySource<'a> {
     pub(super) headers: &'a HeaderMap,
-    /// The head of the request, for functions of an embedding application; `None` in the gateway.
+    /// For functions of an embedding application; `None` in the gateway.
     parts: Option<&'a Parts>,
 }
 
@@ -61,7 +60,7 @@ impl<'a> From<&'a Parts> for KeySource<'a> {
 }
 
 impl BucketKey {
-    /// Returns the key of the bucket of this kind to which `limit` charges a request of `client`.
+    /// Returns the key of the bucket to which `limit` charges a request.
     pub fn of<'a>(
         seed: Seed,
         limit: &Limit,
@@ -87,10 +86,8 @@ impl BucketKey {
                                 name.add(header.as_str().as_bytes());
                                 name.add(&value);
                             }
-                            // A request without the header is counted by its client address. If all such requests
-                            // shared one bucket, a client could use up the tokens of other clients. An empty or
-                            // repeated header is treated as absent. For an enforced limit, a request with a repeated
-                            // header was rejected earlier.
+                            // If all requests without the header shared one bucket, a client could use up the tokens of
+                            // others. For an enforced limit, a request with a repeated header was rejected earlier.
                             None => name.client(client),
                         }
                     }
@@ -113,7 +110,7 @@ impl BucketKey {
     }
 }
 
-/// Returns the value by which a header counts a request. `None` if the header is absent, empty or repeated.
+/// `None` if the header is absent, empty or repeated.
 fn counted_value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Cow<'a, [u8]>> {
     let mut lines = headers.get_all(name).iter();
     match (lines.next(), lines.next()) {
@@ -123,8 +120,7 @@ fn counted_value<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<Cow<'a
 }
 
 impl Limit {
-    /// The limit key of a request as the log and the admin API show it, shortened if it is long. The parts of a key are
-    /// separated by slashes.
+    /// As the log and the admin API show it: parts separated by slashes, shortened if it is long.
     pub(crate) fn shown_key(
         &self,
         bucket: BucketKey,

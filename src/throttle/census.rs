@@ -1,18 +1,18 @@
 //! Census of a rate limit: which keys it rejects most, which of them return before the time that their 429 stated, and
 //! which keys are close to their quota.
 //!
-//! A gateway has one census per limit, for all workers. It is exact for keys with many rejections and bounded in memory
-//! for any number of keys ([`Summary`]). Generations of 150 seconds are merged for a window of five minutes, and of 30
+//! A gateway has one census per limit, for all workers, exact for keys with many rejections and bounded in memory for
+//! any number of keys ([`Summary`]). Generations of 150 seconds are merged for a window of five minutes, and of 30
 //! minutes for a window of an hour, so a window covers at least half of its length.
 //!
-//! The store keeps the time at which a key gets its next token. So a rejected key that is rejected again before that
-//! time has returned early, and one that is rejected after it was admitted in the meantime. Nothing is recorded for an
-//! admitted request, unless its bucket is nearly empty. Each gateway of a fleet has its own census.
+//! The store keeps the time at which a key gets its next token. A rejected key that is rejected again before that time
+//! has returned early, and one that is rejected after it was admitted in the meantime. Nothing is recorded for an
+//! admitted request, unless its bucket is nearly empty.
 
 mod summary;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::header::USER_AGENT;
@@ -28,45 +28,44 @@ use crate::request::log_fields::ShownKey;
 pub(crate) use self::summary::KeyCount;
 pub(super) use self::summary::shortened;
 
-/// Maximum memory of all censuses of a gateway.
+/// For all limits of a gateway.
 const MAX_BYTES: usize = 8 << 20;
 
-/// Maximum memory of a key in each of four generations: its entry with the unused part of the table, and two texts. The
-/// keys near their quota add an eighth.
+/// Memory of a key in each of four generations: its entry with the unused part of the table, and two texts. The keys
+/// near their quota add an eighth.
 const BYTES_PER_KEY: usize =
     4 * (size_of::<(BucketKey, KeyCount)>() * 8 / 7 + 2 * (MAX_TEXT + 16)) * 9 / 8;
 
-/// With this number of keys, the list of a limit has each key with 0.1 % of the rejections.
+/// Includes each key with 0.1 % of the rejections.
 const MAX_KEYS: usize = 1_792;
 
 const MIN_KEYS: usize = 28;
 
-/// Length of the shorter generations.
+/// Shorter generations.
 const GENERATION: Duration = Duration::from_secs(150);
 
-/// Number of shorter generations in a longer one.
+/// Shorter generations in a longer one.
 const GENERATIONS_PER_HALF_HOUR: u64 = 12;
 
-/// A request within this time after the rejection is not counted as early, because the client can have sent it before it
-/// got the response.
+/// A request within this time after the rejection is not early, because the client can have sent it before it got the
+/// response.
 const ROUND_TRIP: Duration = Duration::from_millis(50);
 
-/// A request this much before the stated time is not counted as early, because timers can be imprecise.
+/// A request this much before the stated time is not early, because timers can be imprecise.
 const TOLERANCE: Duration = Duration::from_millis(10);
 
 /// The User-Agent is read from each n-th rejection of a key.
 const USER_AGENT_INTERVAL: u64 = 16;
 
-/// Maximum length of a stored User-Agent or limit key, in bytes.
+/// Of a stored User-Agent or limit key, in bytes.
 const MAX_TEXT: usize = 64;
 
-/// Number of keys from which the used shares of the buckets are estimated.
+/// Keys from which the used shares of the buckets are estimated.
 const SAMPLE: usize = 256;
 
-/// Number of rejections that a subscriber can lag behind before it loses some.
+/// Rejections that a subscriber can lag behind before it loses some.
 const MAX_QUEUED: usize = 1_024;
 
-/// Census of one rate limit.
 #[derive(Debug)]
 pub(crate) struct Census {
     state: Mutex<CensusState>,
@@ -77,18 +76,18 @@ pub(crate) struct Census {
 struct CensusState {
     rejected: Generations,
     near: Generations,
-    /// Keys of some of the last requests, as a ring.
+    /// Ring of keys of some of the last requests.
     sample: Vec<BucketKey>,
     next: usize,
 }
 
-/// Summaries of the current and the previous generation, for the short and the long window. The current short
-/// generation is not in a long one yet.
+/// Current and previous generation, for the short and the long window. The current short generation is not in a long
+/// one yet.
 #[derive(Debug, Default)]
 struct Generations {
     short: [Summary; 2],
     long: [Summary; 2],
-    /// End of the current short generation.
+    /// Of the current short generation.
     end: Moment,
 }
 
@@ -98,18 +97,17 @@ pub(crate) enum Window {
     Hour,
 }
 
-/// Keys of a window, in no order.
+/// In no order.
 #[derive(Debug)]
 pub(crate) struct Counted {
     pub(crate) since: Moment,
     pub(crate) keys: Vec<(BucketKey, KeyCount)>,
 }
 
-/// Rejections as they happen, for the subscribers of a gateway.
+/// For the subscribers of a gateway.
 #[derive(Clone, Debug)]
 pub(crate) struct Rejections {
     sender: broadcast::Sender<Arc<RejectedRequest>>,
-    subscribers: Arc<AtomicUsize>,
 }
 
 #[derive(Debug)]
@@ -121,19 +119,12 @@ pub(crate) struct RejectedRequest {
     pub(crate) early: bool,
 }
 
-/// A subscriber of [`Rejections`].
-pub(crate) struct RejectionReceiver {
-    pub(crate) receiver: broadcast::Receiver<Arc<RejectedRequest>>,
-    subscribers: Arc<AtomicUsize>,
-}
-
 impl Census {
     pub(crate) fn new(rejections: Rejections) -> Self {
         let state = Mutex::default();
         Self { state, rejections }
     }
 
-    /// Divides the memory among `limits` limits.
     pub(crate) fn resize(&self, limits: usize) {
         let share = MAX_BYTES / BYTES_PER_KEY / limits.max(1);
         // A table has a power of two of slots, of which seven eighths are used.
@@ -144,8 +135,7 @@ impl Census {
         state.near.set_capacity(keys / 8);
     }
 
-    /// Counts a rejection, and returns whether the key returned early. `wait` is the time until the key gets a token;
-    /// zero if the limit only would have rejected the request.
+    /// Returns whether the key returned early. `wait` is the time until the key gets a token; zero in shadow mode.
     pub(super) fn rejected(
         &self,
         bucket: BucketKey,
@@ -162,8 +152,8 @@ impl Census {
     }
 
     pub(super) fn publish(&self, rejected: impl FnOnce() -> RejectedRequest) {
-        if self.rejections.subscribers.load(Ordering::Relaxed) > 0 {
-            // An error means that the last subscriber has just left.
+        if self.rejections.subscribers() > 0 {
+            // The last subscriber has just left.
             let _ = self.rejections.sender.send(Arc::new(rejected()));
         }
     }
@@ -175,7 +165,6 @@ impl Census {
         });
     }
 
-    /// Adds the key of a request to the sample.
     pub(super) fn sample(&self, bucket: BucketKey) {
         let mut state = self.state.lock();
         let next = state.next % SAMPLE;
@@ -186,34 +175,27 @@ impl Census {
         state.next = next + 1;
     }
 
-    /// The distinct keys of the sample.
+    /// Without duplicates.
     pub(crate) fn sampled(&self) -> Vec<BucketKey> {
-        let mut sample = self.state.lock().sample.clone();
-        sample.sort_unstable();
-        sample.dedup();
-        sample
+        let sample: BTreeSet<_> = self.state.lock().sample.iter().copied().collect();
+        sample.into_iter().collect()
     }
 
     pub(crate) fn most_rejected(&self, window: Window, now: Moment) -> Counted {
         self.state.lock().rejected.counted(window, now)
     }
 
-    /// Keys with few tokens left that were not rejected.
+    /// Without keys that were rejected.
     pub(crate) fn nearest(&self, window: Window, now: Moment) -> Counted {
         let mut state = self.state.lock();
         let mut near = state.near.counted(window, now);
         let rejected = state.rejected.counted(window, now);
-        let rejected: Vec<_> = {
-            let mut keys: Vec<_> = rejected.keys.into_iter().map(|(key, _)| key).collect();
-            keys.sort_unstable();
-            keys
-        };
-        near.keys
-            .retain(|(key, _)| rejected.binary_search(key).is_err());
+        let rejected: BTreeSet<_> = rejected.keys.into_iter().map(|(key, _)| key).collect();
+        near.keys.retain(|(key, _)| !rejected.contains(key));
         near
     }
 
-    /// What is known about one key in the last hour.
+    /// In the last hour.
     pub(crate) fn find(&self, bucket: BucketKey, now: Moment) -> Option<KeyCount> {
         let mut state = self.state.lock();
         let summaries = state.rejected.of_window(Window::Hour, now).1;
@@ -231,7 +213,6 @@ impl Generations {
         }
     }
 
-    /// Calls `change` with the count of a key in the current generation.
     fn count<T>(
         &mut self,
         bucket: BucketKey,
@@ -253,7 +234,6 @@ impl Generations {
         result
     }
 
-    /// Starts a new generation if the current one has ended.
     fn rotate(&mut self, now: Moment) {
         if now < self.end {
             return;
@@ -279,7 +259,7 @@ impl Generations {
         Counted { since, keys }
     }
 
-    /// Returns the start of a window, and the summaries that cover it.
+    /// Returns the start of the window, too.
     fn of_window(
         &mut self,
         window: Window,
@@ -318,35 +298,22 @@ fn start(generation: u64) -> Moment {
 
 impl Default for Rejections {
     fn default() -> Self {
-        Self {
-            sender: broadcast::Sender::new(MAX_QUEUED),
-            subscribers: Arc::default(),
-        }
+        let sender = broadcast::Sender::new(MAX_QUEUED);
+        Self { sender }
     }
 }
 
 impl Rejections {
     /// `None` if `max` subscribers exist.
-    pub(crate) fn subscribe(&self, max: usize) -> Option<RejectionReceiver> {
-        let subscribers = Arc::clone(&self.subscribers);
-        let add = |count| (count < max).then_some(count + 1);
-        subscribers
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
-            .ok()?;
-        Some(RejectionReceiver {
-            receiver: self.sender.subscribe(),
-            subscribers,
-        })
+    pub(crate) fn subscribe(
+        &self,
+        max: usize,
+    ) -> Option<broadcast::Receiver<Arc<RejectedRequest>>> {
+        (self.subscribers() < max).then(|| self.sender.subscribe())
     }
 
     pub(crate) fn subscribers(&self) -> usize {
-        self.subscribers.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for RejectionReceiver {
-    fn drop(&mut self) {
-        self.subscribers.fetch_sub(1, Ordering::Relaxed);
+        self.sender.receiver_count()
     }
 }
 

@@ -1,9 +1,8 @@
 //! Decision on a request to which several rate limits apply.
 //!
-//! All rate limits of a request are evaluated for the same point in time. If all limits admit the request, all are
-//! charged. Otherwise none is charged. A limit with `on_exceed = "delay"` assigns the request a slot, which is the time
-//! at which a token is free for it. Such a limit admits the request if the slot is at most `max` away. The request
-//! waits for the latest of its slots. If several limits reject the request, the longest of their waits is reported.
+//! All limits are evaluated for the same point in time, and all are charged or none. A limit with `on_exceed = "delay"`
+//! admits the request if its slot, the time at which a token is free for it, is at most `max` away. The request waits
+//! for the latest of its slots. If several limits reject the request, the longest of their waits is reported.
 
 use std::cmp::Reverse;
 use std::future::Future;
@@ -15,38 +14,36 @@ use smallvec::SmallVec;
 use super::{BucketKey, BucketReading, BucketState, Exceed, Limit};
 use crate::clock::Moment;
 
-/// Number of rate limits of a request that fit into a list without a heap allocation.
+/// Limits of a request that fit into a list without a heap allocation.
 pub(crate) const USUAL_LIMITS: usize = 4;
 
-/// Charge of a request to one rate limit: the number of tokens to take from one bucket.
+/// Charge of a request to one rate limit.
 #[derive(Clone, Copy, Debug)]
 pub struct Charge<'a> {
-    /// Rate limit that the bucket belongs to.
+    /// The rate limit.
     pub limit: &'a Limit,
-    /// Key of the bucket from which the tokens are taken.
+    /// Its bucket.
     pub bucket: BucketKey,
-    /// Number of tokens to take from the bucket.
+    /// Number of tokens to take.
     pub cost: NonZeroU32,
 }
 
 /// Decision on the charges of a request to its rate limits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Decision {
-    /// Whether the rate limits admit or reject the request.
+    /// Whether the limits admit or reject the request.
     pub outcome: ChargeOutcome,
-    /// State of each bucket after the decision, in the order of the charges. For a rejected request, the buckets are
-    /// unchanged.
+    /// State of each bucket after the decision, in the order of the charges.
     pub readings: SmallVec<[BucketReading; USUAL_LIMITS]>,
 }
 
 impl Decision {
-    /// Returns whether the rate limits admit the request, immediately or after a delay.
+    /// Whether the request is admitted, immediately or after a delay.
     pub fn is_admitted(&self) -> bool {
         matches!(self.outcome, ChargeOutcome::Admitted { .. })
     }
 
-    /// Returns the indexes of the charges whose rate limit rejected the request, longest wait first. Charges with equal
-    /// waits stay in their order.
+    /// Returns the indexes of the charges that were rejected, longest wait first.
     pub fn rejecting(&self) -> SmallVec<[usize; USUAL_LIMITS]> {
         let mut rejecting: SmallVec<[usize; USUAL_LIMITS]> = (0..self.readings.len())
             .filter(|&index| self.readings[index].rejects)
@@ -59,50 +56,48 @@ impl Decision {
 /// Result of charging a request to enforced rate limits and to rate limits in shadow mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChargeResult {
-    /// Decision on the charges to enforced limits.
+    /// Decision on the enforced limits.
     pub decision: Decision,
-    /// Indexes of the charges to shadow limits that would have been rejected if the limits were enforced.
+    /// Indexes of the charges to shadow limits that would have been rejected.
     pub exceeded: SmallVec<[usize; USUAL_LIMITS]>,
 }
 
 /// Whether a request is admitted by its enforced rate limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChargeOutcome {
-    /// All rate limits admitted the request and were charged.
+    /// All limits admitted the request and were charged.
     Admitted {
         /// How long the request is delayed; zero if no limit delays it.
         delay: Duration,
     },
-    /// At least one rate limit rejected the request. No limit was charged.
+    /// At least one limit rejected the request, and none was charged.
     Rejected {
         /// How long until all limits would admit the request.
         wait: Duration,
-        /// Index of the charge with the longest wait. If several charges have this wait, it is the first of them.
+        /// Index of the first charge with this wait.
         by: usize,
     },
-    /// The store of the buckets is unavailable, and a limit has `on_store_error = "closed"`. No limit was charged.
+    /// The store is unavailable, and a limit has `on_store_error = "closed"`.
     Unavailable,
 }
 
 /// Store of the buckets of rate limits.
 pub trait Buckets: Send + Sync + 'static {
-    /// Makes all `enforced` charges in one atomic step, or none of them if a limit rejects the request. Then makes each
-    /// of the `shadow` charges separately, which does not affect the decision on the request.
+    /// Makes all `enforced` charges in one atomic step, or none of them. Then makes each of the `shadow` charges
+    /// separately.
     fn charge(
         &self,
         enforced: &[Charge<'_>],
         shadow: &[Charge<'_>],
     ) -> impl Future<Output = ChargeResult> + Send;
 
-    /// Makes the same charges as [`charge`](Self::charge) without waiting. If the buckets are not in memory, charges
-    /// nothing and returns `None`.
+    /// Makes the same charges without waiting, or none if the buckets are not in memory.
     fn try_charge(&self, enforced: &[Charge<'_>], shadow: &[Charge<'_>]) -> Option<ChargeResult>;
 }
 
-/// Decides `charges` at `now`. `full_at` contains, for each bucket, the time at which it will be full again. If the
-/// request is admitted, the function updates `full_at`, and the caller commits all new values together. Otherwise
-/// `full_at` is unchanged, and each reading whose `rejects` is true contains the wait of its own limit. Panics in debug
-/// builds if the two slices differ in length.
+/// Decides `charges` at `now`. `full_at` contains the time at which each bucket is full again. It is updated only if
+/// the request is admitted, and the caller commits all new values together. Panics in debug builds if the two slices
+/// differ in length.
 pub fn decide(charges: &[Charge<'_>], full_at: &mut [Moment], now: Moment) -> Decision {
     debug_assert_eq!(charges.len(), full_at.len());
     let mut taken: SmallVec<[Moment; USUAL_LIMITS]> = SmallVec::new();
@@ -154,10 +149,9 @@ pub fn decide(charges: &[Charge<'_>], full_at: &mut [Moment], now: Moment) -> De
 /// it, rounded up. A faster quota counts from the time of the change, so a client does not wait for the old one. A
 /// slower quota counts from the next request, because stores forget a bucket when it is full under the old one.
 ///
-/// The debt is also reduced to the maximum, which is the refill time of an empty bucket, plus the longest delay if the
-/// limit delays requests. A bucket can have a larger debt if a reload has shortened the longest delay, or if the wall
-/// clock was set back before a restart. The store commits the new state even if it rejects the request. Otherwise the
-/// old debt would be scaled again, and the reported waits would be wrong.
+/// The debt is also reduced to the refill time of an empty bucket, plus the longest delay: a reload can have shortened
+/// the delay, or the wall clock was set back before a restart. The store commits the new state even if it rejects the
+/// request, because it would scale the old debt again.
 pub(crate) fn full_at_under(limit: &Limit, state: BucketState, now: Moment) -> Moment {
     let refill = limit.quota.refill();
     let empty = now.after(refill);
@@ -180,8 +174,7 @@ pub(crate) fn full_at_under(limit: &Limit, state: BucketState, now: Moment) -> M
     })
 }
 
-/// Takes the tokens of one charge. Returns the time at which the bucket will be full again, and the delay of the
-/// request. If the limit rejects the request, returns the wait as the error.
+/// Returns the time at which the bucket is full again and the delay of the request, or the wait as the error.
 fn take(charge: &Charge<'_>, full_at: Moment, now: Moment) -> Result<(Moment, Duration), Duration> {
     let quota = charge.limit.quota;
     match (quota.take(full_at, now, charge.cost), charge.limit.exceed) {
@@ -190,8 +183,7 @@ fn take(charge: &Charge<'_>, full_at: Moment, now: Moment) -> Result<(Moment, Du
             let after = quota.take(full_at, now.after(wait), charge.cost)?;
             Ok((after, wait))
         }
-        // The limit delays a request by at most `max`. So it admits the request as soon as the time until the bucket
-        // has enough tokens is at most `max`, and the reported wait is that time minus `max`.
+        // The limit admits the request as soon as the time until the bucket has enough tokens is at most `max`.
         (Err(wait), Exceed::Delay { max }) => Err(wait.saturating_sub(max)),
         (Err(wait), Exceed::Reject) => Err(wait),
     }

@@ -1,5 +1,3 @@
-//! Named rate limit: its quota, the request properties in its key, and the action on requests that exceed the quota.
-
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -13,32 +11,31 @@ use crate::clock::Moment;
 use crate::request::context::KeyFunction;
 use crate::respond::RetryAfterForm;
 
-/// Rate limit: one `[limit.NAME]` of the configuration.
+/// One `[limit.NAME]` of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// Name of the rate limit in the configuration, in `RateLimit` headers and in metrics.
+    /// Name in the configuration, in `RateLimit` headers and in metrics.
     pub name: Arc<str>,
-    /// Capacity and refill rate of each bucket of this limit.
+    /// Capacity and refill rate of each bucket.
     pub quota: Quota,
     /// When the quota took effect.
     pub quota_since: QuotaSince,
-    /// Request properties that form the limit key. Requests with equal properties share a bucket. The list is never
-    /// empty.
+    /// Request properties that form the limit key; never empty.
     pub key: Box<[KeyPart]>,
-    /// What the gateway does with a request that exceeds the quota.
+    /// Action on a request that exceeds the quota.
     pub exceed: Exceed,
-    /// Whether the limit rejects and delays requests, or only counts them.
+    /// Whether the limit is enforced.
     pub mode: Mode,
-    /// Format of `Retry-After` in the responses to rejected requests.
+    /// Format of `Retry-After`.
     pub retry_after: RetryAfterForm,
-    /// What the gateway does with a request while the store of the buckets is unavailable.
+    /// What happens while the store of the buckets is unavailable.
     pub on_store_error: OnStoreError,
-    /// Whether the log and the admin API show the limit key as it is. Otherwise they show a keyed hash of it.
+    /// Whether log and admin API show the limit key instead of a keyed hash of it.
     pub log_key: bool,
 }
 
 impl Limit {
-    /// Creates an enforced rate limit that counts requests per client address and rejects requests that exceed `quota`.
+    /// Creates an enforced limit that counts by client address and rejects requests that exceed `quota`.
     pub fn per_client(name: &str, quota: Quota) -> Self {
         Self {
             name: name.into(),
@@ -53,10 +50,8 @@ impl Limit {
         }
     }
 
-    /// Creates an enforced rate limit that counts requests by the name that `function` returns, and rejects requests
-    /// that exceed `quota`. If `function` returns `None` or an empty name, the request is counted by client address.
-    ///
-    /// Only the layers of the module `embed` can apply such a limit.
+    /// Creates a limit that counts by the name that `function` returns, or by client address if it returns none. Only
+    /// the layers of the module `embed` can apply it.
     pub fn by(
         name: &str,
         quota: Quota,
@@ -74,7 +69,7 @@ impl Limit {
         Ok(Self { quota, ..self })
     }
 
-    /// Returns the names of the request headers in the key of this rate limit.
+    /// Returns the request headers in the limit key.
     pub fn headers(&self) -> impl Iterator<Item = &HeaderName> {
         self.key.iter().filter_map(|part| match part {
             KeyPart::Header(name) => Some(name),
@@ -110,14 +105,13 @@ impl QuotaSince {
 /// Request property in the key of a rate limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyPart {
-    /// Requests are counted by the address of the client: an IPv4 address or an IPv6 network.
+    /// The address of the client: an IPv4 address or an IPv6 network.
     Client,
-    /// Requests are not separated: all clients share one bucket.
+    /// All clients share one bucket.
     Global,
-    /// Requests are counted by the value of a request header, or by the client address if the header is absent.
+    /// The value of a header, or the client address if it is absent.
     Header(HeaderName),
-    /// Requests are counted by the name that a function of an embedding application returns, or by the client address
-    /// if it returns none. The gateway has no such limits.
+    /// The name that a function of an embedding application returns, or the client address if it returns none.
     Function(KeyFunction),
 }
 
@@ -136,12 +130,11 @@ impl fmt::Display for KeyPart {
 /// Action on a request that exceeds the quota of a rate limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exceed {
-    /// The gateway rejects the request.
+    /// The request is rejected.
     Reject,
-    /// The gateway delays the request until a token is free for it. If this takes longer than `max`, the gateway
-    /// rejects the request.
+    /// The request is delayed until a token is free for it, or rejected if this takes longer than `max`.
     Delay {
-        /// Maximum duration by which a request is delayed.
+        /// Longest delay.
         max: Duration,
     },
 }
@@ -177,8 +170,8 @@ pub enum OnStoreError {
     Closed,
 }
 
-/// Whether a text can be the name of a rate limit. `RateLimit` headers contain the name as a structured-field string, and
-/// metrics contain it as a label. The allowed characters need no escapes in either.
+/// `RateLimit` headers contain the name as a structured-field string, and metrics as a label. These characters need no
+/// escapes in either.
 pub(crate) fn is_limit_name(text: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'-');
     matches!(text.len(), 1..=64) && text.bytes().all(plain)

@@ -1,4 +1,4 @@
-//! Rates as text, such as `10/s` or `5/10s`: in the configuration, and as the text of a [`Quota`](super::Quota).
+//! Rates as text, such as `10/s` or `5/10s`.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -9,7 +9,7 @@ use thiserror::Error;
 
 const DAY: u64 = 24 * 60 * 60;
 
-/// Number of requests (`count`) per time (`period`). Both are above zero.
+/// Both are above zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rate {
     pub(crate) count: NonZeroU32,
@@ -80,14 +80,13 @@ impl FromStr for Rate {
     }
 }
 
-/// Splits a text after its leading digits into a number and a unit. Both can be empty.
+/// After the leading digits. Both parts can be empty.
 pub(crate) fn split_unit(text: &str) -> (&str, &str) {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     text.split_at(digits)
 }
 
-/// Returns the duration of `count` units: `ms`, `s`, `m`, `h` or `d`. Returns `None` for another unit, or if the
-/// duration exceeds the range of `Duration`.
+/// `None` for another unit than `ms`, `s`, `m`, `h` or `d`, or if the duration exceeds the range of `Duration`.
 pub(crate) fn times_unit(count: u64, unit: &str) -> Option<Duration> {
     let seconds = match unit {
         "ms" => return Some(Duration::from_millis(count)),

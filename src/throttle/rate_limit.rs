@@ -1,13 +1,10 @@
 //! Writes the `RateLimit` response headers, which describe the rate limits of a route in the configured dialect.
 //!
-//! In the dialect `draft`, each enforced limit is a member of the list in the header. In a response with 429, the
-//! limits that rejected the request come first, longest wait first, because some clients read only the first member.
-//! The dialects `legacy` and `x` have one header per number, and describe only one limit. In a response with 429, this
-//! is the limit with the longest wait. In other responses, it is the limit with the fewest remaining requests. The
-//! parts that all responses of a route have in common are formatted once, when the configuration is loaded.
-//!
-//! An upstream can send `RateLimit` headers for its own limits. If these headers have the configured dialect, the
-//! module `upstream` merges them with the gateway's headers. Headers of other dialects are forwarded unchanged.
+//! In the dialect `draft`, each enforced limit is a member of the list in the header. On a 429 the limits that rejected
+//! the request come first, longest wait first, because some clients read only the first member. The dialects `legacy`
+//! and `x` describe only one limit: on a 429 the one with the longest wait, otherwise the one with the fewest remaining
+//! requests. Headers that an upstream sent in the configured dialect are merged, those of other dialects are forwarded
+//! unchanged.
 
 mod upstream;
 
@@ -26,7 +23,7 @@ use crate::respond::retry_after::whole_seconds;
 const RATE_LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATE_LIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-/// Names of the headers for limit, remaining and reset in the dialect `legacy`, in this order.
+/// Limit, remaining and reset.
 const LEGACY: [HeaderName; 3] = [
     HeaderName::from_static("ratelimit-limit"),
     HeaderName::from_static("ratelimit-remaining"),
@@ -38,15 +35,14 @@ const X: [HeaderName; 3] = [
     HeaderName::from_static("x-ratelimit-reset"),
 ];
 
-/// Returns the value of `RateLimit-Policy` for these enforced rate limits, such as `"device";q=4;w=4`.
+/// Such as `"device";q=4;w=4`.
 pub(super) fn policy(limits: &[RouteLimit]) -> HeaderValue {
     let mut line = BytesMut::new();
     put_policies(&mut line, limits, |index| &limits[index].name);
     value(line.freeze())
 }
 
-/// Writes the state of `limits` after `decision` into the headers of a response, merged with the headers that the
-/// upstream sent. `policy` is the result of the function [`policy`] for these limits.
+/// Merges the state of `limits` with the headers that the upstream sent.
 pub(super) fn write(
     headers: &mut HeaderMap,
     dialect: Dialect,
@@ -78,7 +74,7 @@ fn write_members(
     }
 
     let [policies, states] = [RATE_LIMIT_POLICY, RATE_LIMIT]
-        .map(|name| RateLimitField::parse(&take_all_but_last(headers, &name), limits));
+        .map(|name| RateLimitField::parse(&take_all_but_last(headers, &name)));
     let names = upstream::distinct_names(limits, &[&policies, &states]);
     let (mut policy_line, mut state_line) = (policies.line, states.line);
     put_policies(&mut policy_line, limits, |index| &names[index]);
@@ -126,8 +122,7 @@ fn write_tightest(
     }
 }
 
-/// Removes all lines of a header except the last line, which the gateway appended. Returns the removed lines, which the
-/// upstream sent.
+/// Returns the lines that the upstream sent, and leaves the last, which the gateway appended.
 fn take_all_but_last(headers: &mut HeaderMap, name: &HeaderName) -> Vec<HeaderValue> {
     let mut lines: Vec<_> = headers.get_all(name).iter().cloned().collect();
     if let Some(last) = lines.pop() {
@@ -136,7 +131,6 @@ fn take_all_but_last(headers: &mut HeaderMap, name: &HeaderName) -> Vec<HeaderVa
     lines
 }
 
-/// Appends the members of `RateLimit-Policy` to `line`, in the order of the route's limits.
 fn put_policies<'a>(line: &mut BytesMut, limits: &[RouteLimit], name: impl Fn(usize) -> &'a str) {
     for (index, limit) in limits.iter().enumerate() {
         begin_member(line, name(index));
@@ -145,8 +139,7 @@ fn put_policies<'a>(line: &mut BytesMut, limits: &[RouteLimit], name: impl Fn(us
     }
 }
 
-/// Appends the members of `RateLimit` to `line`. The limits that rejected the request come first, longest wait first.
-/// The other limits follow in the order of the route's limits.
+/// The limits that rejected the request come first, longest wait first.
 fn put_states<'a>(line: &mut BytesMut, decision: &Decision, name: impl Fn(usize) -> &'a str) {
     let readings = &decision.readings;
     let mut put_state = |index: usize| {
@@ -164,7 +157,7 @@ fn put_states<'a>(line: &mut BytesMut, decision: &Decision, name: impl Fn(usize)
     }
 }
 
-/// Returns how long until the next token is added, in seconds, rounded up. Returns 0 only for a full bucket.
+/// In seconds, rounded up. 0 only for a full bucket.
 fn reset(reading: &BucketReading) -> u32 {
     if reading.next.is_zero() {
         0
@@ -173,13 +166,11 @@ fn reset(reading: &BucketReading) -> u32 {
     }
 }
 
-/// Returns the window of a quota in seconds, rounded up, for the parameter `w` of `RateLimit-Policy`.
 fn window(quota: Quota) -> u32 {
     whole_seconds(quota.window())
 }
 
-/// Starts a list member with its name as a quoted string. The name is not escaped, because the configuration allows
-/// only names that need no escapes.
+/// The configuration allows only names that need no escapes.
 fn begin_member(line: &mut BytesMut, name: &str) {
     if !line.is_empty() {
         line.put_slice(b", ");

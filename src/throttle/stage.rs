@@ -1,9 +1,8 @@
 //! Throttle stage: charges a request to the rate limits of its route.
 //!
 //! A request is charged when it arrives. If the client disconnects while its request is delayed, the request is not
-//! forwarded and its tokens are not returned. If the buckets are in memory, the decision needs no await. The stage
-//! awaits only the delay of a request and the query of a remote store. The futures of both are boxed, because unboxed
-//! futures would enlarge the future of every request.
+//! forwarded and its tokens are not returned. Only a delay and a remote store need an await. Their futures are boxed,
+//! because unboxed they would enlarge the future of every request.
 
 use std::num::NonZeroU32;
 use std::ops::Deref;
@@ -26,28 +25,26 @@ use crate::request::hash_keys::HashKeySource;
 use crate::respond::retry_after::whole_seconds;
 use crate::respond::{Dialect, HEADER_CAPACITY, Problem, Retry};
 
-/// Throttle stage, which charges requests to rate limit buckets in the store `S`.
 #[derive(Debug)]
 pub(crate) struct Throttle<S> {
     buckets: S,
     hash_keys: HashKeySource,
 }
 
-/// Rate limits of a route, prepared for one worker.
+/// Prepared for one worker.
 #[derive(Debug)]
 pub(crate) struct RouteLimits {
     enforced: Vec<RouteLimit>,
     shadow: Vec<RouteLimit>,
     cost: NonZeroU32,
     dialect: Dialect,
-    /// Value of `RateLimit-Policy` for the enforced limits. It is the same in all responses, unless the upstream sends
-    /// its own `RateLimit-Policy`.
+    /// The same in all responses, unless the upstream sends its own `RateLimit-Policy`.
     policy: HeaderValue,
     metrics: Arc<RouteMetrics>,
     clock: Clock,
 }
 
-/// A limit with the counters of one worker.
+/// With the counters of one worker.
 #[derive(Debug)]
 pub(super) struct RouteLimit {
     pub(super) limit: Arc<Limit>,
@@ -56,26 +53,23 @@ pub(super) struct RouteLimit {
     pub(super) census: Option<Arc<Census>>,
 }
 
-/// A limit, and its census unless the limit is in an embedding application.
 #[derive(Clone, Debug)]
 pub(crate) struct LimitState {
     pub(crate) limit: Arc<Limit>,
     pub(crate) census: Option<Arc<Census>>,
 }
 
-/// Number of admitted requests per key in the sample of a census.
+/// Admitted requests per key in the sample of a census.
 const SAMPLE_INTERVAL: u64 = 16;
 
-/// Result of the throttle stage for an admitted request, from which the `RateLimit` headers of its response are
-/// written.
 #[derive(Debug, Default)]
 pub(crate) struct Admission {
-    /// State of the limits; `None` if the response gets no `RateLimit` headers. Boxed, because an unboxed decision
-    /// would enlarge the future of every request.
+    /// `None` if the response gets no `RateLimit` headers. Boxed, because unboxed it would enlarge the future of every
+    /// request.
     decision: Option<Box<Decision>>,
 }
 
-/// Charges of a request to its rate limits, in the order of the route's limits.
+/// In the order of the route's limits.
 type Charges<'a> = SmallVec<[Charge<'a>; USUAL_LIMITS]>;
 
 impl Deref for RouteLimit {
@@ -87,8 +81,7 @@ impl Deref for RouteLimit {
 }
 
 impl RouteLimits {
-    /// Prepares the rate limits of a route. A request takes `cost` tokens from each limit. `route` contains the metrics
-    /// of the route, and `metrics` those of the worker.
+    /// A request takes `cost` tokens from each limit.
     pub(crate) fn new(
         limits: impl IntoIterator<Item = LimitState>,
         cost: NonZeroU32,
@@ -98,7 +91,7 @@ impl RouteLimits {
         clock: Clock,
     ) -> Self {
         // Each worker has its own copy of the limits. Otherwise all workers would write the same reference counts for
-        // each request, which slows them down.
+        // each request.
         let (enforced, shadow): (Vec<_>, Vec<_>) = limits
             .into_iter()
             .map(|LimitState { limit, census }| RouteLimit {
@@ -118,7 +111,6 @@ impl RouteLimits {
         }
     }
 
-    /// Writes the `RateLimit` headers of the response to an admitted request.
     pub(crate) fn write_headers(&self, admission: &Admission, headers: &mut HeaderMap) {
         if let Some(decision) = &admission.decision {
             self.write(headers, decision);
@@ -126,22 +118,22 @@ impl RouteLimits {
     }
 
     fn write(&self, headers: &mut HeaderMap, decision: &Decision) {
-        let Self {
-            dialect,
-            enforced,
-            policy,
-            clock,
-            ..
-        } = self;
-        rate_limit::write(headers, *dialect, enforced, policy, decision, clock);
+        let limits = &self.enforced;
+        rate_limit::write(
+            headers,
+            self.dialect,
+            limits,
+            &self.policy,
+            decision,
+            &self.clock,
+        );
     }
 
     fn is_empty(&self) -> bool {
         self.enforced.is_empty() && self.shadow.is_empty()
     }
 
-    /// Converts the result of the charges into an admission and the duration by which the request is delayed, or into a
-    /// problem.
+    /// Returns the duration by which the request is delayed, too.
     fn decide(
         &self,
         result: ChargeResult,
@@ -212,7 +204,6 @@ impl RouteLimits {
 }
 
 impl RouteLimit {
-    /// Counts an admission, after which the bucket has `remaining` tokens.
     fn admitted(
         &self,
         bucket: BucketKey,
@@ -275,14 +266,11 @@ impl RouteLimit {
 }
 
 impl<S: Buckets> Throttle<S> {
-    /// Creates the stage with rate limit buckets in the store `buckets`. `hash_keys` provides the seed for the bucket
-    /// keys.
     pub(crate) fn new(buckets: S, hash_keys: HashKeySource) -> Self {
         Self { buckets, hash_keys }
     }
 
-    /// Charges a request to the rate limits of its route. If a limit delays the request, waits for the duration of the
-    /// delay.
+    /// Also waits for the delay of the request.
     pub(crate) async fn charge(
         &self,
         ctx: &RequestContext,
@@ -316,7 +304,7 @@ impl<S: Buckets> Throttle<S> {
         limits.decide(result, &charges, ctx, request)
     }
 
-    /// Returns the charges of a request: first the charges to enforced limits, then those to limits in shadow mode.
+    /// First the enforced limits, then those in shadow mode.
     fn charges<'a>(
         &self,
         ctx: &RequestContext,
@@ -325,7 +313,7 @@ impl<S: Buckets> Throttle<S> {
     ) -> Charges<'a> {
         let seed = self.hash_keys.keys().seed;
         let client = ctx.caller.id();
-        // A CORS preflight has separate buckets, so it takes no token from the request that follows it.
+        // A preflight takes no token from the request that follows it.
         let kind = if ctx.is_preflight {
             BucketKind::Preflight
         } else {
@@ -353,8 +341,7 @@ impl<S: Buckets> Throttle<S> {
     }
 }
 
-/// Creates the problem for a request that the rate limit `limit` rejects. The text is joined with `concat`, because
-/// `format!` is slower and this is the most frequent rejection.
+/// `format!` is slower than `concat`, and this is the most frequent rejection.
 fn rate_limited(limit: &Limit, wait: Duration) -> Problem {
     let seconds = whole_seconds(wait);
     let unit = if seconds == 1 { " second" } else { " seconds" };

@@ -1,10 +1,9 @@
 //! IP addresses of a server that is given by name. All workers share them.
 //!
-//! One task per server resolves the name every [`REFRESH`], so a change of DNS takes effect although pooled connections
-//! are always in use. The period is fixed, because `getaddrinfo` reports no TTL. A request uses the known addresses. It
-//! waits for a lookup in two cases only: no lookup has succeeded yet, or no known address accepts a connection. Requests
-//! share such lookups, at most one per [`SPACING`], because no circuit opens for a sole server that refuses connections.
-//! If a lookup fails, the last known addresses stay in use.
+//! One task per server resolves the name every [`REFRESH`], because `getaddrinfo` reports no TTL. A request waits for a
+//! lookup in two cases only: no lookup has succeeded yet, or no known address accepts a connection. Requests share such
+//! lookups, at most one per [`SPACING`], because no circuit opens for a sole server that refuses connections. If a
+//! lookup fails, the last known addresses stay in use.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -20,39 +19,34 @@ use tokio::time::Instant;
 use super::Server;
 use crate::metrics::Count;
 
-/// Time between the end of a lookup and the start of the next.
+/// Counts from the end of a lookup.
 const REFRESH: Duration = Duration::from_secs(5);
 
-/// Minimum time between two lookups that requests wait for.
+/// Between two lookups that requests wait for.
 const SPACING: Duration = Duration::from_millis(100);
 
-/// Addresses of one server.
 #[derive(Debug)]
 pub(crate) struct Addresses {
-    /// Host and port as configured. Logs contain this name.
     name: Authority,
-    /// Name or IP address of the server, without brackets.
+    /// Without brackets.
     host: String,
     port: u16,
     known: Mutex<Known>,
     /// When a request last started or ended a lookup. Locked during the lookup.
     looked_up: tokio::sync::Mutex<Option<Instant>>,
-    /// Number of changes of the known addresses. A connection whose address was valid in the current version needs no
-    /// further check, so a request takes no lock.
+    /// Number of changes of the known addresses. A request whose connection was checked in this version takes no lock.
     version: AtomicU64,
     failures: Count,
 }
 
 #[derive(Debug, Default)]
 struct Known {
-    /// Result of the last successful lookup, in the order of the resolver. Empty before the first.
+    /// In the order of the resolver. Empty before the first successful lookup.
     addresses: Arc<[SocketAddr]>,
-    /// Whether the last lookup failed.
     is_failing: bool,
 }
 
 impl Addresses {
-    /// Creates the addresses of `server`. An IP address needs no lookup and is known from the start.
     pub(crate) fn of(server: &Server) -> Self {
         let name = server.authority.clone();
         let host = name.host().trim_matches(['[', ']']).to_owned();
@@ -75,22 +69,18 @@ impl Addresses {
         }
     }
 
-    /// Returns host and port as configured.
     pub(super) fn name(&self) -> &str {
         self.name.as_str()
     }
 
-    /// Returns the name or IP address of the server, without brackets.
     pub(super) fn host(&self) -> &str {
         &self.host
     }
 
-    /// Number of failed lookups.
     pub(crate) fn failures(&self) -> u64 {
         self.failures.get()
     }
 
-    /// Returns the known addresses. Resolves the name if none are known.
     pub(super) async fn get(&self) -> io::Result<Arc<[SocketAddr]>> {
         let known = Arc::clone(&self.known.lock().addresses);
         if known.is_empty() {
@@ -100,7 +90,6 @@ impl Addresses {
         }
     }
 
-    /// Resolves the name. Returns the known addresses if they differ from `tried`, and `None` otherwise.
     pub(super) async fn get_new(&self, tried: &[SocketAddr]) -> Option<Arc<[SocketAddr]>> {
         if self.is_literal() {
             return None;
@@ -109,7 +98,7 @@ impl Addresses {
         (!is_same_set(&found, tried)).then_some(found)
     }
 
-    /// Resolves the name every [`REFRESH`]. Returns only if the server is given by IP address.
+    /// Returns only if the server is given by IP address.
     pub(crate) async fn refresh(self: Arc<Self>) {
         if !self.is_literal() {
             self.refresh_with(|| self.lookup()).await;
@@ -127,12 +116,11 @@ impl Addresses {
         }
     }
 
-    /// Returns the current version, to be passed to [`is_current`](Self::is_current).
     pub(super) fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
 
-    /// Whether `address` is one of the known addresses. `checked` is the version in which it last was, and is updated.
+    /// `checked` is the version in which `address` was last one of the known addresses, and is updated.
     pub(super) fn is_current(&self, address: IpAddr, checked: &mut u64) -> bool {
         let version = self.version();
         if *checked == version {
@@ -177,7 +165,6 @@ impl Addresses {
         Ok(lookup_host((&*self.host, self.port)).await?.collect())
     }
 
-    /// Stores the result of a lookup. Logs a change of the addresses, and the first of several failures in a row.
     pub(super) fn update(
         &self,
         found: io::Result<Vec<SocketAddr>>,
@@ -220,7 +207,7 @@ impl Addresses {
     }
 }
 
-/// Whether two lists contain the same addresses. The order differs from lookup to lookup.
+/// The order differs from lookup to lookup.
 fn is_same_set(one: &[SocketAddr], other: &[SocketAddr]) -> bool {
     let contains_all = |one: &[SocketAddr], other: &[SocketAddr]| {
         other.iter().all(|address| one.contains(address))

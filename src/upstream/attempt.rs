@@ -20,32 +20,26 @@ use super::target::AttemptGuard;
 use super::timeouts::{CLIENT_PAUSE, RequestTimeouts};
 use crate::request::context::ClientConnection;
 
-/// The result of an attempt to send a request to one server.
 #[expect(
     clippy::large_enum_variant,
     reason = "a value exists only between two statements, and most are the large variant"
 )]
 #[derive(Debug)]
 pub(super) enum AttemptOutcome {
-    /// The head of a valid response arrived on this connection. The body is not read yet.
     Responded(Response<Incoming>, Lease),
-    /// No byte of the request was sent. The request is back in its [`UpstreamRequest`] and can be sent to another
-    /// server.
+    /// No byte of the request was sent. The request is back in its [`UpstreamRequest`].
     Unsent(ForwardError),
-    /// No valid response arrived, and the server may have received the request.
     Lost(ForwardError),
 }
 
-/// What all attempts of one request have in common.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sending<'a> {
     pub(super) host: &'a HostHeader,
     pub(super) timeouts: &'a RequestTimeouts,
-    /// Client connection that can own a connection to a server, see [`connection_auth`].
+    /// Can own a connection to a server, see [`connection_auth`].
     pub(super) client: Option<&'a Arc<ClientConnection>>,
 }
 
-/// Sends a request to the server of `guard` and waits for the head of its response.
 pub(super) async fn attempt(
     guard: &mut AttemptGuard,
     connection: ConnectionChoice<'_>,
@@ -90,7 +84,6 @@ pub(super) async fn attempt(
             let error = classify(failed.into_error(), upload.as_deref(), &lease);
             return AttemptOutcome::Lost(error);
         };
-        // hyper returned the request, so no byte of the request was sent and another connection can send it.
         *request = Some(unsent);
         if !lease.reused {
             return AttemptOutcome::Unsent(ForwardError::Unsent(failed.into_error()));
@@ -102,8 +95,7 @@ pub(super) async fn attempt(
     }
 }
 
-/// Returns the result of an attempt whose response head arrived. A response with invalid `Content-Length` or
-/// `Transfer-Encoding` counts as lost.
+/// A response with invalid `Content-Length` or `Transfer-Encoding` counts as lost.
 fn finish(
     mut response: Response<Incoming>,
     mut lease: Lease,
@@ -121,7 +113,6 @@ fn finish(
     }
 }
 
-/// Waits for a connection until the deadline of the request, and no longer than `connect_timeout`.
 async fn connect<F>(timeouts: &RequestTimeouts, lease: F) -> Result<Lease, ForwardError>
 where
     F: Future<Output = Result<Lease, ConnectError>>,
@@ -132,7 +123,6 @@ where
     }
 }
 
-/// Converts an error of hyper into a [`ForwardError`] that names the side that caused it: client or server.
 fn classify(error: hyper::Error, upload: Option<&UploadProgress>, lease: &Lease) -> ForwardError {
     if let Some(failure) = upload.and_then(UploadProgress::failure) {
         return ForwardError::RequestBody(failure.clone());
@@ -154,7 +144,5 @@ fn classify(error: hyper::Error, upload: Option<&UploadProgress>, lease: &Lease)
 /// Whether the client has sent no part of its request body for [`CLIENT_PAUSE`]. A server that closes the connection
 /// during such a pause has not failed.
 fn is_client_paused(upload: &UploadProgress) -> bool {
-    upload.is_in_progress()
-        && upload.waits_for_client()
-        && upload.last_passed().elapsed() >= CLIENT_PAUSE
+    upload.waits_for_client() && upload.last_passed().elapsed() >= CLIENT_PAUSE
 }

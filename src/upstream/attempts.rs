@@ -1,15 +1,11 @@
 //! The loop over all attempts to send one request: failover, retries and the delays between them.
 //!
-//! A request that provably was not sent fails over to another server without delay. It is tried once at each server.
-//! Failover ignores the method and the retry budget, because no server executed the request or had load from it.
+//! A request that provably was not sent fails over to another server without delay, once to each server. Failover
+//! ignores the method and the retry budget, because no server executed the request or had load from it.
 //!
-//! Any other further attempt is a retry. A retry has five conditions:
-//!
-//! - retries are configured for the upstream,
-//! - the method or the idempotency key makes a second execution safe,
-//! - a copy of the already forwarded part of the request body is in memory,
-//! - the retry policy allows another attempt, and the delay before this attempt ends before the deadline,
-//! - the retry budget is not used up.
+//! Any other further attempt is a retry. It requires a retry configuration, a method or key that makes a second
+//! execution safe, a copy of the forwarded part of the body, and the consent of retry policy, circuit breakers and
+//! retry budget.
 //!
 //! A request that a reused connection loses before the first byte of a response is neither: it is sent once more at once,
 //! on a fresh connection, if its method is idempotent, it holds no claim, and its whole body is in memory.
@@ -32,13 +28,12 @@ use super::error::ForwardError;
 use super::pool::{ConnectionChoice, Lease, RECENT};
 use super::request::{RequestCopy, UpstreamRequest};
 use super::response;
-use super::target::{AttemptGuard, Target, Unavailable};
+use super::target::{AttemptGuard, Target};
 use super::timeouts::RequestTimeouts;
 use crate::metrics::{RetryRejection, UpstreamMetrics};
 use crate::request::context::{ClientConnection, RequestContext};
 use crate::retry::{Failure, GiveUp, Next, RetryAfter, RetryPolicy, RetryState, Wait};
 
-/// State of all attempts to send one request.
 #[derive(Debug)]
 pub(super) struct Attempts<'a> {
     target: &'a Target,
@@ -48,27 +43,12 @@ pub(super) struct Attempts<'a> {
     copy: Option<RequestCopy>,
     client: Option<&'a Arc<ClientConnection>>,
     retry: Option<RetryState>,
-    /// Indexes of the servers of earlier attempts, in the order of the attempts.
+    /// In the order of the attempts.
     tried: ServerIndexes,
     ctx: &'a RequestContext,
-    /// Number of attempts to send the request so far, including failovers and retries.
+    /// Includes failovers and retries.
     pub(super) count: u32,
-    /// Whether a server may have received the request although no response arrived.
     pub(super) is_lost: bool,
-}
-
-/// A response to forward to the client, and the server connection that delivers its body.
-#[derive(Debug)]
-pub(super) struct Responded {
-    pub(super) response: Response<Incoming>,
-    pub(super) lease: Lease,
-    pub(super) guard: AttemptGuard,
-}
-
-/// A retry that the retry policy allows: the delay before the retry, and the request to send.
-struct PlannedRetry {
-    wait: Wait,
-    request: UpstreamRequest,
 }
 
 impl<'a> Attempts<'a> {
@@ -94,16 +74,14 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Sends the request to one server after another until a response can be forwarded or no further attempt is
-    /// allowed.
     pub(super) async fn run(
         &mut self,
         mut request: UpstreamRequest,
-    ) -> Result<Responded, ForwardError> {
+    ) -> Result<(Response<Incoming>, Lease, AttemptGuard), ForwardError> {
         // The choice is made before the first attempt, because an attempt writes `Host` into the request.
         let unsent = (request.request.as_ref()).expect("the request is present before it is sent");
         let host = (self.target.state.upstream.host).for_request(unsent.headers());
-        // Error of the last attempt if it did not send the request. In that case the next attempt is a failover.
+        // The next attempt is a failover.
         let mut unsent_error = None;
         let mut owned = self.begin_owned();
         let mut is_resent = false;
@@ -125,13 +103,7 @@ impl<'a> Attempts<'a> {
                     continue;
                 }
             };
-            self.tried.push(guard.index());
-            self.count += 1;
-            self.metrics.attempts.inc();
-            self.ctx.note(|facts| {
-                facts.attempts = self.count;
-                facts.server = Some(guard.name().into());
-            });
+            self.begun(&guard);
             unsent_error = None;
             let sending = Sending {
                 host,
@@ -140,23 +112,19 @@ impl<'a> Attempts<'a> {
             };
             match attempt(&mut guard, connection, &mut request, &sending).await {
                 AttemptOutcome::Responded(response, lease) => {
-                    let Some(retry) = self.after_response(&response, &mut guard) else {
-                        return Ok(Responded {
-                            response,
-                            lease,
-                            guard,
-                        });
+                    let Some((wait, retry)) = self.after_response(&response, &mut guard) else {
+                        return Ok((response, lease, guard));
                     };
                     drop(guard);
-                    let delay = self.delay_retry(retry.wait, &response.status());
+                    let delay = self.delay_retry(wait, &response.status());
                     response::discard(response, lease);
                     delay.await;
-                    request = retry.request;
+                    request = retry;
                 }
                 AttemptOutcome::Unsent(error) => {
                     guard.failed_with(&error);
                     if matches!(error, ForwardError::NotReachedInTime(_)) {
-                        // No failover follows, because the deadline of the request has passed.
+                        // No failover, because the deadline of the request has passed.
                         return Err(error);
                     }
                     tracing::debug!(
@@ -175,18 +143,27 @@ impl<'a> Attempts<'a> {
                         request = again;
                         continue;
                     }
-                    let Some(retry) = self.after_loss(&error, &mut guard) else {
+                    let Some((wait, retry)) = self.after_loss(&error, &mut guard) else {
                         return Err(error);
                     };
                     drop(guard);
-                    self.delay_retry(retry.wait, &error).await;
-                    request = retry.request;
+                    self.delay_retry(wait, &error).await;
+                    request = retry;
                 }
             }
         }
     }
 
-    /// Begins an attempt on the connection that the client connection owns to a server of this upstream.
+    fn begun(&mut self, guard: &AttemptGuard) {
+        self.tried.push(guard.index());
+        self.count += 1;
+        self.metrics.attempts.inc();
+        self.ctx.note(|facts| {
+            facts.attempts = self.count;
+            facts.server = Some(guard.name().into());
+        });
+    }
+
     fn begin_owned(&self) -> Option<(AttemptGuard, ConnectionChoice<'a>)> {
         let client = self.client?;
         let (server, connection) = connection_auth::take(client, &self.target.pools())?;
@@ -208,7 +185,6 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Returns the request to send once more after a reused connection closed.
     fn resend(&mut self) -> Option<UpstreamRequest> {
         let copy = self.copy.as_ref().filter(|copy| copy.is_repeatable)?;
         let request = copy.to_request()?;
@@ -218,12 +194,11 @@ impl<'a> Attempts<'a> {
         Some(request)
     }
 
-    /// Returns the timer of the delay before all servers are tried again. If `unsent_error` is `None`, returns
-    /// `unavailable` as the error. If no retry is allowed, returns `unsent_error`.
+    /// Fails with the error for the client if no retry is allowed.
     fn wait_for_servers(
         &mut self,
         unsent_error: Option<ForwardError>,
-        unavailable: Unavailable,
+        unavailable: ForwardError,
     ) -> Result<Pin<Box<Sleep>>, ForwardError> {
         let error = unsent_error.ok_or(unavailable)?;
         let Some(wait) = self.wait_before_retry(error.failure(), None) else {
@@ -235,13 +210,12 @@ impl<'a> Attempts<'a> {
         Ok(delay)
     }
 
-    /// Tells the circuit breaker the status of a response. Returns the retry that replaces the response, or `None` if
-    /// the response is to be forwarded.
+    /// Returns the retry that replaces the response.
     fn after_response(
         &mut self,
         response: &Response<Incoming>,
         guard: &mut AttemptGuard,
-    ) -> Option<PlannedRetry> {
+    ) -> Option<(Wait, UpstreamRequest)> {
         let status = response.status();
         guard.responded(status);
         if !status.is_server_error() && !status.is_client_error() {
@@ -252,13 +226,12 @@ impl<'a> Attempts<'a> {
         self.planned_retry(Failure::Status(status), retry_after)
     }
 
-    /// Tells the circuit breaker that an attempt got no valid response. Returns the retry, or `None` if no retry is
-    /// allowed. The server may have executed the request.
+    /// The server may have executed the request.
     fn after_loss(
         &mut self,
         error: &ForwardError,
         guard: &mut AttemptGuard,
-    ) -> Option<PlannedRetry> {
+    ) -> Option<(Wait, UpstreamRequest)> {
         self.is_lost = true;
         guard.failed_with(error);
         if error.is_client_fault() {
@@ -267,12 +240,11 @@ impl<'a> Attempts<'a> {
         self.planned_retry(error.failure(), None)
     }
 
-    /// Returns a retry if the copy of the request is complete and the retry policy allows another attempt.
     fn planned_retry(
         &mut self,
         failure: Failure,
         retry_after: Option<Duration>,
-    ) -> Option<PlannedRetry> {
+    ) -> Option<(Wait, UpstreamRequest)> {
         if !self
             .copy
             .as_ref()
@@ -282,11 +254,9 @@ impl<'a> Attempts<'a> {
         }
         let wait = self.wait_before_retry(failure, retry_after)?;
         let request = self.copy.as_ref()?.to_request()?;
-        Some(PlannedRetry { wait, request })
+        Some((wait, request))
     }
 
-    /// Returns the delay before a retry and charges the retry to the retry budget. `None` if the retry policy, the
-    /// circuit breakers or the retry budget allow no retry.
     fn wait_before_retry(
         &mut self,
         failure: Failure,
@@ -294,39 +264,32 @@ impl<'a> Attempts<'a> {
     ) -> Option<Wait> {
         let retry = self.retry.as_mut()?;
         let elapsed = self.timeouts.started().elapsed();
-        match retry.failed(failure, retry_after, elapsed, &mut fastrand::Rng::new()) {
-            Next::GiveUp(GiveUp::NotWorthIt) => None,
-            Next::GiveUp(GiveUp::Exhausted) => {
-                self.metrics.retry_rejected(RetryRejection::Attempts);
-                None
+        let state = &self.target.state;
+        let budget = state.budget.as_ref();
+        let now = self.target.clock.now();
+        let rejection = match retry.failed(failure, retry_after, elapsed, &mut fastrand::Rng::new())
+        {
+            Next::GiveUp(GiveUp::NotWorthIt) => return None,
+            Next::GiveUp(GiveUp::Exhausted) => RetryRejection::Attempts,
+            Next::GiveUp(GiveUp::TooLate) => RetryRejection::Deadline,
+            Next::Retry(wait) if !state.will_admit(now.after(wait.delay)) => {
+                RetryRejection::Circuit
             }
-            Next::GiveUp(GiveUp::TooLate) => {
-                self.metrics.retry_rejected(RetryRejection::Deadline);
-                None
+            Next::Retry(_) if budget.is_some_and(|budget| !budget.withdraw(now)) => {
+                RetryRejection::Budget
             }
             Next::Retry(wait) => {
-                let state = &self.target.state;
-                if !state.will_admit(self.target.clock.now().after(wait.delay)) {
-                    self.metrics.retry_rejected(RetryRejection::Circuit);
-                    return None;
-                }
-                let budget = state.budget.as_ref();
-                let now = self.target.clock.now();
-                if budget.is_some_and(|budget| !budget.withdraw(now)) {
-                    self.metrics.retry_rejected(RetryRejection::Budget);
-                    return None;
-                }
                 self.metrics.retries.inc();
-                Some(wait)
+                return Some(wait);
             }
-        }
+        };
+        self.metrics.retry_rejected(rejection);
+        None
     }
 
-    /// Logs a retry and its reason. Returns the timer of the delay before the retry.
     fn delay_retry(&mut self, wait: Wait, why: &dyn fmt::Display) -> Pin<Box<Sleep>> {
         if self.tried.len() >= self.target.state.servers.len() {
-            // Every server has been tried, so the next attempt can choose any server. The server that failed last is
-            // chosen only if no other is available.
+            // The next attempt can choose any server, but the one that failed last only if no other is available.
             let last = self.tried.pop();
             self.tried.clear();
             self.tried.extend(last);
@@ -339,8 +302,7 @@ impl<'a> Attempts<'a> {
             reason = %why,
             "retrying upstream request"
         );
-        // The timer is boxed, because it is large and rarely used. An unboxed timer would enlarge the future of every
-        // request.
+        // Boxed, because an unboxed timer would enlarge the future of every request.
         Box::pin(tokio::time::sleep(wait.delay))
     }
 }

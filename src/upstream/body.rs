@@ -1,8 +1,7 @@
 //! Request bodies that are streamed from the client to a server.
 //!
-//! The gateway reads from the client no faster than the server reads. It tracks the progress of a body for three
-//! purposes: to start `first_byte_timeout` when the last byte of the body was sent, to close a connection on which the
-//! body was not sent completely, and to find out whether the client or the server caused a failed upload.
+//! The progress of a body tells when to start `first_byte_timeout`, whether a connection can be reused, and whether the
+//! client or the server caused a failed upload.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,24 +16,19 @@ use tokio::time::Instant;
 use super::replay_body::ReplayBody;
 use crate::request::body::{RequestBody, RequestBodyError};
 
-/// Request body that is sent to a server.
 #[derive(Debug)]
 pub(crate) enum UpstreamBody {
     Empty,
-    /// The body is read from the client.
     Client(RequestBody, Arc<UploadProgress>),
-    /// The part of the body that an earlier attempt has sent is read from a copy in memory, and the rest from the
-    /// client.
+    /// Reads the part that an earlier attempt has sent from a copy in memory, and the rest from the client.
     Replay(ReplayBody, Arc<UploadProgress>),
 }
 
-/// Progress of the transfer of a request body to a server.
 #[derive(Debug)]
 pub(crate) struct UploadProgress {
-    /// Why the transfer ended: the complete body was sent, or the client's body failed.
     end: OnceLock<Result<(), RequestBodyError>>,
     started: Instant,
-    /// When the last part was sent to the server, in milliseconds since `started`.
+    /// When the last part was sent, in milliseconds since `started`.
     last: AtomicU64,
     waits_for_client: AtomicBool,
 }
@@ -70,10 +64,6 @@ impl UploadProgress {
         }
     }
 
-    pub(crate) fn is_in_progress(&self) -> bool {
-        self.end.get().is_none()
-    }
-
     pub(crate) fn is_sent(&self) -> bool {
         matches!(self.end.get(), Some(Ok(())))
     }
@@ -82,12 +72,11 @@ impl UploadProgress {
         self.end.get()?.as_ref().err()
     }
 
-    /// Whether the gateway has sent everything that it received from the client, and now waits for more.
     pub(crate) fn waits_for_client(&self) -> bool {
         self.waits_for_client.load(Ordering::Acquire)
     }
 
-    /// Returns when the last part was sent to the server, or when the transfer started if no part was sent.
+    /// The start of the transfer if no part was sent.
     pub(crate) fn last_passed(&self) -> Instant {
         self.started + Duration::from_millis(self.last.load(Ordering::Acquire))
     }

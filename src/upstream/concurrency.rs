@@ -1,13 +1,12 @@
 //! Adaptive concurrency limit: the maximum number of requests in flight to an upstream, derived from its latency.
 //!
-//! The latency of an overloaded upstream grows until its clients time out. A fixed limit is hard to choose, because the
-//! capacity of an upstream is rarely known and changes. The concurrency limit therefore grows while latency stays near
-//! the latency without load, and shrinks when latency rises. The module `gradient` computes the limit. Requests above
-//! the limit are rejected immediately, before the client times out. `min = max` gives a fixed limit.
+//! The limit grows while latency stays near the latency without load, and shrinks when latency rises. A fixed limit is
+//! hard to choose, because the capacity of an upstream is rarely known and changes. `min = max` gives one. Requests
+//! above the limit are rejected immediately, before the client times out.
 //!
 //! All workers share one counter of requests in flight. This costs contention for one cache line, but a limit per
-//! worker would be wrong if the load of the workers differs. Requests do not queue, and the limit ignores which client
-//! sent them. The rate limits of routes provide fairness between clients.
+//! worker would be wrong if the load of the workers differs. The limit is not fair between clients: rate limits of
+//! routes are.
 
 mod gradient;
 
@@ -23,13 +22,9 @@ use self::gradient::Gradient;
 use super::settings::ConcurrencySettings;
 use crate::clock::Moment;
 
-/// Adaptive concurrency limit of one upstream, shared by all workers.
 #[derive(Debug)]
 pub(crate) struct Concurrency {
     counters: ConcurrencyCounters,
-    /// Bit mask that selects one response in `sampling_mask + 1`: a response is recorded if all of these bits are 0 in
-    /// the time of its arrival in nanoseconds.
-    sampling_mask: AtomicU64,
     gradient: Mutex<Gradient>,
 }
 
@@ -42,28 +37,23 @@ struct ConcurrencyCounters {
     shed: AtomicU64,
 }
 
-/// One slot of the concurrency limit, occupied by a request in flight. [`Concurrency::release`] frees it.
-///
-/// A dropped slot stays occupied. Releasing it on drop would require a reference to the limit, and each request would
-/// then write a reference count that all workers share.
+/// One request in flight, until [`Concurrency::release`]. A dropped slot stays occupied: releasing it on drop would
+/// require a reference to the limit, and each request would then write a reference count that all workers share.
 #[derive(Debug)]
 #[must_use = "the slot is occupied until it is released"]
 pub(crate) struct ConcurrencySlot(());
 
-/// Result of a request that shows how loaded the upstream is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LoadSample {
-    /// The server responded without a sign of overload.
     Responded {
-        /// How long the head of the response took, from the start of the attempt.
+        /// Of the response head, from the start of the attempt.
         latency: Duration,
     },
-    /// The request timed out, or the server responded with 429, 503 or 504.
+    /// A timeout, or the status 429, 503 or 504.
     Dropped,
 }
 
 impl Concurrency {
-    /// Creates a concurrency limit with the value `initial` of the settings.
     pub(crate) fn new(settings: ConcurrencySettings) -> Self {
         let gradient = Gradient::new(settings);
         Self {
@@ -72,12 +62,11 @@ impl Concurrency {
                 limit: AtomicU32::new(gradient.limit()),
                 shed: AtomicU64::new(0),
             },
-            sampling_mask: AtomicU64::new(0),
             gradient: Mutex::new(gradient),
         }
     }
 
-    /// Starts again with the value `initial` of new settings. Requests in flight keep their slots.
+    /// Requests in flight keep their slots.
     pub(crate) fn reconfigure(&self, settings: ConcurrencySettings) {
         let mut gradient = self.gradient.lock();
         *gradient = Gradient::new(settings);
@@ -86,7 +75,6 @@ impl Concurrency {
             .store(gradient.limit(), Ordering::Relaxed);
     }
 
-    /// Acquires a slot. If the concurrency limit is reached, returns `None` and counts a rejected request.
     pub(crate) fn acquire(&self) -> Option<ConcurrencySlot> {
         let limit = self.limit();
         let acquired = self.counters.in_flight.fetch_update(
@@ -101,8 +89,7 @@ impl Concurrency {
         Some(ConcurrencySlot(()))
     }
 
-    /// Releases a slot and records the result of the request. A `sample` of `None` means that the result says nothing
-    /// about the load of the upstream.
+    /// A `sample` of `None` says nothing about the load of the upstream.
     pub(crate) fn release(&self, _: ConcurrencySlot, sample: Option<LoadSample>, now: Moment) {
         let in_flight = self.counters.in_flight.fetch_sub(1, Ordering::Relaxed);
         if let Some(sample) = sample {
@@ -110,15 +97,9 @@ impl Concurrency {
         }
     }
 
-    /// Records the result of a request. `in_flight` is the number of requests in flight just before the request ended.
-    /// At high rates, only a sample of the responses is recorded. If another worker has locked the gradient, the result
-    /// is not recorded.
+    /// `in_flight` includes the request that ended. The result is not recorded if another worker has locked the
+    /// gradient.
     fn record(&self, sample: LoadSample, in_flight: u32, now: Moment) {
-        // The low bits of the time select the sample. They are random enough, so no random number generator is needed.
-        let is_skipped = now.as_nanos() & self.sampling_mask.load(Ordering::Relaxed) != 0;
-        if sample != LoadSample::Dropped && is_skipped {
-            return;
-        }
         let Some(mut gradient) = self.gradient.try_lock() else {
             return;
         };
@@ -126,22 +107,17 @@ impl Concurrency {
             self.counters
                 .limit
                 .store(gradient.limit(), Ordering::Relaxed);
-            self.sampling_mask
-                .store(gradient.sampling_mask(), Ordering::Relaxed);
         }
     }
 
-    /// Returns the current concurrency limit: the maximum number of requests in flight.
     pub(crate) fn limit(&self) -> u32 {
         self.counters.limit.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of requests in flight.
     pub(crate) fn in_flight(&self) -> u32 {
         self.counters.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of requests rejected since the gateway started.
     pub(crate) fn shed(&self) -> u64 {
         self.counters.shed.load(Ordering::Relaxed)
     }

@@ -25,13 +25,12 @@ use super::socket::Socket;
 use crate::http::certificates::CaCertificates;
 use crate::http::socket::{FlattenWrites, keep_alive};
 
-/// Maximum size of a response head, in bytes. A response with a larger head counts as invalid.
+/// A response with a larger head counts as invalid.
 const MAX_HEAD_BYTES: usize = 64 * 1024;
 
-/// Maximum number of header lines in a response. A response with more lines counts as invalid.
+/// A response with more header lines counts as invalid.
 const MAX_HEADERS: usize = 256;
 
-/// Opens connections to one server, with its addresses, TLS settings and `connect_timeout`.
 #[derive(Clone)]
 pub(crate) struct Connector {
     addresses: Arc<Addresses>,
@@ -39,22 +38,18 @@ pub(crate) struct Connector {
     timeout: Duration,
 }
 
-/// Why no connection to a server was established. No byte of the request was sent.
+/// No byte of the request was sent.
 #[derive(Debug, Error)]
 pub(crate) enum ConnectError {
-    /// The name resolution, the TCP connection or the TLS handshake failed.
     #[error("cannot connect to the upstream server: {0}")]
     Io(#[from] io::Error),
-    /// The connection was not established within `connect_timeout`. The field is the value of `connect_timeout`.
+    /// The value of `connect_timeout`.
     #[error("connection to the upstream server not established within connect_timeout ({0:?})")]
     TimedOut(Duration),
-    /// hyper could not start HTTP/1.1 on the connection.
     #[error("cannot start HTTP/1.1 on the connection to the upstream server: {0}")]
     Http(#[from] hyper::Error),
 }
 
-/// Creates the TLS settings of an upstream. The root certificates are those in `ca_file`, or those of the system if
-/// `ca_file` is not configured.
 pub(crate) fn tls_config(upstream: &Upstream) -> Arc<ClientConfig> {
     let roots = if let Some(CaCertificates(roots)) = &upstream.ca {
         Arc::clone(roots)
@@ -77,8 +72,6 @@ pub(crate) fn tls_config(upstream: &Upstream) -> Arc<ClientConfig> {
 }
 
 impl Connector {
-    /// Creates the connector of the server with these addresses. `tls` are the TLS settings of the upstream, or `None`
-    /// if the server does not use TLS.
     pub(crate) fn new(
         addresses: Arc<Addresses>,
         tls: Option<&Arc<ClientConfig>>,
@@ -96,8 +89,7 @@ impl Connector {
         }
     }
 
-    /// Opens a connection within `connect_timeout`. A spawned task reads and writes the connection until either side
-    /// closes it.
+    /// A spawned task reads and writes the connection until either side closes it.
     pub(crate) async fn connect(&self) -> Result<ServerConnection, ConnectError> {
         match tokio::time::timeout(self.timeout, self.open()).await {
             Ok(outcome) => outcome,
@@ -110,7 +102,7 @@ impl Connector {
         if let Some(stream) = super::tests::in_memory::connect(self.addresses.host()) {
             return speak_http(stream, [127, 0, 0, 1].into(), self.addresses.version()).await;
         }
-        // The version is read before the addresses: if the addresses change meanwhile, the connection is checked again.
+        // Read before the addresses: if they change meanwhile, the connection is checked again.
         let version = self.addresses.version();
         let stream = self.dial().await?;
         stream.set_nodelay(true)?;
@@ -126,7 +118,6 @@ impl Connector {
         }
     }
 
-    /// Connects to a known address of the server. If all fail, resolves the name and tries the new addresses.
     async fn dial(&self) -> io::Result<TcpStream> {
         let known = self.addresses.get().await?;
         let error = match dial(&known).await {
@@ -139,7 +130,6 @@ impl Connector {
         }
     }
 
-    /// Whether a connection leads to an address that the name of the server still has.
     pub(super) fn is_current(&self, connection: &mut ServerConnection) -> bool {
         (self.addresses).is_current(connection.peer, &mut connection.version)
     }
@@ -157,7 +147,7 @@ where
     let io = InspectReader::new(io, {
         let has_received = Arc::clone(&has_received);
         move |bytes: &[u8]| {
-            // The end of the stream is reported as a read of zero bytes.
+            // The end of the stream is a read of zero bytes.
             if !bytes.is_empty() {
                 has_received.store(true, Ordering::Relaxed);
             }
@@ -169,7 +159,7 @@ where
         .handshake(TokioIo::new(FlattenWrites(io)))
         .await?;
     let driver = tokio::spawn(async move {
-        // The error is only logged, because a request in flight receives the same error from hyper.
+        // Only logged, because a request in flight receives the same error.
         if let Err(error) = connection.with_upgrades().await {
             tracing::debug!(%error, "connection to upstream server failed after it was established");
         }
@@ -184,8 +174,8 @@ where
     })
 }
 
-/// An open connection to a server. Dropping this value closes the connection, even while a request is in flight.
-/// Otherwise a server that stops reading would block the request and its client indefinitely.
+/// Dropping this closes the connection, even while a request is in flight. Otherwise a server that stops reading would
+/// block the request and its client indefinitely.
 #[derive(Debug)]
 pub(crate) struct ServerConnection {
     sender: SendRequest<UpstreamBody>,
@@ -198,17 +188,15 @@ pub(crate) struct ServerConnection {
 }
 
 impl ServerConnection {
-    /// Returns the hyper handle that sends requests on this connection.
     pub(crate) fn sender(&mut self) -> &mut SendRequest<UpstreamBody> {
         &mut self.sender
     }
 
-    /// Forgets the bytes of earlier responses.
     pub(super) fn begin_exchange(&self) {
         self.has_received.store(false, Ordering::Relaxed);
     }
 
-    /// Whether a byte has arrived since [`begin_exchange`](Self::begin_exchange).
+    /// Since [`begin_exchange`](Self::begin_exchange).
     pub(super) fn has_received(&self) -> bool {
         self.has_received.load(Ordering::Relaxed)
     }

@@ -15,25 +15,22 @@ use crate::request::context::ClientConnection;
 
 const SCHEMES: [&str; 3] = ["ntlm", "negotiate", "kerberos"];
 
-/// A connection that belongs to a client connection while no request uses it.
 struct OwnedConnection {
     pool: Arc<Pool>,
     connection: ServerConnection,
 }
 
-/// Whether a request with these headers authenticates its connection.
 pub(super) fn is_requested(headers: &HeaderMap) -> bool {
     let mut lines = headers.get_all(AUTHORIZATION).iter();
     lines.any(|line| names_scheme(line.as_bytes()))
 }
 
-/// Whether a 401 response with these headers asks the client to authenticate the connection.
 pub(super) fn is_demanded(headers: &HeaderMap) -> bool {
     let mut lines = headers.get_all(WWW_AUTHENTICATE).iter();
     lines.any(|line| challenges(line.as_bytes()).any(|(_, is_bound)| is_bound))
 }
 
-/// Removes the challenges that ask the client to authenticate the connection. Returns whether any challenge is left.
+/// Returns whether any challenge is left.
 pub(super) fn remove_challenges(headers: &mut HeaderMap) -> bool {
     let lines: Vec<HeaderValue> = (headers.get_all(WWW_AUTHENTICATE).iter())
         .filter_map(|line| {
@@ -63,8 +60,8 @@ fn names_scheme(value: &[u8]) -> bool {
     })
 }
 
-/// Returns the elements of a `WWW-Authenticate` line, each with whether its challenge authenticates the connection. A
-/// challenge has several elements if it has several parameters (RFC 9110, section 11.6.1).
+/// Each element with whether its challenge authenticates the connection. A challenge has several elements if it has
+/// several parameters (RFC 9110, section 11.6.1).
 fn challenges(line: &[u8]) -> impl Iterator<Item = (&[u8], bool)> {
     let mut is_quoted = false;
     let mut is_escaped = false;
@@ -89,13 +86,13 @@ fn challenges(line: &[u8]) -> impl Iterator<Item = (&[u8], bool)> {
         })
 }
 
-/// Whether an element continues the challenge before it: `name=value`, with optional white space before `=`.
+/// `name=value`, with optional white space before `=`, continues the challenge before it.
 fn is_parameter(element: &[u8]) -> bool {
     let end = (element.iter()).position(|&byte| byte == b'=' || byte == b' ' || byte == b'\t');
     end.is_some_and(|end| element[end..].trim_ascii_start().starts_with(b"="))
 }
 
-/// Takes the connection that `client` owns to the server of one of `pools`, with the index of this pool.
+/// Returns the index of the pool in `pools`.
 pub(super) fn take<'a>(
     client: &ClientConnection,
     pools: &(impl Iterator<Item = &'a Arc<Pool>> + Clone),
@@ -111,7 +108,7 @@ pub(super) fn take<'a>(
     Some((server_of(&taken)?, taken.connection))
 }
 
-/// Gives `connection` to `client`. It replaces the one that `client` owns to the same server, if any.
+/// Replaces the connection that `client` owns to the same server, if any.
 pub(super) fn give(client: &ClientConnection, pool: Arc<Pool>, connection: ServerConnection) {
     let mut slot = client.server_connections.lock();
     let given = OwnedConnection { pool, connection };

@@ -1,5 +1,5 @@
-//! Errors of a request that gets no response from its upstream. Each error determines whether the request is retried,
-//! which metric counts the error, what the circuit breaker records, and which problem document the client receives.
+//! Errors of a request that gets no response from its upstream, and what each means for retry, metric, breaker and
+//! client.
 
 use std::io;
 use std::time::Duration;
@@ -9,10 +9,8 @@ use rustix::io::Errno;
 use thiserror::Error;
 
 use super::Upstream;
-use super::balance::NoServer;
 use super::breaker;
 use super::connect::ConnectError;
-use super::target::Unavailable;
 use super::timeouts::TimeoutError;
 use crate::metrics::UpstreamFailure;
 use crate::request::body::RequestBodyError;
@@ -20,71 +18,47 @@ use crate::request::context::Delivery;
 use crate::respond::{Problem, RETRY_SOON, TimeoutPhase};
 use crate::retry::Failure;
 
-/// Why the gateway has no response to forward to the client.
 #[derive(Debug, Error)]
 pub(crate) enum ForwardError {
-    /// The connection to the last tried server could not be established.
     #[error("request not sent, because no upstream server was reached: {0}")]
     Connect(#[from] ConnectError),
-    /// No connection to a server was established before the deadline of the request.
     #[error("request not sent, because no upstream server was reached: {0}")]
     NotReachedInTime(#[source] TimeoutError),
-    /// A new connection was established, but failed before the request was sent.
     #[error("connection to the upstream server failed before the request was sent: {0}")]
     Unsent(#[source] hyper::Error),
-    /// The circuit breakers of all servers are open.
     #[error("request not sent, because the circuit breakers of all upstream servers are open")]
     CircuitOpen {
-        /// How long until at least one circuit breaker admits a probe. `None` if the time is unknown.
+        /// Until at least one circuit breaker admits a probe, if this time is known.
         wait: Option<Duration>,
     },
-    /// The upstream is at its concurrency limit.
     #[error("request not sent, because the upstream is at its concurrency limit")]
     Overloaded,
-    /// The connection failed before a response arrived. The server may have received the request.
     #[error("connection to the upstream server failed before the response: {source}")]
     Exchange {
-        /// The error that hyper reported.
         source: hyper::Error,
-        /// Whether the circuit breaker counts this as a failure of the server. `false` if the server was waiting for a
-        /// slow client.
+        /// `false` if the server was waiting for a slow client.
         is_server_fault: bool,
     },
-    /// A connection that an earlier request had used closed before the first byte of a response. Most servers close
-    /// idle connections after some time, so the server may not have read the request.
+    /// Most servers close idle connections after some time, so the server may not have read the request.
     #[error("reused connection to the upstream server closed before the response: {0}")]
     ReusedClosed(#[source] hyper::Error),
-    /// The response violates HTTP, so the gateway does not forward it.
     #[error("response of the upstream server is not valid HTTP: {0}")]
     InvalidResponse(Box<dyn std::error::Error + Send + Sync>),
-    /// The server demands that the client authenticates its connection, which HTTP/2 does not support.
     #[error("upstream server authenticates connections, which requires HTTP/1.1 from the client")]
     RequiresHttp1,
-    /// A timeout expired before a response arrived. The server may have received the request.
     #[error(transparent)]
     TimedOut(#[from] TimeoutError),
-    /// The request body ended before it was complete.
     #[error(transparent)]
     RequestBody(RequestBodyError),
 }
 
-impl From<Unavailable> for ForwardError {
-    fn from(unavailable: Unavailable) -> Self {
-        match unavailable {
-            Unavailable::NoServer(NoServer { wait }) => Self::CircuitOpen { wait },
-            Unavailable::Overloaded => Self::Overloaded,
-        }
-    }
-}
-
 impl ForwardError {
-    /// Whether the client caused the error. Such a request is not retried, and its error is not logged as a warning.
+    /// Such a request is not retried.
     pub(super) fn is_client_fault(&self) -> bool {
         matches!(self, Self::RequestBody(_) | Self::RequiresHttp1)
     }
 
-    /// Returns the failure to report to the circuit breaker of the server. `None` if the server did not cause the
-    /// error.
+    /// `None` if the server did not cause the error.
     pub(super) fn server_failure(&self) -> Option<breaker::ServerFailure> {
         use breaker::ServerFailure::{Connect, ConnectTimeout, Response};
         match self {
@@ -104,14 +78,11 @@ impl ForwardError {
         }
     }
 
-    /// Whether the error is logged as a warning. Three kinds of errors are not logged as warnings: errors caused by the
-    /// client, `CircuitOpen` (the circuit breaker already logs when it opens), and `Overloaded` (a metric counts the
-    /// rejections of the concurrency limit).
+    /// The circuit breaker logs its openings, and a metric counts rejections of the concurrency limit.
     pub(super) fn is_warning(&self) -> bool {
         !self.is_client_fault() && !matches!(self, Self::CircuitOpen { .. } | Self::Overloaded)
     }
 
-    /// Returns `Unsent` if the request was certainly not sent, and `PossiblySent` if a server may have received it.
     pub(super) fn delivery(&self) -> Delivery {
         match self {
             Self::Connect(_)
@@ -129,7 +100,6 @@ impl ForwardError {
         }
     }
 
-    /// Returns the failure class that the retry policy uses for this error.
     pub(super) fn failure(&self) -> Failure {
         match self {
             Self::Connect(ConnectError::Io(error)) => {
@@ -142,7 +112,6 @@ impl ForwardError {
         }
     }
 
-    /// Returns the timeout that expired. `None` if the error is not a timeout.
     pub(super) fn timeout(&self) -> Option<TimeoutPhase> {
         match self {
             Self::Connect(ConnectError::TimedOut(_)) => Some(TimeoutPhase::Connect),
@@ -151,7 +120,6 @@ impl ForwardError {
         }
     }
 
-    /// Returns the label of the failure metric that counts the error.
     pub(super) fn counted_as(&self) -> UpstreamFailure {
         if let Some(phase) = self.timeout() {
             return timed_out(phase);
@@ -165,8 +133,7 @@ impl ForwardError {
         }
     }
 
-    /// Returns the problem document for the client. `is_held` is true if the idempotency stage records the outcome of
-    /// the request as unknown and rejects later requests with the same idempotency key.
+    /// `is_held`: later requests with the same idempotency key are rejected, because the outcome is unknown.
     pub(super) fn problem(&self, upstream: &Upstream, is_held: bool) -> Problem {
         let name = &upstream.name;
         let with_outcome = |failure: &str| match self.delivery() {
@@ -199,7 +166,6 @@ impl ForwardError {
     }
 }
 
-/// Returns the label of the failure metric that counts an expired timeout.
 pub(super) fn timed_out(phase: TimeoutPhase) -> UpstreamFailure {
     match phase {
         TimeoutPhase::Connect => UpstreamFailure::ConnectTimeout,
@@ -237,8 +203,7 @@ fn overloaded(upstream: &str) -> Problem {
     .retry_after(RETRY_SOON)
 }
 
-/// Whether the machine of the gateway caused a connect error, because it has no free file descriptors, ports or
-/// buffers. Such an error says nothing about the server.
+/// The gateway has no free file descriptors, ports or buffers, which says nothing about the server.
 fn is_local(error: &io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw_os_error);
     matches!(

@@ -1,7 +1,5 @@
-//! The upstream stage: sends a request to a server of its upstream and returns the response.
-//!
-//! This module builds the request for the server, records metrics and logs, and converts an error to a problem
-//! document. [`attempts`](super::attempts) decides how often the request is sent, and to which servers.
+//! Entry of the upstream stage: builds the request for the server, records metrics and logs, and converts errors to
+//! problems.
 
 use std::sync::Arc;
 
@@ -9,10 +7,10 @@ use http::header::UPGRADE;
 use http::{Request, Response, Version};
 use tokio::time::Instant;
 
-use super::attempts::{Attempts, Responded};
+use super::attempts::Attempts;
 use super::error::ForwardError;
 use super::request::RequestBuilder;
-use super::response::{self, ResponseGuards};
+use super::response;
 use super::target::RouteTarget;
 use super::timeouts::RequestTimeouts;
 use super::tunnel::{RequestedTunnel, TunnelSlot, Tunnels};
@@ -23,29 +21,24 @@ use crate::request::buffers::Buffers;
 use crate::request::context::{Arrival, Delivery, FailedRequest, RequestContext, Resend};
 use crate::request::headers::{HeaderNames, asks_for_upgrade};
 
-/// The upstream stage of one worker: sends requests to upstreams.
 #[derive(Debug)]
 pub(crate) struct Forwarder {
-    /// Names of the headers from which rate limit keys, scopes and idempotency keys are read. Headers with a similar
-    /// name, such as `x_api_key` for `x-api-key`, are not forwarded.
+    /// Names from which keys and scopes are read. A header with a similar name, such as `x_api_key` for `x-api-key`, is
+    /// not forwarded.
     names: HeaderNames,
-    /// Size limits of the request and response bodies in memory.
     buffers: Arc<Buffers>,
-    /// Number of upgraded connections of each client, over all workers.
+    /// Over all workers.
     tunnels: Arc<Tunnels>,
 }
 
-/// The result of all attempts to send a request.
-struct ForwardOutcome {
-    response: Result<Response<ResponseBody>, ForwardError>,
+struct FailedExchange {
+    error: ForwardError,
     attempts: u32,
     /// Whether a server may have received the request although no response arrived.
     is_lost: bool,
 }
 
 impl Forwarder {
-    /// Creates the upstream stage. `buffers` limits the memory of the body copies that retries need. `tunnels` limits
-    /// the upgraded connections of a client.
     pub(crate) fn new(names: HeaderNames, buffers: Arc<Buffers>, tunnels: Arc<Tunnels>) -> Self {
         Self {
             names,
@@ -54,8 +47,7 @@ impl Forwarder {
         }
     }
 
-    /// Sends `request` to a server of `route` and returns the response. `resend` states whether a second execution is
-    /// safe. Retries also require a retry configuration.
+    /// Retries also require a retry configuration.
     pub(crate) async fn forward(
         &self,
         ctx: &RequestContext,
@@ -77,19 +69,17 @@ impl Forwarder {
             None
         };
         let started = Instant::now();
-        let ForwardOutcome {
-            response,
+        let exchanged = self.exchange(ctx, arrival, route, request, resend, slot);
+        let FailedExchange {
+            error,
             attempts,
             is_lost,
-        } = self
-            .exchange(ctx, arrival, route, request, resend, slot)
-            .await;
-        let error = match response {
+        } = match exchanged.await {
             Ok(response) => {
                 target.metrics.responded(started.elapsed());
                 return Ok(response);
             }
-            Err(error) => error,
+            Err(failed) => failed,
         };
         if let ForwardError::RequiresHttp1 = error {
             target.metrics.responded(started.elapsed());
@@ -138,7 +128,7 @@ impl Forwarder {
         mut request: Request<RequestBody>,
         resend: Resend,
         slot: Option<TunnelSlot>,
-    ) -> ForwardOutcome {
+    ) -> Result<Response<ResponseBody>, FailedExchange> {
         let RouteTarget { target, retry, .. } = route;
         let upstream = &target.state.upstream;
         let in_flight = target.metrics.in_flight();
@@ -172,31 +162,21 @@ impl Forwarder {
             buffers: &self.buffers,
         };
         if let Some(budget) = &target.state.budget {
-            budget.request(target.worker, target.clock.now());
+            budget.request(target.clock.now());
         }
         let (request, copy) = builder.build(request);
         let client = owns_connections.then_some(&arrival.connection);
         let mut attempts = Attempts::new(target, *retry, timeouts, copy, client, ctx);
         let sent = attempts.run(request).await;
-        let response = sent.and_then(|responded| {
+        let response = sent.and_then(|(response, lease, guard)| {
             failpoint!("mid-upstream");
-            let Responded {
-                response,
-                lease,
-                guard,
-            } = responded;
-            let exchange = ResponseGuards {
-                lease,
-                timeouts,
-                in_flight,
-                guard,
-            };
-            response::to_client(response, exchange, arrival, tunnel, is_http2)
+            let held = (lease, in_flight, guard);
+            response::to_client(response, held, &timeouts, arrival, tunnel, is_http2)
         });
-        ForwardOutcome {
-            response,
+        response.map_err(|error| FailedExchange {
+            error,
             attempts: attempts.count,
             is_lost: attempts.is_lost,
-        }
+        })
     }
 }

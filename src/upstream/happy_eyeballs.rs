@@ -1,9 +1,8 @@
 //! Opens a TCP connection to one of several addresses and tries them in parallel (RFC 8305, Happy Eyeballs).
 //!
-//! Attempts to connect start 250 ms apart, or immediately after a failed attempt. The first established connection is
-//! used, and all other attempts are dropped. An address that does not respond thus costs 250 ms and not the complete
-//! `connect_timeout`. Address families alternate, and the family of the resolver's first address is first (section 4).
-//! Within a family the order is random, so that connections spread over all addresses of a name.
+//! Attempts start 250 ms apart, or immediately after a failed one, so an address that does not respond does not cost
+//! the complete `connect_timeout`. Families alternate, and the family of the resolver's first address is first (section
+//! 4). Within a family the order is random, so that connections spread over all addresses of a name.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,24 +11,30 @@ use std::time::Duration;
 use futures_util::stream::{FuturesUnordered, StreamExt as _};
 use tokio::net::TcpStream;
 
-/// Delay between the starts of two attempts to connect (RFC 8305, section 5, "Connection Attempt Delay").
+/// "Connection Attempt Delay" (RFC 8305, section 5).
 const STAGGER: Duration = Duration::from_millis(250);
 
-/// Connects to one of `addresses`, which are in the order of the resolver.
+/// In the order of the resolver.
 pub(super) async fn dial(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     let mut shuffled = addresses.to_vec();
     fastrand::shuffle(&mut shuffled);
     let is_ipv6_first = addresses.first().is_some_and(SocketAddr::is_ipv6);
-    connect_any(alternating(shuffled, is_ipv6_first)).await
+    connect_any(alternating(shuffled, is_ipv6_first), TcpStream::connect).await
 }
 
-/// Connects to one of the addresses. If all attempts fail, returns the error of the last attempt.
-async fn connect_any(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
+/// If all fail, returns the error of the last attempt.
+async fn connect_any<T, F>(
+    addresses: Vec<SocketAddr>,
+    connect: impl Fn(SocketAddr) -> F,
+) -> io::Result<T>
+where
+    F: Future<Output = io::Result<T>>,
+{
     let mut untried = addresses.into_iter();
     let mut attempts = FuturesUnordered::new();
     let mut failure = io::Error::new(io::ErrorKind::NotFound, "no IP address to connect to");
     loop {
-        attempts.extend(untried.next().map(TcpStream::connect));
+        attempts.extend(untried.next().map(&connect));
         let finished = if untried.len() == 0 {
             attempts.next().await
         } else {
@@ -46,7 +51,6 @@ async fn connect_any(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
     }
 }
 
-/// Orders addresses so that IPv6 and IPv4 alternate, starting with IPv6 if `is_ipv6_first`.
 fn alternating(addresses: Vec<SocketAddr>, is_ipv6_first: bool) -> Vec<SocketAddr> {
     let count = addresses.len();
     let (preferred, other): (Vec<_>, Vec<_>) = addresses
@@ -64,77 +68,48 @@ fn alternating(addresses: Vec<SocketAddr>, is_ipv6_first: bool) -> Vec<SocketAdd
 #[cfg(test)]
 mod tests {
     use std::net::{Ipv4Addr, TcpListener};
-    use std::time::Instant;
 
-    use socket2::{Domain, Socket, Type};
+    use tokio::time::Instant;
 
     use super::*;
 
-    /// A socket that neither accepts nor refuses connections, because its accept queue is full.
-    struct UnresponsiveSocket {
-        socket: Socket,
-        _queue: Vec<std::net::TcpStream>,
+    const SILENT: u16 = 1;
+    const REFUSING: u16 = 2;
+    const LISTENING: u16 = 3;
+
+    /// Connects to one of these ports of a simulated host. Returns the port and the time that this took.
+    async fn connect(ports: &[u16]) -> io::Result<(u16, Duration)> {
+        let start = Instant::now();
+        let addresses = ports.iter().map(|&port| (Ipv4Addr::LOCALHOST, port).into());
+        let port = connect_any(
+            addresses.collect(),
+            async |address: SocketAddr| match address.port() {
+                LISTENING => Ok(LISTENING),
+                REFUSING => Err(io::ErrorKind::ConnectionRefused.into()),
+                _ => std::future::pending().await,
+            },
+        )
+        .await?;
+        Ok((port, start.elapsed()))
     }
 
-    impl UnresponsiveSocket {
-        fn new() -> Self {
-            let socket = bound();
-            socket.listen(0).unwrap();
-            let address = address(&socket);
-            let connect =
-                || std::net::TcpStream::connect_timeout(&address, Duration::from_millis(200)).ok();
-            let queue = std::iter::from_fn(connect).take(100).collect();
-            assert!(connect().is_none(), "the queue is not full");
-            Self {
-                socket,
-                _queue: queue,
-            }
-        }
-    }
-
-    fn bound() -> Socket {
-        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
-        let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        socket.bind(&any.into()).unwrap();
-        socket
-    }
-
-    fn address(socket: &Socket) -> SocketAddr {
-        socket.local_addr().unwrap().as_socket().unwrap()
-    }
-
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn an_address_that_does_not_respond_delays_the_next_by_250_ms() {
-        let (one, other) = (UnresponsiveSocket::new(), UnresponsiveSocket::new());
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let server = listener.local_addr().unwrap();
-        let addresses = vec![address(&one.socket), address(&other.socket), server];
-        let start = Instant::now();
-        let connecting = tokio::time::timeout(Duration::from_secs(5), connect_any(addresses));
-        let stream = connecting.await.expect("within connect_timeout").unwrap();
-        assert_eq!(stream.peer_addr().unwrap(), server);
-        let took = start.elapsed();
-        assert!(took >= 2 * STAGGER, "{took:?}");
-        assert!(took < Duration::from_secs(2), "{took:?}");
+        let connected = connect(&[SILENT, SILENT, LISTENING]).await.unwrap();
+        assert_eq!(connected, (LISTENING, 2 * STAGGER));
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn an_address_that_refuses_does_not_delay_the_next() {
-        let refusing = bound();
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let server = listener.local_addr().unwrap();
-        let start = Instant::now();
-        let stream = connect_any(vec![address(&refusing), address(&refusing), server]).await;
-        assert_eq!(stream.unwrap().peer_addr().unwrap(), server);
-        assert!(start.elapsed() < STAGGER, "{:?}", start.elapsed());
+        let connected = connect(&[REFUSING, REFUSING, LISTENING]).await.unwrap();
+        assert_eq!(connected, (LISTENING, Duration::ZERO));
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn the_last_error_is_reported_if_every_address_fails() {
-        let refusing = bound();
-        let error = connect_any(vec![address(&refusing); 3]).await.unwrap_err();
+        let error = connect(&[REFUSING; 3]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
-        let error = connect_any(Vec::new()).await.unwrap_err();
+        let error = connect(&[]).await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::NotFound);
     }
 

@@ -1,10 +1,8 @@
-//! Converts the headers of a client's request before the server receives it, and the headers of a server's response
-//! before the client receives it.
+//! Headers of requests to servers, and of responses to clients.
 //!
-//! Hop-by-hop headers are removed in both directions. The gateway writes the headers about the origin of a request,
-//! such as `X-Forwarded-For`. It uses received values of these headers only if the peer is trusted.
-//! [`crate::request::headers`] removes the headers that `Connection` names, before rate limits and scopes read any
-//! header.
+//! Hop-by-hop headers are removed in both directions. Received values of headers about the origin, such as
+//! `X-Forwarded-For`, are used only if the peer is trusted. [`crate::request::headers`] removes what `Connection`
+//! names, before limits and scopes read any header.
 
 use http::StatusCode;
 use http::header::{
@@ -15,50 +13,32 @@ use smallvec::SmallVec;
 
 use crate::http::http1::FORBIDDEN_TRAILERS;
 use crate::request::client::{Caller, X_FORWARDED_FOR};
+use crate::request::context::Arrival;
 pub(super) use crate::request::headers::KEEP_ALIVE;
 use crate::request::headers::{
     FROM_TRUSTED_PEERS, HOP_BY_HOP, HeaderNames, X_FORWARDED_HOST, X_FORWARDED_PROTO,
     remove_named_in_connection, tokens,
 };
-use crate::request::request_id::{RequestId, X_REQUEST_ID};
+use crate::request::request_id::X_REQUEST_ID;
 
-/// Facts about a client's request from which the gateway derives headers such as `X-Forwarded-For`.
-#[derive(Clone, Debug)]
-pub(crate) struct RequestOrigin<'a> {
-    /// The client and the proxies that forwarded the request.
-    pub caller: &'a Caller,
-    /// Value of `X-Forwarded-For` for the server, including the trusted part of the received value.
-    pub forwarded_for: HeaderValue,
-    /// The scheme of the request: `http` or `https`.
-    pub scheme: &'static str,
-    /// The client's `X-Request-Id`, or a random ID if the client sent no valid one.
-    pub request_id: &'a RequestId,
-}
-
-/// Number of header lines that the gateway adds to a request. The header map reserves space for all of them together.
+/// Header lines that the gateway adds to a request.
 const ADDED: usize = 6;
 
-/// Converts the headers of a client's request for the server. `upgrade` is true if the request switches protocols.
-///
 /// Returns the number of headers that were removed because of [their name](HeaderNames::is_dropped).
 pub(crate) fn to_upstream(
     headers: &mut HeaderMap,
-    origin: RequestOrigin<'_>,
+    caller: &Caller,
+    arrival: &Arrival,
     names: &HeaderNames,
     upgrade: bool,
 ) -> u64 {
-    let RequestOrigin {
-        caller,
-        forwarded_for,
-        scheme,
-        request_id,
-    } = origin;
+    let connection = &arrival.connection;
     let protocol = upgrade.then(|| headers.get(UPGRADE).cloned()).flatten();
     let trailers = tokens(headers, &TE).any(|token| token.eq_ignore_ascii_case("trailers"));
     let trusted = caller.peer_trusted();
     let mut dropped = 0;
     remove(headers, |name| {
-        // `Expect` is not forwarded, because the gateway itself sends `100 Continue` when it starts to read the body.
+        // The gateway itself sends `100 Continue` when it starts to read the body.
         *name == EXPECT
             || HOP_BY_HOP.contains(name)
             || (!trusted && FROM_TRUSTED_PEERS.contains(name))
@@ -73,38 +53,33 @@ pub(crate) fn to_upstream(
         headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
         headers.insert(UPGRADE, protocol);
     } else if trailers {
-        // The client accepts trailers, so the gateway asks the server for trailers and forwards them. It sends its own
-        // `TE`, because the client's `TE` is valid for one hop only.
+        // The client's `TE` is valid for one hop only.
         headers.insert(CONNECTION, HeaderValue::from_static("te"));
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
 
-    headers.insert(X_FORWARDED_FOR, forwarded_for);
-    // An HTTP/1.0 request can have no host. Then the gateway does not send one that the client did not request.
+    headers.insert(X_FORWARDED_FOR, connection.forwarded_for(caller));
+    // Without a host (HTTP/1.0), the server gets none that the client did not request.
     if let Some(host) = headers.get(HOST).cloned() {
         headers.entry(X_FORWARDED_HOST).or_insert(host);
     }
     headers
         .entry(X_FORWARDED_PROTO)
-        .or_insert_with(|| HeaderValue::from_static(scheme));
+        .or_insert_with(|| HeaderValue::from_static(connection.scheme));
     headers.append(VIA, HeaderValue::from_static("1.1 tidegate"));
-    headers.insert(X_REQUEST_ID, request_id.to_header());
+    headers.insert(X_REQUEST_ID, arrival.request_id.to_header());
     dropped
 }
 
-/// Converts the headers of a server's response with this status for the client.
-///
-/// `Upgrade` is kept in a 101 response, which switches protocols. It is also kept in a 426 response, which must name the
-/// protocols that the client can use (RFC 9110, section 15.5.22). In other responses `Upgrade` is only an offer of the
-/// server for its own connection, so it is removed like other hop-by-hop headers.
+/// `Upgrade` is kept in a 101 response, and in a 426, which must name the protocols that the client can use (RFC 9110,
+/// section 15.5.22). In others it is an offer of the server for its own connection.
 pub(crate) fn to_client(headers: &mut HeaderMap, status: StatusCode) {
     let protocol = match status {
         StatusCode::SWITCHING_PROTOCOLS => headers.get(UPGRADE).cloned(),
         StatusCode::UPGRADE_REQUIRED => required_protocols(headers),
         _ => None,
     };
-    // The `Trailer` lines, which announce the names of trailers, are kept. The connection to the client sends only
-    // announced trailers, and only if the client accepts trailers.
+    // The connection to the client sends only announced trailers, and only if the client accepts trailers.
     let trailers: SmallVec<[HeaderValue; 1]> = headers.get_all(TRAILER).iter().cloned().collect();
     remove_named_in_connection(headers, &[]);
     remove(headers, |name| HOP_BY_HOP.contains(name));
@@ -117,8 +92,7 @@ pub(crate) fn to_client(headers: &mut HeaderMap, status: StatusCode) {
     }
 }
 
-/// Returns the protocols in `Upgrade` without `h2c`, because the gateway does not forward an upgrade to `h2c`. Returns
-/// `None` if no protocol remains.
+/// Without `h2c`, to which the gateway does not upgrade.
 fn required_protocols(headers: &HeaderMap) -> Option<HeaderValue> {
     let protocols: Vec<_> = tokens(headers, &UPGRADE)
         .filter(|protocol| !protocol.eq_ignore_ascii_case("h2c"))
@@ -129,15 +103,13 @@ fn required_protocols(headers: &HeaderMap) -> Option<HeaderValue> {
     HeaderValue::try_from(protocols.join(", ")).ok()
 }
 
-/// Removes the trailers whose names are forbidden in a trailer section, such as framing headers.
 pub(crate) fn trailers_to_client(trailers: &mut HeaderMap) {
     for name in FORBIDDEN_TRAILERS {
         trailers.remove(name);
     }
 }
 
-/// Removes the headers for which `unwanted` returns true. The function passes over all headers once, which costs less
-/// than a lookup of each unwanted name.
+/// One pass over all headers costs less than a lookup of each unwanted name.
 fn remove(headers: &mut HeaderMap, mut unwanted: impl FnMut(&HeaderName) -> bool) {
     let found: SmallVec<[HeaderName; 8]> = headers
         .keys()

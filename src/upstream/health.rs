@@ -1,10 +1,9 @@
 //! Active health checks of the servers of an upstream.
 //!
-//! One task checks all servers of an upstream. Each check opens a new connection, because a server that accepts no
-//! connections is unhealthy even if its old connections work. Three consecutive failed checks eject a server, and two
-//! consecutive successful checks restore it. At most the fraction `max_ejected` of the servers is ejected, because the
-//! check itself is probably wrong if most servers seem unhealthy. Health checks and circuit breakers are independent. A
-//! server receives requests only if neither excludes it.
+//! Each check opens a new connection, because a server that accepts none is unhealthy even if its old connections work.
+//! At most the fraction `max_ejected` of the servers is ejected, because the check itself is probably wrong if most
+//! seem unhealthy. Health checks and circuit breakers are independent: a server receives requests only if neither
+//! excludes it.
 
 use std::sync::Arc;
 
@@ -20,13 +19,10 @@ use super::target;
 use super::{HealthSettings, HostHeader};
 use crate::clock::Clock;
 
-/// A server becomes unhealthy after this many consecutive failed checks.
 const FAILURES_TO_EJECT: u32 = 3;
 
-/// An unhealthy server becomes healthy again after this many consecutive successful checks.
 const SUCCESSES_TO_RESTORE: u32 = 2;
 
-/// The health checks of all servers of one upstream.
 #[derive(Debug)]
 pub(crate) struct HealthChecks {
     state: Arc<UpstreamState>,
@@ -35,17 +31,15 @@ pub(crate) struct HealthChecks {
     clock: Clock,
 }
 
-/// Whether a server is healthy according to its health checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct ServerHealth {
     is_unhealthy: bool,
-    /// Number of consecutive checks whose result contradicts `is_unhealthy`. After [`FAILURES_TO_EJECT`] or
-    /// [`SUCCESSES_TO_RESTORE`] such checks, `is_unhealthy` changes.
+    /// Consecutive checks whose result contradicts `is_unhealthy`.
     contrary: u32,
 }
 
 impl ServerHealth {
-    /// Records the result of a check. Returns whether `is_unhealthy` has changed.
+    /// Returns whether `is_unhealthy` has changed.
     fn record(&mut self, passed: bool) -> bool {
         if passed != self.is_unhealthy {
             self.contrary = 0;
@@ -69,7 +63,6 @@ impl ServerHealth {
 }
 
 impl HealthChecks {
-    /// Creates the health checks of an upstream. Returns `None` if the upstream has no `health` configuration.
     pub(crate) fn of(state: &Arc<UpstreamState>, clock: &Clock) -> Option<Self> {
         let settings = state.upstream.health.clone()?;
         Some(Self {
@@ -80,9 +73,8 @@ impl HealthChecks {
         })
     }
 
-    /// Checks all servers at the configured interval, and ejects or restores them. Runs until the future is dropped.
     pub(crate) async fn run(self) {
-        // Another task can have checked the servers before a reload of the configuration.
+        // A task can have checked the servers before a reload of the configuration.
         let healths = self.state.servers.iter().map(|server| ServerHealth {
             is_unhealthy: server.is_ejected(),
             contrary: 0,
@@ -162,7 +154,6 @@ impl HealthChecks {
         }
     }
 
-    /// Restores ejected servers that are healthy, and ejects unhealthy servers up to the fraction `max_ejected`.
     fn apply(&self, healths: &[ServerHealth]) {
         let servers = || self.state.servers.iter().zip(healths);
         for (server, _) in
@@ -180,7 +171,6 @@ impl HealthChecks {
     }
 }
 
-/// Returns the maximum number of ejected servers. `part` is the fraction `max_ejected`.
 #[expect(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -188,7 +178,7 @@ impl HealthChecks {
     reason = "the number of servers is small"
 )]
 fn max_ejected_servers(servers: usize, part: f64) -> usize {
-    // 1e-9 is added because of rounding errors. Otherwise 1/3 of 3 servers could become 0 servers instead of 1.
+    // Without 1e-9, rounding could make 1/3 of 3 servers 0 instead of 1.
     (servers as f64 * part + 1e-9) as usize
 }
 

@@ -1,17 +1,15 @@
-//! Pool of idle HTTP/1.1 connections to a server.
+//! Pool of idle HTTP/1.1 connections to a server, one per worker and server.
 //!
-//! Each worker has one pool per server. Connections stay in the thread of their worker, so workers do not contend for
-//! the lock of a pool. The most recently used connection is taken first. An idle connection is closed after
-//! `keep_alive`, or earlier if the server has announced a shorter time with `Keep-Alive: timeout=N`. A connection
-//! returns to the pool only after a complete request and response. A connection to an address that the server no longer
-//! has is not reused.
+//! The most recently used connection is taken first. It returns only after a complete request and response, and is not
+//! reused if the server no longer has its address. An idle connection is closed after `keep_alive`, or earlier if the
+//! server has announced a shorter time with `Keep-Alive: timeout=N`.
 //!
-//! Many servers close idle connections without an announcement, uvicorn after 5 s and gunicorn after 2 s. A request that
-//! is sent at this moment is lost. So only a request that may be sent again uses any idle connection; others use one
-//! that was idle for less than [`RECENT`].
+//! Many servers close idle connections without an announcement, uvicorn after 5 s and gunicorn after 2 s, and a request
+//! that is sent at this moment is lost. So a request that must not be sent again uses only a connection that was idle
+//! for less than [`RECENT`].
 //!
-//! One task per pool closes expired connections. The task runs once a second, and only while the pool has idle
-//! connections. A timer per connection would be exact, but each request would have to register a timer.
+//! One task per pool closes expired connections once a second, while there are idle ones. With a timer per connection,
+//! each request would have to register a timer.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -30,25 +28,19 @@ use super::connection_auth;
 use super::headers::KEEP_ALIVE;
 use crate::request::context::ClientConnection;
 
-/// Maximum number of idle connections in a pool. If a further connection becomes idle, the least recently used one is
-/// closed.
+/// The least recently used idle connections above this number are closed.
 const MAX_IDLE: usize = 256;
 
-/// Requests that must not be sent again use only connections that were idle for less than this time.
 pub(super) const RECENT: Duration = Duration::from_secs(1);
 
-/// The gateway closes an idle connection this much earlier than the server does. Otherwise the gateway could send a
-/// request at the moment when the server closes the connection.
+/// The gateway closes an idle connection this much earlier than the server does, so that no request meets the close.
 const KEEP_ALIVE_MARGIN: Duration = Duration::from_secs(1);
 
-/// Time between two searches for expired connections, which are then closed.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How long the pool waits until hyper accepts a request on an idle connection. After this time, the connection is
-/// closed.
+/// Bound on the wait until hyper accepts a request on an idle connection, before that is closed.
 const READY_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Pool of the idle connections of one worker to one server.
 #[derive(Debug)]
 pub(crate) struct Pool {
     connector: Connector,
@@ -58,9 +50,8 @@ pub(crate) struct Pool {
 
 #[derive(Debug, Default)]
 struct IdleConnections {
-    /// Idle connections, ordered by the time of their last use. The most recently used connection is last.
+    /// The most recently used connection is last.
     connections: VecDeque<IdleConnection>,
-    /// Whether the task that closes expired connections is running.
     has_sweeper: bool,
 }
 
@@ -71,32 +62,30 @@ struct IdleConnection {
     expires: Instant,
 }
 
-/// Which connection a request uses.
 #[derive(Debug)]
 pub(super) enum ConnectionChoice<'a> {
     Fresh,
-    /// A new one, unless connecting takes longer than this time.
+    /// Gives up after this time.
     FreshWithin(Duration),
-    /// One that was idle for less than this time.
+    /// Idle for less than this time.
     Pooled(Duration),
-    /// The one that the client connection owns.
+    /// The client connection owns it.
     Owned(Box<ServerConnection>, &'a Arc<ClientConnection>),
 }
 
-/// A connection in use. [`finish`](Self::finish) returns it to its owner. Dropping the lease closes it.
+/// [`finish`](Self::finish) returns the connection to its owner. Dropping the lease closes it.
 #[derive(Debug)]
 pub(crate) struct Lease {
     connection: ServerConnection,
     pool: Arc<Pool>,
     upload: Option<Arc<UploadProgress>>,
-    /// How long the connection can stay idle after this response. `None` if the connection must not be reused.
+    /// After this response. `None` if the connection must not be reused.
     idle_time: Option<Duration>,
-    /// Whether an earlier request used the connection. In that case the server can have closed it in the meantime.
+    /// The server can have closed a reused connection in the meantime.
     pub reused: bool,
     owner: Owner,
 }
 
-/// Who gets a connection after its response.
 #[derive(Debug)]
 enum Owner {
     Pool,
@@ -114,7 +103,7 @@ impl Pool {
         })
     }
 
-    /// Returns the connection that is chosen. If it is not usable, opens a new one.
+    /// If the chosen connection is not usable, opens a new one.
     pub(super) async fn lease(
         self: &Arc<Self>,
         choice: ConnectionChoice<'_>,
@@ -143,10 +132,8 @@ impl Pool {
         self.lease_fresh().await
     }
 
-    /// Opens a new connection, even if idle connections exist.
     pub(crate) async fn lease_fresh(self: &Arc<Self>) -> Result<Lease, ConnectError> {
-        // The connect future is boxed, because it is large and rarely used. Unboxed, it would enlarge the future of
-        // every request.
+        // Boxed, because an unboxed connect future would enlarge the future of every request.
         let connection = Box::pin(self.connector.connect()).await?;
         Ok(self.lend(connection, false))
     }
@@ -191,8 +178,7 @@ impl Pool {
             since,
             expires: since + idle_time,
         });
-        // If there is no tokio runtime, the worker is shutting down and closes all of its connections. So no task is
-        // needed.
+        // Without a tokio runtime, the worker is shutting down and closes all of its connections.
         if !idle.has_sweeper
             && let Ok(runtime) = Handle::try_current()
         {
@@ -205,13 +191,12 @@ impl Pool {
         now < idle.expires && self.is_open(&mut idle.connection)
     }
 
-    /// Whether neither side has closed the connection, and its address still belongs to the server.
+    /// Neither side has closed it, and its address still belongs to the server.
     pub(super) fn is_open(&self, connection: &mut ServerConnection) -> bool {
         !connection.is_closed() && self.connector.is_current(connection)
     }
 
-    /// Closes idle connections that have expired, that the server has closed, or whose address the server no longer
-    /// has. Returns whether idle connections remain.
+    /// Returns whether idle connections remain.
     fn sweep(&self) -> bool {
         let now = Instant::now();
         let mut idle = self.idle.lock();
@@ -221,7 +206,7 @@ impl Pool {
     }
 }
 
-/// Closes expired connections once a second. Ends when the pool has no idle connections or is dropped.
+/// Ends when the pool has no idle connections or is dropped.
 async fn sweep_repeatedly(pool: Weak<Pool>) {
     loop {
         tokio::time::sleep(SWEEP_INTERVAL).await;
@@ -232,8 +217,8 @@ async fn sweep_repeatedly(pool: Weak<Pool>) {
     }
 }
 
-/// Whether hyper accepts another request on a connection. After a response, hyper needs a short time until it accepts
-/// the next request. If the server has not read the complete previous request, hyper never accepts another request.
+/// After a response, hyper needs a short time until it accepts the next request. It never does if the server has not
+/// read the complete previous request.
 async fn is_ready(sender: &mut SendRequest<UpstreamBody>) -> bool {
     if sender.is_ready() {
         return true;
@@ -243,18 +228,16 @@ async fn is_ready(sender: &mut SendRequest<UpstreamBody>) -> bool {
 }
 
 impl Lease {
-    /// Returns the hyper handle that sends requests on this connection.
     pub(crate) fn sender(&mut self) -> &mut SendRequest<UpstreamBody> {
         self.connection.sender()
     }
 
-    /// Sets the progress of the request body on this connection. [`finish`](Self::finish) reuses the connection only if
-    /// the body was sent completely.
+    /// [`finish`](Self::finish) reuses the connection only if this body was sent completely.
     pub(crate) fn track_upload(&mut self, upload: Option<Arc<UploadProgress>>) {
         self.upload = upload;
     }
 
-    /// Makes `client` the owner of the connection. Without a client, the connection is closed after its response.
+    /// Without a client, the connection is closed after its response.
     pub(super) fn bind(&mut self, client: Option<&Arc<ClientConnection>>) {
         self.owner = match client {
             Some(client) => Owner::Client(Arc::clone(client)),
@@ -262,18 +245,15 @@ impl Lease {
         };
     }
 
-    /// Whether a byte of the response has arrived.
     pub(super) fn has_received(&self) -> bool {
         self.connection.has_received()
     }
 
-    /// Derives from the version and the headers of the response how long the connection can stay idle afterwards.
     pub(crate) fn set_idle_time(&mut self, version: Version, headers: &HeaderMap) {
         self.idle_time = idle_time(version, headers, self.pool.keep_alive);
     }
 
-    /// Ends the use of the connection after its response was read completely. The connection is closed if the request
-    /// was not sent completely.
+    /// To be called when the response was read completely.
     pub(crate) fn finish(self) {
         let sent = |upload: &Arc<UploadProgress>| upload.is_sent();
         let Some(idle_time) = self
@@ -291,7 +271,7 @@ impl Lease {
     }
 }
 
-/// Returns how long a connection can stay idle after a response. Zero: in no pool. `None`: no further request at all.
+/// Zero: in no pool. `None`: no further request at all.
 ///
 /// A connection with an HTTP/1.0 response is not reused, because hyper would send the next request as HTTP/1.0.
 /// HTTP/1.0 has no chunked coding, so hyper would drop a request body without a declared length.
@@ -308,8 +288,7 @@ fn idle_time(version: Version, headers: &HeaderMap, keep_alive: Duration) -> Opt
     Some(announced.map_or(keep_alive, |announced| announced.min(keep_alive)))
 }
 
-/// Parses the `timeout` of a `Keep-Alive` header line such as `timeout=5, max=100` (RFC 2068, section 19.7.1). `None`
-/// if it is absent or invalid.
+/// Parses a line such as `timeout=5, max=100` (RFC 2068, section 19.7.1).
 fn announced_timeout(line: &HeaderValue) -> Option<Duration> {
     let mut parameters = line.to_str().ok()?.split(',');
     let seconds = parameters.find_map(|parameter| {

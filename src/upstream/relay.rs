@@ -1,9 +1,8 @@
 //! Response body that is streamed from a server to the client.
 //!
-//! The gateway reads from the server no faster than the client reads. A body that stalls or is truncated ends with an
-//! error. The error aborts the response to the client, because a truncated response must not look complete. When the
-//! body has ended, the connection to the server returns to its pool. If the body does not end normally, the connection
-//! is closed.
+//! The gateway reads from the server no faster than the client reads. A body that stalls or is truncated aborts the
+//! response to the client, because a truncated response must not look complete. The connection to the server is then
+//! closed, and after a complete body it returns to its pool.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -23,29 +22,23 @@ use super::timeouts::{CLIENT_PAUSE, RequestTimeouts};
 use crate::metrics::{InFlight, UpstreamFailure};
 use crate::request::body::BodyError;
 
-/// If the gateway waits for the next part for this long, the server has paused. Delays within the gateway are shorter.
+/// Delays within the gateway are shorter, so after such a wait the server has paused.
 const UPSTREAM_PAUSE: Duration = Duration::from_millis(250);
 
-/// Response body that is streamed from a server to the client.
 #[derive(Debug)]
 pub(crate) struct RelayedBody {
     body: Incoming,
     lease: Option<Lease>,
-    /// Maximum time that the gateway waits for the next part from the server (`idle_timeout`).
     idle: Duration,
-    /// When the complete body must have arrived. `None` means no deadline.
     deadline: Option<Instant>,
-    /// When the head of the response was forwarded to the client.
     began: Instant,
-    /// Start of the current wait for the server, and the timer that limits the wait. `None` while the gateway does not
-    /// wait.
+    /// Start of the current wait for the server, and the timer that limits it.
     stalled: Option<(Instant, Pin<Box<Sleep>>)>,
-    /// Guards that count the request as in flight until they are dropped. `None` after the end of the body.
+    /// Count the request as in flight. `None` after the end of the body.
     guards: Option<(InFlight, AttemptGuard)>,
 }
 
 impl RelayedBody {
-    /// Creates the body of a response that arrives on the connection `lease`.
     pub(super) fn new(
         body: Incoming,
         lease: Lease,
@@ -72,9 +65,7 @@ impl RelayedBody {
         }
     }
 
-    /// Aborts the response to the client. The circuit breaker counts a connection error as a failure of the server, but
-    /// not a timeout. After a timeout the server is possibly healthy: the head arrived in time, and a stream can be
-    /// silent for longer than the timeout.
+    /// The circuit breaker does not count a timeout: the head arrived in time, and a stream can be silent for longer.
     fn abort(&mut self, error: BodyError) -> BodyError {
         let server = self.guards.as_ref().map(|(_, guard)| guard.name());
         tracing::warn!(server, %error, "upstream response truncated, response to client aborted");
@@ -88,15 +79,14 @@ impl RelayedBody {
         error
     }
 
-    /// Whether the client possibly caused the end of the connection by reading too slowly. This is excluded if the
-    /// gateway was waiting for the server, because the client had then read everything that the server had sent.
+    /// The client possibly caused the end of the connection by reading too slowly. Not if the gateway was waiting for
+    /// the server, because the client had then read everything that the server had sent.
     fn is_client_fault(&self) -> bool {
         let waited = |(since, _): &(Instant, _)| since.elapsed() >= UPSTREAM_PAUSE;
         self.began.elapsed() >= CLIENT_PAUSE && !self.stalled.as_ref().is_some_and(waited)
     }
 
-    /// Becomes ready when `idle_timeout` or the deadline expires. The first call during each wait for the server starts
-    /// the timer.
+    /// Becomes ready when `idle_timeout` or the deadline expires.
     fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let (_, stalled) = self.stalled.get_or_insert_with(|| {
             let now = Instant::now();
@@ -125,8 +115,7 @@ impl Body for RelayedBody {
                     headers::trailers_to_client(trailers);
                 }
                 if self.body.is_end_stream() {
-                    // The connection returns to its pool now, because the server has sent the complete body. The client
-                    // can still be reading it.
+                    // The client can still be reading the body, but the server no longer needs the connection for it.
                     self.finish();
                 }
                 Poll::Ready(Some(Ok(frame)))
@@ -161,8 +150,7 @@ impl Body for RelayedBody {
 
 impl Drop for RelayedBody {
     fn drop(&mut self) {
-        // If the body is complete, its connection returns to the pool here. hyper does not poll a body with a declared
-        // length again after its last byte.
+        // The encoder towards the client does not poll a body with a declared length again after its last byte.
         if self.body.is_end_stream() {
             self.finish();
         }

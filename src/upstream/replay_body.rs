@@ -1,11 +1,8 @@
 //! Copies of request bodies, so that a retry can send a body again.
 //!
-//! A body is copied while it is forwarded, so no attempt waits until the body is complete. The size of a copy is
-//! limited by the retry setting `max_body`, and by the limits on all bodies in memory. If the copy would exceed a
-//! limit, or if the client aborts the body, the copy is dropped and the request is not retried.
-//!
-//! An attempt can fail before the client has sent everything. The next attempt then sends the copy and continues to
-//! read from the client. All attempts share the client's body, but only the latest attempt reads from it.
+//! A body is copied while it is forwarded, so no attempt waits until it is complete. If the copy would exceed
+//! `max_body` or the limits on all bodies in memory, or if the client aborts the body, the copy is dropped and the
+//! request is not retried. All attempts share the client's body, but only the latest reads from it, after the copy.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,51 +15,42 @@ use parking_lot::Mutex;
 use crate::request::body::{RequestBody, RequestBodyError};
 use crate::request::buffers::BufferCharge;
 
-/// Maximum size of the parts in which a copy is sent, in bytes. Parts are small, because they do not count towards the
-/// limits on bodies in memory.
+/// Parts of a copy are small, because they do not count towards the limits on bodies in memory.
 const PART: usize = 64 * 1024;
 
-/// Copy of the part of a request body that was forwarded so far, and the source of the rest. All attempts of a request
-/// share this buffer.
+/// Shared by all attempts of a request.
 #[derive(Clone, Debug)]
 pub(super) struct ReplayBuffer(Arc<Mutex<ReplayState>>);
 
 #[derive(Debug)]
 struct ReplayState {
     body: RequestBody,
-    /// Copy of all bytes that were forwarded to a server so far. `None` if the copy was dropped. In that case no retry
-    /// is possible.
+    /// All bytes that were forwarded so far. `None` if the copy was dropped, which excludes a retry.
     copy: Option<BodyCopy>,
-    /// Whether the client has sent the complete body.
     ended: bool,
-    /// Length that the client declared for the body, if it declared one.
+    /// As declared by the client.
     length: SizeHint,
-    /// Number of the latest attempt. Only this attempt reads from the client.
+    /// The latest attempt, which alone reads from the client.
     attempt: u32,
 }
 
-/// Copied bytes of a request body. The copy contains no references to the forwarded parts, because a reference to a
-/// part of one byte can keep a read buffer of several KiB in memory.
+/// Contains no references to the forwarded parts, because a reference to one byte can keep a read buffer of several KiB
+/// in memory.
 #[derive(Debug)]
 struct BodyCopy {
     bytes: Vec<u8>,
     charge: BufferCharge,
-    /// Maximum length of `bytes`.
     cap: usize,
 }
 
-/// Request body of one attempt: first the copy, then the parts that the client still sends.
 #[derive(Debug)]
 pub(crate) struct ReplayBody {
     buffer: ReplayBuffer,
     attempt: u32,
-    /// Number of bytes of the body that this attempt has forwarded.
     forwarded: usize,
 }
 
 impl ReplayBuffer {
-    /// Creates a buffer that copies up to `cap` bytes of `body` while they are forwarded. `charge` counts the copied
-    /// bytes towards the limits on bodies in memory.
     pub(super) fn new(body: RequestBody, cap: usize, charge: BufferCharge) -> Self {
         let length = body.size_hint();
         let upper = length.upper().and_then(|upper| usize::try_from(upper).ok());
@@ -80,8 +68,7 @@ impl ReplayBuffer {
         })))
     }
 
-    /// Returns the body from its start, for the next attempt. Earlier attempts then receive no further parts. Returns
-    /// `None` if the copy was dropped.
+    /// Earlier attempts then receive no further parts. `None` if the copy was dropped.
     pub(super) fn replay(&self) -> Option<ReplayBody> {
         let mut state = self.0.lock();
         state.copy.as_ref()?;
@@ -93,21 +80,19 @@ impl ReplayBuffer {
         })
     }
 
-    /// Whether a retry can send the body again. This is possible unless the copy was dropped.
     pub(super) fn is_complete(&self) -> bool {
         self.0.lock().copy.is_some()
     }
 }
 
 impl ReplayState {
-    /// Adds `part` to the copy. Drops the copy if it would exceed a size limit.
     fn copy_part(&mut self, part: &[u8]) {
         if self.copy.as_mut().is_some_and(|copy| !copy.add(part)) {
             self.copy = None;
         }
     }
 
-    /// Returns the next part of the copy after `offset` bytes. `None` if the copy ends there or was dropped.
+    /// `None` if the copy ends there or was dropped.
     fn copied_after(&self, offset: usize) -> Option<Bytes> {
         let rest = self.copy.as_ref()?.bytes.get(offset..)?;
         let part = &rest[..rest.len().min(PART)];
@@ -116,7 +101,7 @@ impl ReplayState {
 }
 
 impl BodyCopy {
-    /// Adds `part` to the copy. Returns `false` and adds nothing if the copy would exceed a size limit.
+    /// Returns `false` and adds nothing if the copy would exceed a size limit.
     fn add(&mut self, part: &[u8]) -> bool {
         let Self { bytes, charge, cap } = self;
         let fits =
@@ -135,8 +120,7 @@ impl ReplayBody {
     ) -> Poll<Option<Result<Frame<Bytes>, RequestBodyError>>> {
         let mut state = self.buffer.0.lock();
         if state.attempt != self.attempt {
-            // This attempt gets no further parts, because a later attempt reads the body. The connection of this
-            // attempt is being closed.
+            // A later attempt reads the body. The connection of this attempt is being closed.
             return Poll::Pending;
         }
         let part = if let Some(part) = state.copied_after(self.forwarded) {
@@ -150,8 +134,7 @@ impl ReplayBody {
                     return Poll::Ready(None);
                 }
                 Some(Err(error)) => {
-                    // The copy is dropped, because the body can report its end after an error. A replay of the copy
-                    // would then look complete.
+                    // The body can report its end after an error. A replay of the copy would then look complete.
                     state.copy = None;
                     return Poll::Ready(Some(Err(error)));
                 }

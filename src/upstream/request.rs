@@ -9,7 +9,7 @@ use http_body::Body as _;
 
 use super::HostHeader;
 use super::body::{UploadProgress, UpstreamBody};
-use super::headers::{self, RequestOrigin};
+use super::headers;
 use super::replay_body::ReplayBuffer;
 use crate::metrics::UpstreamMetrics;
 use crate::request::body::RequestBody;
@@ -18,73 +18,60 @@ use crate::request::client::Caller;
 use crate::request::context::Arrival;
 use crate::request::headers::HeaderNames;
 
-/// A request that is ready to be sent to a server.
 #[derive(Debug)]
 pub(super) struct UpstreamRequest {
-    /// The request. `None` while it is being sent and after it was sent.
+    /// `None` while it is being sent and after it was sent.
     pub(super) request: Option<Request<UpstreamBody>>,
-    /// Progress of the request body. `None` if the body is empty.
+    /// `None` if the body is empty.
     pub(super) upload: Option<Arc<UploadProgress>>,
 }
 
-/// A copy of a request, from which retries create their requests.
 #[derive(Debug)]
 pub(super) struct RequestCopy {
     method: Method,
     target: Uri,
-    /// A list, because most copies are never used, and a `HeaderMap` takes twice as long to copy.
+    /// A `HeaderMap` takes twice as long to copy, and most copies are never used.
     headers: Vec<(HeaderName, HeaderValue)>,
     body: CopiedBody,
     is_for_retries: bool,
-    /// Whether the request is sent once more if a reused connection closes.
+    /// For when a reused connection closes.
     pub(super) is_repeatable: bool,
 }
 
 #[derive(Debug)]
 enum CopiedBody {
-    /// The complete body is in memory. It can be empty.
     Complete(Bytes),
-    /// The body is copied while it is forwarded.
     Buffered(ReplayBuffer),
 }
 
-/// Converts the request of a client into the request for a server.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RequestBuilder<'a> {
     pub(super) caller: &'a Caller,
     pub(super) arrival: &'a Arrival,
-    /// Names of the headers from which rate limit keys, scopes and idempotency keys are read.
     pub(super) names: &'a HeaderNames,
     pub(super) metrics: &'a UpstreamMetrics,
     pub(super) upgrade: bool,
-    /// Maximum size of a body that is copied for retries, in bytes. `None` if the request must not be retried.
+    /// In bytes. `None` if the request must not be retried.
     pub(super) max_copy: Option<usize>,
-    /// Whether the method alone allows a second execution, and no claim is held.
+    /// The method alone allows a second execution, and no claim is held.
     pub(super) is_repeatable: bool,
-    /// Size limits of the request and response bodies in memory.
     pub(super) buffers: &'a Arc<Buffers>,
 }
 
 impl RequestBuilder<'_> {
-    /// Returns the request to send. Also returns a copy if the request can be retried.
     pub(super) fn build(
         self,
         request: Request<RequestBody>,
     ) -> (UpstreamRequest, Option<RequestCopy>) {
         let (mut parts, body) = request.into_parts();
-        let origin = RequestOrigin {
-            caller: self.caller,
-            forwarded_for: self.arrival.connection.forwarded_for(self.caller),
-            scheme: self.arrival.connection.scheme,
-            request_id: &self.arrival.request_id,
-        };
-        let dropped = headers::to_upstream(&mut parts.headers, origin, self.names, self.upgrade);
+        let headers = &mut parts.headers;
+        let dropped =
+            headers::to_upstream(headers, self.caller, self.arrival, self.names, self.upgrade);
         if dropped > 0 {
             self.metrics.headers_dropped.add(dropped);
         }
         if !body.is_end_stream() && body.size_hint().exact().is_none() {
-            // `Transfer-Encoding` is set explicitly, because hyper drops the body of a GET request if its length is
-            // unknown.
+            // hyper drops the body of a GET request if its length is unknown and this header is absent.
             parts
                 .headers
                 .insert(TRANSFER_ENCODING, HeaderValue::from_static("chunked"));
@@ -92,14 +79,13 @@ impl RequestBuilder<'_> {
         }
         let path = parts.uri.into_parts().path_and_query;
         let target = path.map_or_else(Uri::default, Uri::from);
-        // A body with a declared length above `max_copy` is not copied. The length of other bodies is checked while
-        // they are copied.
+        // The length of a body without a declared length is checked while it is copied.
         let declared = body.size_hint().lower();
         let max_copy = self.max_copy.filter(|&cap| declared <= cap as u64);
         let is_whole = body.whole().is_some();
         let (body, copied) = match (body.whole(), max_copy) {
-            // This copy does not count towards the limits on bodies in memory. The idempotency stage or `request_buffer`
-            // has already counted the body, or the body shares memory with the request head.
+            // Not counted towards the limits on bodies in memory: the idempotency stage or `request_buffer` has counted
+            // the body, or it shares memory with the request head.
             (Some(bytes), _) if max_copy.is_some() || self.is_repeatable => {
                 let copied = CopiedBody::Complete(bytes.clone());
                 (UpstreamBody::new(body), Some(copied))
@@ -133,7 +119,7 @@ impl RequestBuilder<'_> {
 }
 
 impl RequestCopy {
-    /// Creates the request of another attempt. Returns `None` if the copy of the body was dropped.
+    /// `None` if the copy of the body was dropped.
     pub(super) fn to_request(&self) -> Option<UpstreamRequest> {
         let body = match &self.body {
             CopiedBody::Complete(bytes) => UpstreamBody::new(bytes.clone().into()),
@@ -144,7 +130,6 @@ impl RequestCopy {
         Some(UpstreamRequest::new(method, target, headers, body))
     }
 
-    /// Whether the retry policy can send the request again. This is possible unless the copy of its body was dropped.
     pub(super) fn is_ready_for_retry(&self) -> bool {
         self.is_for_retries
             && match &self.body {
@@ -168,8 +153,7 @@ impl UpstreamRequest {
 }
 
 impl HostHeader {
-    /// Returns the setting for a request with these headers. A request without `Host` gets the host of the server,
-    /// because HTTP/1.1 requires a host and there is none to preserve.
+    /// HTTP/1.1 requires a host. A request without `Host` has none to preserve.
     pub(super) fn for_request(&self, headers: &HeaderMap) -> &Self {
         match self {
             Self::Preserve if !headers.contains_key(HOST) => &Self::Server,

@@ -1,7 +1,7 @@
 //! Converts a response of a server into the response that is sent to the client.
 //!
-//! The gateway rejects a response whose `Content-Length` and `Transfer-Encoding` are ambiguous. The client could
-//! otherwise parse a part of the body as the next response (response splitting).
+//! A response whose `Content-Length` and `Transfer-Encoding` are ambiguous is rejected. The client could otherwise
+//! parse a part of the body as the next response (response splitting).
 
 use std::time::Duration;
 
@@ -24,30 +24,15 @@ use crate::metrics::InFlight;
 use crate::request::body::ResponseBody;
 use crate::request::context::Arrival;
 
-/// Values that the body of a response keeps until it is complete: the connection, the timeouts and the guards of the
-/// request.
-pub(super) struct ResponseGuards {
-    pub(super) lease: Lease,
-    pub(super) timeouts: RequestTimeouts,
-    pub(super) in_flight: InFlight,
-    pub(super) guard: AttemptGuard,
-}
-
-/// Converts `response` into the response that the client receives. A 101 response starts a tunnel. `tunnel` is `None`
-/// if the request does not ask for an upgrade.
+/// `tunnel` is `None` if the request does not ask for an upgrade.
 pub(super) fn to_client(
     response: Response<Incoming>,
-    exchange: ResponseGuards,
+    (lease, in_flight, mut guard): (Lease, InFlight, AttemptGuard),
+    timeouts: &RequestTimeouts,
     arrival: &Arrival,
     tunnel: Option<RequestedTunnel>,
     is_http2: bool,
 ) -> Result<Response<ResponseBody>, ForwardError> {
-    let ResponseGuards {
-        lease,
-        timeouts,
-        in_flight,
-        mut guard,
-    } = exchange;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         let Some(tunnel) = tunnel.filter(|tunnel| tunnel.is_for(response.headers())) else {
             return Err(ForwardError::InvalidResponse(
@@ -74,16 +59,13 @@ pub(super) fn to_client(
         guard.succeeded();
         return Err(ForwardError::RequiresHttp1);
     }
-    let relay = RelayedBody::new(body, lease, &timeouts, (in_flight, guard));
+    let relay = RelayedBody::new(body, lease, timeouts, (in_flight, guard));
     Ok(Response::from_parts(parts, ResponseBody::streaming(relay)))
 }
 
-/// Checks that `Content-Length` and `Transfer-Encoding` of a response are valid. Reduces `Content-Length` to one line
-/// of decimal digits.
-///
-/// This check is necessary, because hyper does not check the length of a response without a body, such as a response to
-/// HEAD. hyper also accepts several lines with equal lengths, which HTTP/2 does not allow. A transfer coding other than
-/// `chunked` is rejected, because the gateway removes the header but would not decode the body.
+/// Reduces `Content-Length` to one line of decimal digits, because HTTP/2 does not allow several lines. hyper does not
+/// check the length of a response without a body, such as to HEAD. A transfer coding other than `chunked` is rejected,
+/// because the gateway removes the header but would not decode the body.
 pub(super) fn check_framing(headers: &mut HeaderMap) -> Result<(), &'static str> {
     let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
     if let Some(coding) = codings.next() {
@@ -110,15 +92,14 @@ pub(super) fn check_framing(headers: &mut HeaderMap) -> Result<(), &'static str>
     Ok(())
 }
 
-/// Whether a `Content-Length` value has 1 to 19 digits without leading zeros, so that it fits into 64 bits.
+/// 1 to 19 digits without leading zeros fit into 64 bits.
 fn is_canonical(value: &[u8]) -> bool {
     (1..=19).contains(&value.len())
         && value.iter().all(u8::is_ascii_digit)
         && (value == b"0" || value[0] != b'0')
 }
 
-/// Returns the length if all list members of all `Content-Length` lines are equal (RFC 9110, section 8.6). `None` if
-/// they differ, if one of them is invalid, or if there is no such line.
+/// All list members of all lines must be equal (RFC 9110, section 8.6).
 fn content_length(headers: &HeaderMap) -> Option<u64> {
     let mut length = None;
     for line in headers.get_all(CONTENT_LENGTH) {
@@ -134,14 +115,11 @@ fn content_length(headers: &HeaderMap) -> Option<u64> {
     length
 }
 
-/// Maximum number of body bytes that the gateway reads from a discarded response in order to reuse its connection.
+/// Bound on what the gateway reads from a discarded response in order to reuse its connection.
 const MAX_DISCARDED_BYTES: usize = 64 * 1024;
 
-/// How long the gateway reads the body of a discarded response. After this time, it closes the connection.
 const MAX_DISCARD_TIME: Duration = Duration::from_millis(250);
 
-/// Discards a response that a retry replaces. Its connection is reused if the body has at most [`MAX_DISCARDED_BYTES`]
-/// and arrives within [`MAX_DISCARD_TIME`].
 pub(super) fn discard(response: Response<Incoming>, lease: Lease) {
     let mut body = response.into_body();
     if body.is_end_stream() {

@@ -1,8 +1,4 @@
-//! State of an upstream and its servers, shared by all workers.
-//!
-//! Workers share the circuit breakers, the results of health checks, the numbers of requests in flight, the retry
-//! budget and the concurrency limit. Each worker has its own connections. If the upstream has no concurrency limit, a
-//! worker writes only to its own cache lines while no request fails.
+//! State of an upstream and its servers that all workers share. Each worker has its own connections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -15,71 +11,58 @@ use super::concurrency::Concurrency;
 use super::{Server, Upstream};
 use crate::clock::Moment;
 
-/// A recovered server starts with this fraction of its configured weight.
+/// Fraction of the configured weight with which a recovered server starts.
 const SLOW_START_MINIMUM: f64 = 0.1;
 
-/// State of one upstream, shared by all workers.
 #[derive(Debug)]
 pub(crate) struct UpstreamState {
-    /// Configuration of the upstream.
     pub upstream: Arc<Upstream>,
-    /// The servers, in the order of the configuration.
+    /// In the order of the configuration.
     pub servers: Box<[ServerState]>,
-    /// Retry budget. `None` if retries are not configured.
     pub budget: Option<Budget>,
-    /// Adaptive concurrency limit. `None` if it is not configured.
     pub concurrency: Option<Arc<Concurrency>>,
     first_byte: Duration,
 }
 
-/// State of one server, shared by all workers.
 #[derive(Debug)]
 pub(crate) struct ServerState {
-    /// Configuration of the server.
     pub server: Server,
-    /// IP addresses of the server.
     pub addresses: Arc<Addresses>,
-    /// Circuit breaker of the server.
     pub breaker: Breaker,
-    /// Number of requests in flight to the server, for each worker.
+    /// For each worker.
     in_flight: Arc<[PaddedCounter]>,
     ejection: Arc<Ejection>,
     slow_start: Duration,
 }
 
-/// Whether health checks have ejected a server.
 #[derive(Debug, Default)]
 struct Ejection {
     is_active: AtomicBool,
-    /// When health checks last restored the server, in nanoseconds of the clock. 0 means never.
+    /// In nanoseconds of the clock. 0 means never.
     restored_at: AtomicU64,
 }
 
-/// A counter on its own cache lines, so that workers do not contend for a cache line.
+/// On its own cache lines, so that workers do not contend for one.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct PaddedCounter(AtomicU32);
 
 impl UpstreamState {
-    /// Creates the state for this many workers: all circuits are closed, and no server is ejected. `first_byte` is the
-    /// longest `first_byte_timeout` of the routes to this upstream.
+    /// `first_byte` is the longest `first_byte_timeout` of the routes to this upstream.
     pub(crate) fn new(upstream: &Arc<Upstream>, first_byte: Duration, workers: usize) -> Self {
         let servers = upstream.servers.iter();
         Self {
             servers: servers
                 .map(|server| ServerState::new(server, upstream, first_byte, workers))
                 .collect(),
-            budget: upstream
-                .retry
-                .map(|retry| Budget::new(retry.budget, workers)),
+            budget: upstream.retry.map(|retry| Budget::new(retry.budget)),
             concurrency: upstream.concurrency.map(Concurrency::new).map(Arc::new),
             upstream: Arc::clone(upstream),
             first_byte,
         }
     }
 
-    /// Returns the state under new settings. Circuits, health, budget and numbers in flight are kept. They are shared
-    /// with `self`, which requests in flight still use.
+    /// Circuits, health, budget and numbers in flight are shared with `self`, which requests in flight still use.
     pub(crate) fn renewed(
         self: &Arc<Self>,
         upstream: &Arc<Upstream>,
@@ -99,14 +82,14 @@ impl UpstreamState {
                 server.addresses = Arc::clone(&known.addresses);
                 server.in_flight = Arc::clone(&known.in_flight);
                 let probe_timeout = upstream.timeouts.connect + first_byte;
-                server.breaker = (known.breaker).renewed(&upstream.breaker, probe_timeout, workers);
+                server.breaker = (known.breaker).renewed(&upstream.breaker, probe_timeout);
                 if upstream.health.is_some() {
                     server.ejection = Arc::clone(&known.ejection);
                 }
             }
         }
         if let (Some(known), Some(retry)) = (&self.budget, &upstream.retry) {
-            new.budget = Some(known.renewed(retry.budget, workers));
+            new.budget = Some(known.renewed(retry.budget));
         }
         if let (Some(known), Some(settings)) = (&self.concurrency, upstream.concurrency) {
             if self.upstream.concurrency != upstream.concurrency {
@@ -123,51 +106,41 @@ impl ServerState {
         Self {
             server: server.clone(),
             addresses: Arc::new(Addresses::of(server)),
-            // A probe blocks other requests for at most `connect_timeout` plus the longest `first_byte_timeout`. A probe
-            // that has no result after this time waits for its client, not for the server.
-            breaker: Breaker::new(
-                &upstream.breaker,
-                upstream.timeouts.connect + first_byte,
-                workers,
-            ),
+            // A probe without a result after this time waits for its client, not for the server.
+            breaker: Breaker::new(&upstream.breaker, upstream.timeouts.connect + first_byte),
             in_flight: (0..workers).map(|_| PaddedCounter::default()).collect(),
             ejection: Arc::default(),
             slow_start: upstream.slow_start,
         }
     }
 
-    /// Returns the name of the server in logs, metrics and the admin API.
     pub(crate) fn name(&self) -> &str {
         self.server.authority.as_str()
     }
 
-    /// Adds one to the number of requests that `worker` has in flight to the server.
     pub(super) fn begin_request(&self, worker: usize) {
         self.in_flight[worker].0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Subtracts one from the number of requests that `worker` has in flight to the server.
     pub(super) fn end_request(&self, worker: usize) {
         self.in_flight[worker].0.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Returns the number of requests in flight to the server, summed over all workers.
+    /// Over all workers.
     pub(crate) fn in_flight(&self) -> u32 {
         let counts = self.in_flight.iter();
         counts.map(|count| count.0.load(Ordering::Relaxed)).sum()
     }
 
-    /// Whether health checks have ejected the server.
     pub(crate) fn is_ejected(&self) -> bool {
         self.ejection.is_active.load(Ordering::Relaxed)
     }
 
-    /// Ejects the server because of failed health checks. It receives no requests while another server is available.
+    /// The server receives no requests while another is available.
     pub(super) fn eject(&self) {
         self.ejection.is_active.store(true, Ordering::Relaxed);
     }
 
-    /// Restores the server after successful health checks. Its weight rises during `slow_start`.
     pub(super) fn restore(&self, now: Moment) {
         self.ejection
             .restored_at
@@ -175,8 +148,7 @@ impl ServerState {
         self.ejection.is_active.store(false, Ordering::Relaxed);
     }
 
-    /// Returns the weight of the server in load balancing. After a recovery, the weight rises to the configured value
-    /// during `slow_start`.
+    /// Rises during `slow_start` after a recovery.
     pub(super) fn effective_weight(&self, now: Moment) -> f64 {
         let weight = f64::from(self.server.weight.get());
         let restored_at = match self.ejection.restored_at.load(Ordering::Relaxed) {

@@ -1,15 +1,12 @@
 //! TCP socket of an upstream connection that reports a failed write only after all received bytes are read.
 //!
 //! A server can respond and close the connection before it has read the request, for example with 413. Its kernel then
-//! resets the connection because of the unread bytes, and the next write of the gateway fails. The response has arrived
-//! by then, and Linux keeps received bytes readable after a reset. hyper, however, ends a connection at the first
-//! failed write and drops the response. This type therefore withholds the error of a write. The write stays pending
-//! until a read reports the end of the stream or an error. After a reset, the read does not have to wait for this
-//! report.
+//! resets the connection, and the next write of the gateway fails. Linux keeps received bytes readable after a reset,
+//! but hyper ends a connection at the first failed write and drops the response. So a failed write stays pending until
+//! a read reports the end of the stream or an error, which follows a reset at once.
 //!
-//! This type wraps the TCP socket and not the TLS stream, because only the socket distinguishes a reset from an orderly
-//! close. Bytes that the server had not transmitted before the reset are lost, because the kernel of the server
-//! discards them.
+//! This wraps the TCP socket and not the TLS stream, because only the socket distinguishes a reset from an orderly
+//! close. Bytes that the server had not transmitted before the reset are lost.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -18,13 +15,12 @@ use std::task::{Context, Poll, Waker};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-/// A connected TCP socket that reports a write error only after all received bytes have been read.
 #[derive(Debug)]
 pub(super) struct Socket {
     stream: TcpStream,
     write_error: Option<io::Error>,
     read_ended: bool,
-    /// Waker of the task whose write failed. The task is woken when `read_ended` becomes true.
+    /// Task of the failed write, to be woken when `read_ended` becomes true.
     writer: Option<Waker>,
 }
 
@@ -38,7 +34,7 @@ impl Socket {
         }
     }
 
-    /// Returns the result of a write. Stays pending if the write failed and the read side has not ended.
+    /// Stays pending if the write failed and the read side has not ended.
     fn written(
         &mut self,
         cx: &mut Context<'_>,
@@ -54,14 +50,12 @@ impl Socket {
         }
     }
 
-    /// Returns the result of a write after an earlier write failed: the same error, or `Pending` while the read side
-    /// has not ended. Makes no system call. Returns `None` if no write has failed.
+    /// Repeats the result of an earlier failed write without a system call.
     fn poll_failed(&mut self, cx: &mut Context<'_>) -> Option<Poll<io::Result<usize>>> {
         let error = repeated(self.write_error.as_ref()?);
         Some(self.written(cx, Err(error)))
     }
 
-    /// Records that all received bytes have been read. Wakes a pending write, so that it reports its error.
     fn end_of_reads(&mut self) {
         self.read_ended = true;
         if let Some(writer) = self.writer.take() {
@@ -70,7 +64,7 @@ impl Socket {
     }
 }
 
-/// Creates an error with the same error code, because `io::Error` cannot be cloned.
+/// `io::Error` cannot be cloned.
 fn repeated(error: &io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(code) => io::Error::from_raw_os_error(code),
@@ -92,8 +86,8 @@ impl AsyncRead for Socket {
         }
         self.end_of_reads();
         // The kernel reports a reset only once. If a write received the report, the next read returns 0 as after an
-        // orderly close, and a response without a length would look complete. So the read returns the error of the
-        // write instead. EPIPE is the exception, because a write fails with EPIPE after an orderly close.
+        // orderly close, and a response without a length would look complete. A write fails with EPIPE also after an
+        // orderly close.
         Poll::Ready(match &self.write_error {
             Some(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(repeated(error)),
             _ => result,

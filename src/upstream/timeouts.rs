@@ -1,9 +1,8 @@
 //! Timeouts of a request to an upstream.
 //!
 //! `first_byte_timeout` begins when the last byte of the request is sent. Before that, `body_timeout` applies to a
-//! client that stops sending, and `idle_timeout` applies to a server that stops reading.
-//!
-//! The total `timeout` covers all attempts of a request. Retries do not extend it.
+//! client that stops sending, and `idle_timeout` to a server that stops reading. The total `timeout` covers all
+//! attempts.
 
 use std::time::Duration;
 
@@ -14,36 +13,28 @@ use super::Timeouts;
 use super::body::UploadProgress;
 use crate::respond::TimeoutPhase;
 
-/// If the client neither reads nor sends for this long, the server possibly closes the connection for this reason. The
-/// circuit breaker then does not count the closed connection as a failure of the server.
+/// If the client neither reads nor sends for this long, it is possibly the reason why the server closes the connection.
 pub(super) const CLIENT_PAUSE: Duration = Duration::from_secs(1);
 
-/// The timeouts of one request, over all of its attempts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestTimeouts {
     started: Instant,
     timeouts: Timeouts,
-    /// Maximum time from the start of the request to the head of a response, over all attempts. `None` means no
-    /// maximum.
+    /// From the start of the request to the head of a response, over all attempts.
     head: Option<Duration>,
 }
 
-/// Error of a request that failed because one of its timeouts expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("upstream did not respond in time: {} timeout expired {waited:?} after the start of the request", phase.name())]
 pub(crate) struct TimeoutError {
-    /// Which timeout expired.
     pub phase: TimeoutPhase,
-    /// How long the request had taken in total when the timeout expired.
     pub waited: Duration,
-    /// Whether the circuit breaker counts the timeout as a failure of the server. The total timeout can also expire
-    /// because the client is slow, or because earlier attempts at other servers took too long.
+    /// The total timeout can also expire because the client is slow, or because earlier attempts took too long.
     pub is_server_fault: bool,
 }
 
 impl RequestTimeouts {
-    /// Starts the timeouts of a request. `head` is the deadline of the retry policy: the maximum time until the head of
-    /// a response arrives. It is `None` if retries or their deadline are not configured.
+    /// `head` is the deadline of the retry policy.
     pub(crate) fn start(timeouts: Timeouts, head: Option<Duration>) -> Self {
         Self {
             started: Instant::now(),
@@ -52,29 +43,24 @@ impl RequestTimeouts {
         }
     }
 
-    /// Returns when the first attempt of the request began.
     pub(crate) fn started(&self) -> Instant {
         self.started
     }
 
-    /// Returns when the total timeout expires. `None` if no total timeout is configured.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.timeouts.total.map(|total| self.started + total)
     }
 
-    /// Returns when the head of a response must have arrived. `None` if neither a total timeout nor a retry deadline is
-    /// configured.
+    /// The earlier of total timeout and retry deadline.
     pub(crate) fn head_deadline(&self) -> Option<Instant> {
         let total = self.timeouts.total.into_iter().chain(self.head).min();
         total.map(|total| self.started + total)
     }
 
-    /// Returns the configured `idle_timeout`.
     pub(crate) fn idle(&self) -> Duration {
         self.timeouts.idle
     }
 
-    /// Waits for `work`, but no longer than until [`head_deadline`](Self::head_deadline).
     pub(crate) async fn within_total<F: Future>(&self, work: F) -> Result<F::Output, TimeoutError> {
         match self.head_deadline() {
             None => Ok(work.await),
@@ -86,8 +72,6 @@ impl RequestTimeouts {
         }
     }
 
-    /// Waits for the head of the response, until one of the timeouts expires. `upload` is the progress of the request
-    /// body, or `None` for an empty body.
     pub(crate) async fn await_response<F: Future>(
         &self,
         response: F,
@@ -134,9 +118,8 @@ impl RequestTimeouts {
         }
     }
 
-    /// Returns the error of an expired total timeout. `silence` is how long the gateway has waited for the current
-    /// server. The timeout counts as a failure of the server if `silence` is at least half of the time since the start
-    /// of the request.
+    /// `silence` is how long the gateway has waited for the current server, which caused the timeout if this is at
+    /// least half of the time.
     fn total_expired(&self, silence: Duration) -> TimeoutError {
         let waited = self.started.elapsed();
         TimeoutError {

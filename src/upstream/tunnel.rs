@@ -1,13 +1,9 @@
-//! Tunnel between client and server after a 101 response, for example for the WebSocket protocol. It copies bytes in
-//! both directions until both sides have closed.
+//! Tunnel between client and server after a 101 response, for example for the WebSocket protocol.
 //!
 //! A tunnel occupies a client connection, which counts against `max_connections`, and a server connection. Two bounds
-//! keep a client from occupying all connections:
-//!
-//! - `tunnel_timeout` closes a tunnel that transfers no byte in either direction, also if one side has closed.
-//! - `max_tunnels_per_client` bounds the tunnels of a client over all workers. A request reserves a [`TunnelSlot`]
-//!   before the gateway sends it to a server, so that a rejected request causes no work upstream. A pending upgrade
-//!   therefore counts as a tunnel. If the server declines the upgrade, the slot is released with the response head.
+//! keep a client from occupying all: `tunnel_timeout` closes a tunnel that transfers no byte in either direction, also
+//! if one side has closed, and `max_tunnels_per_client` bounds the tunnels of a client over all workers. A request
+//! reserves a [`TunnelSlot`] before it is sent, so that a rejected request causes no work upstream.
 
 use std::io;
 use std::sync::Arc;
@@ -33,21 +29,17 @@ use crate::request::context::ClientConnection;
 use crate::request::headers::tokens;
 use crate::respond::{Problem, RETRY_SOON};
 
-/// Number of tunnels of each client, over all workers, and the bounds on tunnels.
 #[derive(Debug)]
 pub(crate) struct Tunnels {
     settings: TunnelSettings,
-    /// Number of tunnels of each client. A client without tunnels has no entry.
+    /// A client without tunnels has no entry.
     clients: DashMap<ClientId, usize>,
-    /// Number of tunnels, including pending upgrades.
+    /// Includes pending upgrades.
     pub(crate) open: Gauge,
-    /// Number of requests that were rejected because of `max_tunnels_per_client`.
     pub(crate) rejected: Count,
-    /// Number of tunnels that were closed because of `tunnel_timeout`.
     pub(crate) timed_out: Count,
 }
 
-/// Slot of one tunnel of a client. Dropping the value releases the slot.
 #[derive(Debug)]
 #[must_use = "a dropped slot is released"]
 pub(super) struct TunnelSlot {
@@ -55,7 +47,6 @@ pub(super) struct TunnelSlot {
     client: ClientId,
 }
 
-/// Tunnel that a client asks for and a server has not opened yet.
 #[derive(Debug)]
 pub(super) struct RequestedTunnel {
     /// Value of the client's `Upgrade` header.
@@ -65,7 +56,6 @@ pub(super) struct RequestedTunnel {
 }
 
 impl RequestedTunnel {
-    /// Whether a 101 response with these headers switches to protocols that the client asked for.
     pub(super) fn is_for(&self, headers: &HeaderMap) -> bool {
         let requested = self.protocols.to_str().unwrap_or_default();
         let is_requested = |protocol: &str| {
@@ -77,7 +67,6 @@ impl RequestedTunnel {
 }
 
 impl Tunnels {
-    /// Creates the counts without any tunnel.
     pub(crate) fn new(settings: TunnelSettings) -> Self {
         Self {
             settings,
@@ -88,7 +77,6 @@ impl Tunnels {
         }
     }
 
-    /// Reserves a slot for a tunnel of `client`. Fails if the client has `max_tunnels_per_client` tunnels.
     pub(super) fn reserve(self: &Arc<Self>, client: ClientId) -> Result<TunnelSlot, Problem> {
         let mut count = self.clients.entry(client).or_insert(0);
         if *count >= self.settings.per_client {
@@ -115,8 +103,8 @@ impl Drop for TunnelSlot {
     }
 }
 
-/// Creates the problem of a client that has `bound` tunnels. Status and type are those of a rate limit: the client has
-/// caused the rejection, and a retry succeeds after one of its tunnels has closed.
+/// As for a rate limit, because the client has caused the rejection and a retry succeeds after one of its tunnels has
+/// closed.
 fn too_many(bound: usize) -> Problem {
     Problem::new(
         StatusCode::TOO_MANY_REQUESTS,
@@ -130,7 +118,6 @@ fn too_many(bound: usize) -> Problem {
     .retry_after(RETRY_SOON)
 }
 
-/// Spawns a task that copies bytes between client and server as soon as hyper has upgraded both connections.
 pub(super) fn open(
     connection: &ClientConnection,
     tunnel: RequestedTunnel,
@@ -139,8 +126,8 @@ pub(super) fn open(
 ) {
     let active = connection.permit.begin();
     let RequestedTunnel { client, slot, .. } = tunnel;
-    // The task is spawned in the connection's task set, so that a drain waits for the end of the tunnel, but no longer
-    // than the grace period.
+    // In the connection's task set, so that a drain waits for the end of the tunnel, but no longer than the grace
+    // period.
     connection.tasks.spawn(async move {
         let _held = (active, in_flight, guard);
         let (client, upstream) = match tokio::join!(client, upstream) {
@@ -154,7 +141,7 @@ pub(super) fn open(
                 return;
             }
         };
-        // The lease is dropped, because the upgraded connection no longer belongs to the pool.
+        // The upgraded connection no longer belongs to the pool.
         drop(lease);
         let timeout = slot.tunnels.settings.idle;
         match copy(client, TokioIo::new(upstream), timeout).await {
@@ -170,8 +157,7 @@ pub(super) fn open(
     });
 }
 
-/// Copies bytes in both directions until both sides have closed, and returns their numbers. Returns `None` if neither
-/// side transfers a byte within `timeout`. Closes both sides when it returns.
+/// Returns the numbers of bytes, or `None` if neither side transfers one within `timeout`. Closes both sides.
 async fn copy<C, U>(client: C, upstream: U, timeout: Duration) -> Option<io::Result<(u64, u64)>>
 where
     C: AsyncRead + AsyncWrite + Unpin,
@@ -180,7 +166,7 @@ where
     let last_active = Mutex::new(Instant::now());
     let mut client = tracked(client, &last_active);
     let mut upstream = tracked(upstream, &last_active);
-    // The timer is not reset at each byte. When it fires, it is set to the time at which the tunnel can become idle.
+    // Not reset at each byte: when the timer fires, it is set to the time at which the tunnel can become idle.
     let idle = async {
         loop {
             let due = *last_active.lock() + timeout;
@@ -197,13 +183,12 @@ where
     }
 }
 
-/// Wraps `io` so that every byte read or written sets `last_active` to the current time.
 fn tracked<IO>(io: IO, last_active: &Mutex<Instant>) -> impl AsyncRead + AsyncWrite + Unpin
 where
     IO: AsyncRead + AsyncWrite + Unpin,
 {
     let record = |bytes: &[u8]| {
-        // The end of the stream is reported as a read of zero bytes.
+        // The end of the stream is a read of zero bytes.
         if !bytes.is_empty() {
             *last_active.lock() = Instant::now();
         }

@@ -157,7 +157,7 @@ mod tests {
             .body(())
             .unwrap()
             .into_parts();
-        StoredResponse::of(&head, body, &[])
+        StoredResponse::new(head.status, &head.headers, body)
     }
 
     fn shown_with(response: &StoredResponse) -> Value {

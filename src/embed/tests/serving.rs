@@ -8,7 +8,6 @@ use http_body_util::channel::{Channel, Sender};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
-use tokio::task::JoinSet;
 
 use super::*;
 
@@ -50,28 +49,6 @@ async fn a_served_application_limits_and_replays_requests_over_tcp() {
     serving.await.unwrap().unwrap();
     embedded.finish().await;
     assert_eq!(bank.made(), 1);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn concurrent_requests_with_one_key_are_executed_once() {
-    let (embedded, bank) = (Embedded::new(), Bank::default());
-    let layer = embedded.layer("payments", [], Some(KeyRule::default()));
-    let app = app(layer.unwrap(), &bank);
-    let mut sending = JoinSet::new();
-    for _ in 0..16 {
-        sending.spawn(app.clone().oneshot(payment(CLIENT)));
-    }
-    while bank.made() == 0 {
-        tokio::task::yield_now().await;
-    }
-    bank.open.notify_one();
-    let mut replays = 0;
-    for response in sending.join_all().await {
-        let response = response.unwrap();
-        replays += u32::from(is_replay(&response));
-        assert_eq!(text(response).await, "payment 1");
-    }
-    assert_eq!((replays, bank.made()), (15, 1));
 }
 
 /// A service of a bounded pool must be free for other requests while a duplicate waits.
@@ -150,23 +127,6 @@ async fn a_response_is_streamed_unless_it_is_stored() {
             let problem = text(retry).await;
             assert!(problem.contains("response-not-retained"), "{problem}");
         }
-    }
-}
-
-#[tokio::test]
-async fn a_streamed_response_with_a_key_is_stored_and_replayed() {
-    let embedded = Embedded::new();
-    let (app, mut sender) = streaming(&embedded, "text/plain");
-    let sending = tokio::spawn(app.clone().oneshot(payment(CLIENT)));
-    for part in ["one", "two"] {
-        sender.send_data(part.into()).await.unwrap();
-    }
-    drop(sender);
-    let first = sending.await.unwrap().unwrap();
-    let second = send(&app, payment(CLIENT)).await;
-    assert!(!is_replay(&first) && is_replay(&second));
-    for response in [first, second] {
-        assert_eq!(text(response).await, "onetwo");
     }
 }
 

@@ -1,8 +1,7 @@
 //! Future that is completed even if its caller drops it.
 //!
-//! While the caller awaits the future, the caller's task polls it, so that no extra task is needed. If the caller drops
-//! the future, it continues in a new task. A `TaskTracker` counts the future in both cases, so that a shutdown can wait
-//! for it. Only the shutdown of the runtime ends such a task early.
+//! While the caller awaits the future, no extra task is needed. If the caller drops it, it continues in a new task,
+//! which only the shutdown of the runtime ends early. A `TaskTracker` counts it in both cases.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -11,7 +10,6 @@ use tokio::runtime::Handle;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-/// Future that continues in a new task if it is dropped before it is completed.
 pub(super) struct Detached<T: 'static> {
     /// `None` if the future is completed or has panicked.
     future: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
@@ -19,8 +17,6 @@ pub(super) struct Detached<T: 'static> {
 }
 
 impl<T> Detached<T> {
-    /// Wraps `future`. If the wrapper is dropped early, `future` continues in a new task. `tasks` counts `future` until
-    /// it ends.
     pub(super) fn new(
         future: impl Future<Output = T> + Send + 'static,
         tasks: &TaskTracker,
@@ -36,7 +32,7 @@ impl<T> Future for Detached<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        // The future is taken out, so that a panic drops it. A future that has panicked must not be polled again.
+        // Taken out, so that a panic drops it: it must not be polled again.
         let mut future = self
             .future
             .take()
@@ -51,8 +47,7 @@ impl<T> Future for Detached<T> {
 
 impl<T> Drop for Detached<T> {
     fn drop(&mut self) {
-        // If there is no runtime, or during a panic, the future cannot continue. Then the future is dropped together
-        // with its permit. The drop of the permit ends the claim on the idempotency key.
+        // Otherwise the future cannot continue and is dropped with its permit, which ends the claim.
         if let Some(future) = self.future.take()
             && Handle::try_current().is_ok()
             && !std::thread::panicking()

@@ -1,7 +1,5 @@
-//! Execution of a request with an idempotency key, from the claim on the key to the stored record.
-//!
-//! The execution is independent of the connection of the client. The response is stored before it is sent to the
-//! client, so a client that disconnects does not affect the stored response.
+//! Execution of a request, from the claim on its key to the stored record. The response is stored before it is sent to
+//! the client.
 
 use std::sync::Arc;
 
@@ -24,20 +22,18 @@ use crate::request::log_fields::{AccessLogNotes, KeyUse};
 use crate::request::request_id::RequestId;
 use crate::respond::{Problem, is_rate_limit_field};
 
-/// Execution of a request that has claimed its idempotency key.
 pub(super) struct Execution<S> {
     pub(super) stage: Arc<StageState<S>>,
     pub(super) client: ClientId,
     pub(super) keys: Arc<RouteKeys>,
     pub(super) request_id: Option<RequestId>,
-    /// Notes for the access log; `None` if the request is not logged.
+    /// `None` if the request is not logged.
     pub(super) notes: Option<Arc<AccessLogNotes>>,
-    /// Semaphore permit. It is returned when the execution is dropped, which allows another execution.
+    /// Returned when the execution is dropped.
     pub(super) _slot: OwnedSemaphorePermit,
 }
 
 impl<S: Records> Execution<S> {
-    /// Executes `request`, stores its outcome, and returns the response or problem for the client.
     pub(super) async fn run<F, Fut>(
         self,
         mut permit: Permit,
@@ -51,7 +47,7 @@ impl<S: Records> Execution<S> {
         self.keys.metrics().claims.inc();
         failpoint!("after-claim");
         if permit.is_lease_over(self.stage.clock.now()) {
-            // Dropping the permit here releases the idempotency key, because the request was not sent.
+            // The request was not sent, so dropping the permit releases the key.
             return Err(IdempotencyError::StoreUnavailable.into());
         }
         permit.mark_sent();
@@ -63,27 +59,24 @@ impl<S: Records> Execution<S> {
         failpoint!("after-upstream");
         let stored = self.store_outcome(permit, outcome).await;
         failpoint!("after-commit");
-        // If the request was executed but its outcome could not be stored, the response is not sent to the client,
-        // because a retry would not get the same response.
+        // A retry would not get the response, so this client does not get it either.
         stored?;
         result
     }
 
-    /// Returns the outcome of a request to which the upstream sent no response.
     fn outcome_of_failure(&self, failed: &FailedRequest) -> ExecutionOutcome {
         if failed.delivery == Delivery::PossiblySent && self.keys.holds_unknown() {
             ExecutionOutcome::Unknown
         } else if failed.problem.requires_http1 {
-            // This concerns the connection of one client. A request that waits on another connection can be executed.
+            // This concerns the connection of one client. A waiting request on another can be executed.
             ExecutionOutcome::Released(None)
         } else {
             ExecutionOutcome::Released(Some(Err(failed.problem.clone())))
         }
     }
 
-    /// Returns the outcome for `response`, and the response or problem for the client. A stored body counts against
-    /// `max_buffered` until it is sent to the client. A body that exceeds a bound is streamed to the client and not
-    /// stored.
+    /// A stored body counts against `max_buffered` until it is sent to the client. A body that exceeds a bound is
+    /// streamed and not stored.
     async fn outcome_of_response(
         &self,
         mut response: Response<ResponseBody>,
@@ -102,10 +95,8 @@ impl<S: Records> Execution<S> {
         let outcome = match read_body(response.body_mut(), rule.max_response, &mut charge).await {
             Ok(ReadBody::Whole(body)) => {
                 remove_trailer_header(response.headers_mut());
-                // A stored response has no `RateLimit` headers, because they would be outdated in a replay. It also
-                // has no `Upgrade`, which a 426 response contains, because this header belongs to one connection. A
-                // response that releases the key keeps these headers, because waiting requests get it immediately and
-                // it is never replayed later.
+                // These would be outdated in a replay, or belong to one connection, such as `Upgrade` of a 426. A
+                // response that releases the key keeps them, because waiting requests get it immediately.
                 let is_current = |name: &HeaderName| {
                     is_rate_limit_field(name)
                         || matches!(*name, CONNECTION | UPGRADE)
@@ -119,7 +110,7 @@ impl<S: Records> Execution<S> {
                 let stored =
                     StoredResponse::copy_without(exclude, status, headers, request_id, &body);
                 let stored = Arc::new(stored);
-                // The client gets the stored copy of the body, so that the bytes are in memory only once.
+                // The client gets the stored copy, so that the bytes are in memory only once.
                 *response.body_mut() = charge.hold(stored.body()).into();
                 if is_released {
                     ExecutionOutcome::Released(Some(Ok(stored)))
@@ -139,9 +130,8 @@ impl<S: Records> Execution<S> {
         (outcome, Ok(response))
     }
 
-    /// Returns the outcome for a response whose body ends early or is malformed, and the problem for the client.
-    /// `not_executed` means that the status of the response rules out an execution. The idempotency key is then
-    /// released, because the status is valid without the body.
+    /// For a response whose body ends early or is malformed. The status is valid without the body, so the key is
+    /// released if it rules out an execution.
     fn outcome_of_truncated(
         &self,
         error: &BodyError,
@@ -180,8 +170,7 @@ impl<S: Records> Execution<S> {
         (outcome, problem)
     }
 
-    /// Stores the outcome of an execution. Returns a problem for the client if the request was executed and its outcome
-    /// could not be stored.
+    /// Fails if the request was executed and this could not be stored.
     async fn store_outcome(
         &self,
         permit: Permit,
@@ -211,9 +200,8 @@ impl<S: Records> Execution<S> {
                 (&metrics.released, "release")
             };
             count.inc();
-            // The outcome here is `Released` or `Unknown`. The client gets its response even if the outcome could not
-            // be stored. In the store, the outcome of the key is then unknown. If the route has `on_unknown = "hold"`,
-            // retries with the key are rejected, so the request is not executed twice.
+            // The client gets its response although the outcome (`Released` or `Unknown`) was not stored: the key is
+            // then unknown in the store, so `on_unknown = "hold"` excludes a second execution.
             if let Err(error) = ended {
                 store_failed(step, &error, metrics);
             }

@@ -10,22 +10,19 @@ use super::super::{IdempotencyError, IdempotencyKey, Requirement, Scope};
 use super::RouteKeys;
 use crate::request::headers::asks_for_upgrade;
 
-/// Request that has an idempotency key in its header, or whose body can contain one.
 #[derive(Debug)]
 pub(crate) struct KeyedRequest {
-    /// Idempotency key in the header. If there is none, `search` sets this field to the key in the body.
+    /// In the header. `search` sets it to the key in the body.
     pub(super) key: Option<IdempotencyKey<'static>>,
-    /// Name of the caller, which replaces the scope of the rule; `None` if the scope has no function or the function
-    /// returned no name. The gateway never sets it.
+    /// Replaces the scope of the rule. The gateway never sets it.
     pub(super) caller: Option<String>,
-    /// Whether the body can contain an idempotency key: the body is JSON, and the route has a `body_field`.
+    /// The body is JSON, and the route has a `body_field`.
     is_searched: bool,
 }
 
 impl RouteKeys {
-    /// Searches the head of a request for an idempotency key. Returns `None` if the rule does not apply to the method
-    /// of the request. Also returns `None` if the head contains no key, the body cannot contain one, and the route does
-    /// not require one.
+    /// `None` if the rule does not apply to the method, or if there is no key, the body cannot contain one, and the
+    /// route does not require one.
     pub(crate) fn inspect<B>(
         &self,
         request: &Request<B>,
@@ -55,15 +52,14 @@ impl RouteKeys {
         }))
     }
 
-    /// Evaluates the function of the scope, if it has one, and stores the name of the caller in `keyed`.
     pub(crate) fn name_caller(&self, keyed: &mut KeyedRequest, request: &Parts) {
         if let Scope::Function(function) = &self.rule.scope {
             keyed.caller = function.name_caller(request);
         }
     }
 
-    /// Searches the body of a request for its idempotency key. Rejects the request if the key in the body is invalid or
-    /// differs from the key in the header. Also rejects the request if the route requires a key and there is none.
+    /// Fails if the key in the body is invalid or differs from that in the header, or if the route requires one and
+    /// there is none.
     pub(super) fn search<B>(
         &self,
         keyed: &mut KeyedRequest,
@@ -99,7 +95,7 @@ impl RouteKeys {
     }
 }
 
-/// Returns whether a request upgrades the connection to another protocol. Only a request in HTTP/1.1 can do so.
+/// Only HTTP/1.1 can.
 fn switches_protocols<B>(request: &Request<B>) -> bool {
     request.version() == Version::HTTP_11 && asks_for_upgrade(request.headers())
 }

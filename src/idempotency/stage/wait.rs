@@ -12,7 +12,6 @@ use crate::request::context::RequestContext;
 use crate::request::log_fields::KeyUse;
 use crate::respond::Problem;
 
-/// Responds to a duplicate request while the first request with the same idempotency key is in flight. The setting
 /// `in_flight` of the route decides whether the duplicate waits or gets 409.
 pub(super) async fn wait(
     waiter: Waiter,

@@ -1,10 +1,9 @@
 //! Counts of the most frequent keys, in bounded memory.
 //!
-//! The algorithm is space-saving with removals in batches: if the table is full, the eighth of the keys with the lowest
-//! counts is removed, which takes constant time per insertion on average. The highest removed count becomes the error
-//! of keys that are added later. After `n` counts, no error is above `n` / (7/8 × capacity), so each key with a larger
-//! count is in the table. Space-saving with a removal per insertion has half of this error with the same memory, but
-//! needs a second, ordered structure.
+//! Space-saving with removals in batches: if the table is full, the eighth of the keys with the lowest counts is
+//! removed, which takes constant time per insertion on average. The highest removed count becomes the error of keys
+//! that are added later. After `n` counts, no error is above `n` / (7/8 × capacity), so each key with a larger count is
+//! in the table. A removal per insertion would halve this error, but needs a second, ordered structure.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -24,7 +23,6 @@ pub(super) struct Summary {
     pub(super) generation: u64,
 }
 
-/// Count of one key, and what its rejections show about its retries.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyCount {
     pub(crate) key: ShownKey,
@@ -32,9 +30,9 @@ pub(crate) struct KeyCount {
     pub(crate) count: u64,
     pub(crate) error: u64,
     pub(crate) early: u64,
-    /// Number of times the key was rejected after it had been admitted.
+    /// Rejections after an admission.
     episodes: u64,
-    /// Time of the first rejection that stated `until`.
+    /// Of the first rejection that stated `until`.
     stated: Moment,
     /// When the key gets its next token.
     until: Moment,
@@ -70,7 +68,6 @@ impl Summary {
         self.keys.len()
     }
 
-    /// Number of keys for which the table has memory.
     #[cfg(test)]
     pub(super) fn slots(&self) -> usize {
         self.keys.capacity()
@@ -88,7 +85,6 @@ impl Summary {
         self.keys.get_mut(&bucket)
     }
 
-    /// Adds a key that is not in the table.
     #[cold]
     pub(super) fn insert(&mut self, bucket: BucketKey, count: KeyCount) {
         self.shrink(self.capacity.saturating_sub(1));
@@ -96,7 +92,6 @@ impl Summary {
         self.keys.insert(bucket, KeyCount { error, ..count });
     }
 
-    /// Removes the keys with the lowest counts if there are more than `most`.
     fn shrink(&mut self, most: usize) {
         if self.keys.len() <= most {
             return;
@@ -113,14 +108,13 @@ impl Summary {
         self.missed = threshold;
     }
 
-    /// Adds the counts of another period.
     pub(super) fn merge(&mut self, other: &Self) {
         for (bucket, count) in &mut self.keys {
             if !other.contains(*bucket) {
                 count.error += other.missed;
             }
         }
-        // New keys are added at the end, and in another table if they do not fit, so that this table does not grow.
+        // New keys are added at the end, or in another table if they do not fit, so that this table does not grow.
         let mut all = HashMap::default();
         for (&bucket, count) in &other.keys {
             if let Some(known) = self.keys.get_mut(&bucket) {
@@ -169,12 +163,12 @@ impl KeyCount {
         self.count + self.error
     }
 
-    /// Counts a rejection that states `wait`. Returns whether the key has returned early.
+    /// Returns whether the key has returned early.
     pub(super) fn reject(&mut self, now: Moment, wait: Duration) -> bool {
         self.count += 1;
         self.last = now;
         let until = now.after(wait);
-        // A shorter wait than the stated one means that the bucket was refilled, or that the request costs less.
+        // A shorter wait means that the bucket was refilled, or that the request costs less.
         if now >= self.until || until.after(TOLERANCE) < self.until {
             self.episodes += 1;
             self.stated = now;
@@ -194,7 +188,7 @@ impl KeyCount {
         }
     }
 
-    /// Average number of attempts until a request that was rejected at first is admitted.
+    /// Until a request that was rejected at first is admitted, on average.
     pub(crate) fn attempts_per_admission(&self) -> f64 {
         let episodes = self.episodes.max(1);
         #[expect(
@@ -205,7 +199,6 @@ impl KeyCount {
         ratio
     }
 
-    /// Adds another count of the same key.
     pub(super) fn add(&mut self, other: &Self) {
         self.count += other.count;
         self.error += other.error;
@@ -222,7 +215,6 @@ impl KeyCount {
     }
 }
 
-/// The start of a text, of at most [`MAX_TEXT`] bytes.
 pub(in crate::throttle) fn shortened(bytes: &[u8]) -> Arc<str> {
     let start = &bytes[..bytes.len().min(MAX_TEXT)];
     let text = String::from_utf8_lossy(start);

@@ -1,14 +1,8 @@
 //! Merges the `RateLimit` headers that an upstream sends with those of the gateway.
 //!
-//! The list members that the upstream sent are copied byte for byte, including unknown parameters. A header of the
-//! upstream is dropped if it does not parse. In the dialect `draft`, a header must be a list of names with parameters.
-//! In the dialects `legacy` and `x`, the limit header must start with a number, and the other two headers must be
-//! numbers. If one of these three headers does not parse, all three are dropped. If the gateway appended its members to
-//! a malformed header, clients could not parse the gateway's members either.
-//!
-//! The parsing time is linear in the size of the header, which is bounded by the maximum size of a response head. The
-//! parser copies only names that can equal a limit name of the gateway. So most members of a header with 10,000 members
-//! need no allocation.
+//! The members that the upstream sent are copied byte for byte, including unknown parameters. A header that does not
+//! parse is dropped, because clients could not parse the gateway's members next to it either; in the dialects `legacy`
+//! and `x`, all three are dropped together.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -17,61 +11,38 @@ use std::time::UNIX_EPOCH;
 
 use bytes::BytesMut;
 use http::{HeaderMap, HeaderName, HeaderValue};
-use sfv::BareItemFromInput;
-use sfv::visitor::{
-    EntryVisitor, Ignored, InnerListVisitor, ItemVisitor, ListVisitor, ParameterVisitor,
-};
+use sfv::{BareItem, Item, List, ListEntry};
 use smallvec::SmallVec;
-use thiserror::Error;
 
 use super::super::decision::USUAL_LIMITS;
 use super::super::stage::RouteLimit;
 use crate::clock::Clock;
 
-/// Prefix that the gateway adds to the name of its rate limit if the upstream uses the same name.
+/// Of the gateway's limit, if the upstream uses the same name.
 const PREFIX: &str = "tidegate.";
 
-/// Maximum reset value that is read as seconds from now (31 years). A larger value is read as a Unix time.
+/// A larger reset value is read as a Unix time (31 years).
 const LONGEST_DELTA: u64 = 1_000_000_000;
 
-/// Maximum reset value that the gateway writes, in seconds. `Retry-After` has the same maximum.
+/// In seconds, as for `Retry-After`.
 const LONGEST_RESET: u64 = i32::MAX as u64;
 
-/// List members that the upstream sent in `RateLimit` or `RateLimit-Policy`.
 #[derive(Debug, Default)]
 pub(super) struct RateLimitField {
-    /// All lines of the header, joined with commas. It is empty if the upstream sent no line, or a line that does not
-    /// parse.
+    /// All lines, joined with commas. Empty if there is none or one does not parse.
     pub(super) line: BytesMut,
-    /// Names of the members that end with the name of a rate limit of the gateway. Only these names can equal a name
-    /// that the gateway writes, which is a limit name with or without [`PREFIX`].
     names: BTreeSet<String>,
 }
 
-/// Error of a list member that is not a quoted string, and therefore has no name.
-#[derive(Debug, Error)]
-#[error("a member of the upstream's `RateLimit` header is not a quoted string")]
-struct MemberWithoutName;
-
-/// Visitor of a list. It collects each member name that ends with the name of a rate limit of the gateway.
-struct NameCollector<'a> {
-    limits: &'a [RouteLimit],
-    found: &'a mut BTreeSet<String>,
-}
-
 impl RateLimitField {
-    /// Parses and joins the lines of a header that the upstream sent. Returns an empty field if a line does not parse.
-    pub(super) fn parse(lines: &[HeaderValue], limits: &[RouteLimit]) -> Self {
+    /// Returns an empty field if a line does not parse.
+    pub(super) fn parse(lines: &[HeaderValue]) -> Self {
         let mut field = Self::default();
         for line in lines.iter().filter(|line| !is_blank(line)) {
-            let names = NameCollector {
-                limits,
-                found: &mut field.names,
-            };
-            let parser = sfv::Parser::new(line.as_bytes());
-            if parser.parse_list_with_visitor(names).is_err() {
+            let Some(names) = member_names(line) else {
                 return Self::default();
-            }
+            };
+            field.names.extend(names);
             if !field.line.is_empty() {
                 field.line.extend_from_slice(b", ");
             }
@@ -81,54 +52,21 @@ impl RateLimitField {
     }
 }
 
-impl<'de> ListVisitor<'de> for NameCollector<'_> {
-    type Out = ();
-    type Error = MemberWithoutName;
-
-    fn entry(&mut self) -> Result<impl EntryVisitor<'de>, MemberWithoutName> {
-        Ok(self)
-    }
-
-    fn finish(self) -> Result<(), MemberWithoutName> {
-        Ok(())
-    }
+/// `None` if the line does not parse, or if a member is not a quoted string, and so has no name.
+fn member_names(line: &HeaderValue) -> Option<Vec<String>> {
+    let list: List = sfv::Parser::new(line.as_bytes()).parse().ok()?;
+    let name = |member| match member {
+        ListEntry::Item(Item {
+            bare_item: BareItem::String(name),
+            ..
+        }) => Some(name.into()),
+        _ => None,
+    };
+    list.into_iter().map(name).collect()
 }
 
-impl<'de> EntryVisitor<'de> for &mut NameCollector<'_> {
-    type Error = MemberWithoutName;
-
-    fn item(self) -> Result<impl ItemVisitor<'de>, MemberWithoutName> {
-        Ok(self)
-    }
-
-    fn inner_list(self) -> Result<impl InnerListVisitor<'de>, MemberWithoutName> {
-        Err::<Ignored, _>(MemberWithoutName)
-    }
-}
-
-impl<'de> ItemVisitor<'de> for &mut NameCollector<'_> {
-    type Out = ();
-    type Error = MemberWithoutName;
-
-    fn bare_item(
-        self,
-        item: BareItemFromInput<'de>,
-    ) -> Result<impl ParameterVisitor<'de, Out = ()>, MemberWithoutName> {
-        let BareItemFromInput::String(name) = item else {
-            return Err(MemberWithoutName);
-        };
-        let name = name.as_str();
-        let collides = self.limits.iter().any(|limit| name.ends_with(&*limit.name));
-        if collides && !self.found.contains(name) {
-            self.found.insert(name.to_owned());
-        }
-        Ok(Ignored)
-    }
-}
-
-/// Returns a distinct name for each rate limit of the gateway. The name differs from all names in `fields`, which the
-/// upstream sent, and from the names of the other limits. A name that is already used gets [`PREFIX`]. It gets the
-/// prefix several times if the upstream is a gateway that prefixed its own names.
+/// Returns a name for each limit that neither the upstream nor another limit uses. The prefix is repeated if the
+/// upstream is a gateway that prefixed its own names.
 pub(super) fn distinct_names<'a>(
     limits: &'a [RouteLimit],
     fields: &[&RateLimitField; 2],
@@ -147,21 +85,20 @@ pub(super) fn distinct_names<'a>(
     names
 }
 
-/// Rate limit that the upstream sent in a dialect with one header each for limit, remaining and reset.
 #[derive(Debug)]
 pub(super) struct UpstreamLimit {
     remaining: u64,
-    /// How long until the reset, in seconds; `None` if the upstream sent no reset header.
+    /// In seconds.
     reset: Option<u64>,
 }
 
 impl UpstreamLimit {
-    /// Parses the lines of the three headers. Returns `None` if a header does not parse or `remaining` is absent.
+    /// Returns `None` if a header does not parse or `remaining` is absent.
     pub(super) fn parse(
         [limit, remaining, reset]: &[Vec<HeaderValue>; 3],
         clock: &Clock,
     ) -> Option<Self> {
-        // Only the first number of the limit header is checked, because policies can follow it: `100, 100;w=60`.
+        // Policies can follow the first number: `100, 100;w=60`.
         if let Some(limit) = limit.first() {
             let number = limit.to_str().ok()?.split([',', ';']).next()?;
             parse_digits(number.trim())?;
@@ -180,16 +117,13 @@ impl UpstreamLimit {
         })
     }
 
-    /// Returns whether the rate limit of the upstream has fewer requests remaining than the rate limit of the gateway,
-    /// or has the same number remaining and resets later.
     pub(super) fn is_tighter_than(&self, remaining: u64, reset: u64) -> bool {
         let tightness = (self.remaining, Reverse(self.reset.unwrap_or_default()));
         tightness < (remaining, Reverse(reset))
     }
 
-    /// Replaces the gateway's three rate limit headers by those of the upstream. The reset is converted to seconds from
-    /// now. If the upstream did not send one of the headers, the gateway's header is removed, because its value belongs
-    /// to another limit.
+    /// Replaces the gateway's three headers. A header that the upstream did not send is removed, because its value
+    /// belongs to another limit.
     pub(super) fn write(
         &self,
         headers: &mut HeaderMap,
@@ -215,8 +149,7 @@ fn parse_digits(text: &str) -> Option<u64> {
     text.parse().ok().filter(|_| digits)
 }
 
-/// Parses a reset value, which is in seconds from now or a Unix time. Returns seconds from now, and rounds a fraction
-/// up.
+/// Returns seconds from now, rounded up.
 fn parse_reset(text: &str, clock: &Clock) -> Option<u64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let is_late = parse_digits(fraction)? > 0;

@@ -23,11 +23,9 @@
 //! An outlier counts as failing until its circuit closes. Therefore at most one server of an upstream is an outlier. If
 //! all servers fail alike, none is an outlier.
 
-use std::num::NonZeroU32;
 use std::time::Duration;
 
 use super::super::settings::{BreakerSettings, OpensOn};
-use super::packed_state::{FailureStreak, MAX_STREAK};
 use super::report::{OpenCause, ServerFailure};
 
 /// Maximum random variation of the open time, as a fraction: ±10 %. The open time varies, because servers that failed
@@ -62,6 +60,28 @@ pub(super) struct ResultCounts {
     pub(super) compared: u64,
 }
 
+/// Consecutive failures of the same kind, without a success or a failure of the other kind in between.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct FailureStreak {
+    pub(super) length: u32,
+    /// These failures open the circuit only if the other servers are healthy.
+    pub(super) is_compared: bool,
+}
+
+impl FailureStreak {
+    pub(super) fn after(self, is_compared: bool) -> Self {
+        let continued = if self.is_compared == is_compared {
+            self.length
+        } else {
+            0
+        };
+        Self {
+            length: continued.saturating_add(1),
+            is_compared,
+        }
+    }
+}
+
 impl ResultCounts {
     pub(super) fn all_failures(self) -> u64 {
         self.uncompared + self.compared
@@ -74,10 +94,9 @@ impl ResultCounts {
 
 impl BreakerRule {
     pub(super) fn new(settings: &BreakerSettings) -> Self {
-        let max_streak = NonZeroU32::new(MAX_STREAK).expect("not zero");
         Self {
             opens_on: settings.opens_on,
-            consecutive_failures: settings.consecutive_failures.min(max_streak).get(),
+            consecutive_failures: settings.consecutive_failures.get(),
             ratio: settings.failure_ratio,
             min_requests: settings.min_requests.get().into(),
             open: settings.open,

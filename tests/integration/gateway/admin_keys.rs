@@ -70,7 +70,7 @@ impl AdminApi {
             .body(())
             .expect("the response is valid")
             .into_parts();
-        let response = Stored::of(&head, body, &[]);
+        let response = Stored::new(head.status, &head.headers, body);
         self.finished(key, client, ExecutionOutcome::Completed(Arc::new(response)))
             .await;
     }

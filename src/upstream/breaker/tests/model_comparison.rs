@@ -10,7 +10,6 @@ use super::super::model::{BreakerModel, ModelPermit, ModelPhase, PROBE};
 use super::super::*;
 
 const SERVERS: usize = 3;
-const WORKERS: usize = 3;
 
 /// A random action, applied to a circuit breaker and to its model. A `usize` is the index of the server.
 #[derive(Clone, Debug)]
@@ -47,7 +46,7 @@ struct ModelledBreakers {
 
 impl ModelledBreakers {
     fn new(settings: &BreakerSettings) -> Self {
-        let breaker = |_| Breaker::new(settings, PROBE, WORKERS);
+        let breaker = |_| Breaker::new(settings, PROBE);
         let model = |_| BreakerModel::new(settings.clone());
         Self {
             breakers: (0..SERVERS).map(breaker).collect(),
@@ -88,8 +87,7 @@ impl ModelledBreakers {
     }
 
     fn succeed(&mut self, in_use: PermitInUse) -> Result<(), TestCaseError> {
-        let worker = self.step % WORKERS;
-        let change = self.breakers[in_use.server].succeeded(in_use.permit, worker, self.now);
+        let change = self.breakers[in_use.server].succeeded(in_use.permit, self.now);
         let expected =
             self.models[in_use.server].succeeded(in_use.model_permit, self.step, self.now);
         prop_assert_eq!(change, expected);
@@ -103,7 +101,7 @@ impl ModelledBreakers {
         let change = self.breakers[server].failed(
             in_use.permit,
             failure,
-            (self.step % WORKERS, self.now),
+            self.now,
             &mut self.random,
             others.map(|(_, other)| other),
         );
