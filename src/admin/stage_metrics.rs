@@ -1,5 +1,5 @@
 //! Prometheus metrics of the stages that the gateway and embedding applications share: requests, limits, idempotency
-//! keys, stores and buffered bodies. [`super::scrape`] adds those that only the gateway has.
+//! keys, stores and buffered bodies. `scrape` adds those that only the gateway has.
 //!
 //! `prometheus-client` encodes the values, but does not keep them: its histogram takes a lock for each value, and none
 //! of its types can be read back or summed over workers.
