@@ -113,8 +113,7 @@ struct Circuit {
 }
 
 impl Circuit {
-    /// Returns the states that this circuit has had since `before`, the state of all circuits. A new server has a closed
-    /// one.
+    /// Returns the states of this circuit since `before`, which are those of all circuits. A new server has a closed one.
     fn changes(&self, before: &[Self]) -> Vec<&'static str> {
         let mut before = before.iter();
         let before = before.find(|it| it.upstream == self.upstream && it.server == self.server);

@@ -71,7 +71,8 @@ impl Collector for Scrape {
             let durations = workers.map(|worker| &worker.routes[at].duration);
             (labels, LatencyHistogram::sum(durations))
         });
-        let help = "Time from the arrival of a request to the end of its response, by route, without rejections by limits";
+        let help = "Time from the arrival of a request to the end of its response, by route, without rejections by \
+                    limits";
         encoder.histograms("request_duration_seconds", help, durations)?;
         let labels = [
             ("version", env!("CARGO_PKG_VERSION")),

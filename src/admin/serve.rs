@@ -1,5 +1,5 @@
-//! Serves the connections of the admin listener with the HTTP/1 server of the gateway, because it has a timeout for each
-//! thing that a connection waits for, and rejects ambiguous requests. `axum::serve` has no timeouts.
+//! Serves the admin listener with the HTTP/1 server of the gateway, because it has a timeout for each thing that a
+//! connection waits for, and rejects ambiguous requests. `axum::serve` has no timeouts.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! Prometheus metrics of the stages that the gateway and embedding applications share: requests, limits, idempotency
-//! keys, stores and buffered bodies. [`super::scrape`] adds those that only the gateway has.
+//! keys, stores and buffered bodies. `scrape` adds those that only the gateway has.
 //!
-//! `prometheus-client` encodes the values, but does not keep them: its histogram takes a lock for each value, and none
-//! of its types can be read back or summed over workers.
+//! `prometheus-client` encodes the values, but does not keep them: its histogram takes a lock for each value and cannot be
+//! read back, and a sum over workers needs a collector in any case.
 
 pub(crate) mod encoder;
 mod idempotency;
