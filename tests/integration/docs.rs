@@ -289,24 +289,21 @@ fn run(document: &str) {
                 expected,
             } => {
                 let mut words = command.split_whitespace();
-                match (words.next(), words.next()) {
-                    (Some("tidegate"), Some("demo" | "serve")) => {
-                        shell.start_gateway(&command, &ports);
-                    }
-                    _ => {
-                        let (output, status) = shell.run(&command);
-                        let holds = match expected.as_str() {
-                            "" => status == "0",
-                            expected => text_matches(expected, &output),
-                        };
-                        assert!(
-                            holds,
-                            "{document}:{line}: {command}\nexpected:\n{expected}\nactual (exit status {status}):\n\
-                             {output}\nstandard error:\n{}",
-                            shell.errors(),
-                        );
-                    }
+                if let (Some("tidegate"), Some("demo" | "serve")) = (words.next(), words.next()) {
+                    shell.start_gateway(&command, &ports);
+                    continue;
                 }
+                let (output, status) = shell.run(&command);
+                let holds = match expected.as_str() {
+                    "" => status == "0",
+                    expected => text_matches(expected, &output),
+                };
+                assert!(
+                    holds,
+                    "{document}:{line}: {command}\nexpected:\n{expected}\nactual (exit status {status}):\n\
+                     {output}\nstandard error:\n{}",
+                    shell.errors(),
+                );
             }
         }
     }
