@@ -61,12 +61,10 @@ pub trait Records: Send + Sync + 'static {
     /// another state or no record.
     fn free_unknown(&self, id: RecordId) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
-    /// Returns whether the future of [`claim`](Self::claim) is ready at its first poll.
-    fn claims_at_once(&self) -> bool;
-
-    /// Returns whether each replay loads its own copy of the stored response. The idempotency stage then counts the
-    /// copy against `max_buffered`, because the memory bound of the store does not cover it.
-    fn copies_replays(&self) -> bool;
+    /// Whether the records are in memory. The future of [`claim`](Self::claim) is then ready at its first poll. From
+    /// other stores, each replay loads its own copy of the stored response, which counts against `max_buffered`,
+    /// because the memory bound of the store does not cover it.
+    fn is_in_memory(&self) -> bool;
 
     /// Returns the number of idempotency records that this process knows of, by state.
     fn counts(&self) -> RecordCounts;

@@ -178,7 +178,7 @@ impl<S: Records> Idempotency<S> {
                 _slot: slot,
             };
             // The slot bounds the claims whose clients have disconnected. Without one, the claim is not detached.
-            let slot = if stage.records.claims_at_once() {
+            let slot = if stage.records.is_in_memory() {
                 None
             } else {
                 stage.slot()
@@ -249,7 +249,7 @@ impl<S: Records> StageState<S> {
     ) -> Result<Response<ResponseBody>, Problem> {
         let metrics = keys.metrics();
         let mut response = replay(stored, keys);
-        if self.records.copies_replays() {
+        if !self.records.is_in_memory() {
             let body = stored.body();
             let mut charge = self.buffers.charge(client, Buffered::Replay);
             if charge.grow(body.len()).is_err() {

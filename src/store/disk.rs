@@ -323,12 +323,8 @@ impl Records for DiskRecords {
         self.0.submit(|ack| Op::Free(id, ack)).await
     }
 
-    fn claims_at_once(&self) -> bool {
+    fn is_in_memory(&self) -> bool {
         false
-    }
-
-    fn copies_replays(&self) -> bool {
-        true
     }
 
     fn counts(&self) -> RecordCounts {

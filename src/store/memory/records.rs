@@ -351,12 +351,8 @@ impl Records for MemoryRecords {
         ready(Ok(freed.is_some()))
     }
 
-    fn claims_at_once(&self) -> bool {
+    fn is_in_memory(&self) -> bool {
         true
-    }
-
-    fn copies_replays(&self) -> bool {
-        false
     }
 
     fn counts(&self) -> RecordCounts {

@@ -288,12 +288,8 @@ impl Records for RedisRecords {
         Ok(freed.was_unknown)
     }
 
-    fn claims_at_once(&self) -> bool {
+    fn is_in_memory(&self) -> bool {
         false
-    }
-
-    fn copies_replays(&self) -> bool {
-        true
     }
 
     fn counts(&self) -> RecordCounts {
