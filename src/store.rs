@@ -162,6 +162,15 @@ impl RecordStore {
         }
     }
 
+    /// How often Redis had lost its data; `None` for the other stores.
+    #[cfg(feature = "gateway")]
+    pub(crate) fn redis_data_losses(&self) -> Option<u64> {
+        match self {
+            Self::Redis(records) => Some(records.data_losses()),
+            _ => None,
+        }
+    }
+
     /// `None` if Redis has no `maxmemory`.
     #[cfg_attr(
         not(feature = "redis"),

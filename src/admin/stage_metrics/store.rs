@@ -4,7 +4,7 @@ use std::fmt;
 
 use prometheus_client::encoding::DescriptorEncoder;
 
-use super::{StageMetrics, counter_by, gauge_by};
+use super::{StageMetrics, counter_by, counters, gauge_by};
 use crate::store::Health;
 
 impl StageMetrics {
@@ -27,6 +27,11 @@ impl StageMetrics {
             "store_failures",
             "Failed store operations including recovery attempts, by part",
             health.iter().map(|it| (label(it), it.failures)),
-        )
+        )?;
+        let Some(losses) = self.records.redis_data_losses() else {
+            return Ok(());
+        };
+        let help = "Times Redis had lost the data of all gateways, such as by FLUSHALL";
+        counters(encoder, &[("redis_data_losses", help, losses)])
     }
 }

@@ -54,16 +54,6 @@ impl TryFrom<&str> for RedisSettings {
 }
 
 impl RedisSettings {
-    /// Returns the configured name of the Redis user, or `None` for the default user.
-    pub(super) fn user_name(&self) -> Option<&str> {
-        let node = self
-            .nodes
-            .all()
-            .first()
-            .and_then(|node| node.user.as_deref());
-        self.user.as_deref().or(node)
-    }
-
     /// The timeouts are long, because other tests can load the machine.
     #[cfg(test)]
     pub(crate) fn for_test(port: u16) -> Self {
