@@ -1,6 +1,4 @@
-//! Stores of rate limit buckets and idempotency records: in memory, on disk and in Redis.
-//!
-//! The modules `throttle` and `idempotency` define the traits of these stores. This module implements the traits.
+//! Stores of rate limit buckets and idempotency records. The modules `throttle` and `idempotency` define their traits.
 
 mod capacity;
 mod capacity_use;
@@ -38,19 +36,16 @@ pub(crate) use health::{Health, Part};
 pub use open::OpenError;
 pub(crate) use open::OpenStore;
 
-/// The store of rate limit buckets that the configuration selects.
 #[derive(Clone, Debug)]
 pub(crate) enum BucketStore {
-    /// The buckets are in memory. If `store.backend` is `"disk"`, the gateway also writes snapshots of them to disk.
+    /// With `store.backend = "disk"`, snapshots of the buckets are also written to disk.
     Memory(Arc<MemoryBuckets>),
-    /// The buckets are in Redis, and all gateways of a fleet share them. Each clone has its own connection.
     #[cfg(feature = "redis")]
     Redis(RedisBuckets),
 }
 
 impl BucketStore {
-    /// Returns the buckets in the memory of this gateway. If the store is Redis, the gateway uses these buckets only
-    /// while Redis does not respond.
+    /// The buckets in the memory of this gateway. With Redis, they are used only while Redis does not respond.
     pub(crate) fn local(&self) -> &MemoryBuckets {
         match self {
             Self::Memory(buckets) => buckets,
@@ -60,11 +55,10 @@ impl BucketStore {
     }
 }
 
-/// State of a bucket that is read without a charge.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BucketView {
     pub(crate) full_at: Moment,
-    /// Whether the key has no bucket of its own and uses an overflow bucket.
+    /// Whether the key uses an overflow bucket.
     pub(crate) is_shared: bool,
 }
 
@@ -89,7 +83,7 @@ impl BucketStore {
         }
     }
 
-    /// Refills a bucket. Returns `false` if the key uses an overflow bucket.
+    /// Returns `false` if the key uses an overflow bucket.
     pub(crate) async fn refill(
         &self,
         limit: &Limit,
@@ -106,8 +100,7 @@ impl Buckets for BucketStore {
     async fn charge(&self, enforced: &[Charge<'_>], shadow: &[Charge<'_>]) -> ChargeResult {
         match self {
             Self::Memory(buckets) => buckets.charge(enforced, shadow).await,
-            // This future is boxed because it is large. Unboxed, it would also enlarge the futures of requests that do
-            // not use Redis.
+            // Boxed, because it is large and would enlarge the futures of requests that do not use Redis.
             #[cfg(feature = "redis")]
             Self::Redis(buckets) => Box::pin(buckets.charge(enforced, shadow)).await,
         }
@@ -125,18 +118,17 @@ impl Buckets for BucketStore {
 /// The store of idempotency records that the configuration selects.
 #[derive(Clone, Debug)]
 pub enum RecordStore {
-    /// The records are in memory. A restart of the process loses all of them.
+    /// A restart of the process loses all records.
     Memory(MemoryRecords),
-    /// The records are on disk. Records whose write was acknowledged survive a crash.
+    /// Records whose write was acknowledged survive a crash.
     #[cfg(feature = "disk")]
     Disk(DiskRecords),
-    /// The records are in Redis, and all gateways of a fleet share them.
+    /// All gateways of a fleet share the records.
     #[cfg(feature = "redis")]
     Redis(RedisRecords),
 }
 
-/// Awaits a call of the selected record store. The future of a Redis call is boxed because it is large. Unboxed, it
-/// would also enlarge the futures of requests that use another store.
+/// The future of a Redis call is boxed, because it is large and would enlarge those of the other stores.
 macro_rules! call {
     ($store:expr, $records:ident => $call:expr) => {
         match $store {
@@ -150,7 +142,7 @@ macro_rules! call {
 }
 
 impl RecordStore {
-    /// Returns whether other gateways use the same record store, which is true only with Redis.
+    /// Whether other gateways use the same records.
     pub fn is_shared(&self) -> bool {
         match self {
             #[cfg(feature = "redis")]
@@ -159,8 +151,7 @@ impl RecordStore {
         }
     }
 
-    /// Returns the health of each part of the store that can fail. A memory store has no such part. In a disk store,
-    /// the idempotency records can fail. In a Redis store, the rate limit buckets can fail as well.
+    /// Health of each part that can fail: nothing in memory, the records on disk, buckets and records in Redis.
     pub fn health(&self) -> Vec<Health> {
         match self {
             Self::Memory(_) => Vec::new(),
@@ -171,7 +162,16 @@ impl RecordStore {
         }
     }
 
-    /// Returns how full the store is; `None` if Redis has no `maxmemory`.
+    /// How often Redis had lost its data; `None` for the other stores.
+    #[cfg(feature = "gateway")]
+    pub(crate) fn redis_data_losses(&self) -> Option<u64> {
+        match self {
+            Self::Redis(records) => Some(records.data_losses()),
+            _ => None,
+        }
+    }
+
+    /// `None` if Redis has no `maxmemory`.
     #[cfg_attr(
         not(feature = "redis"),
         expect(clippy::unnecessary_wraps, reason = "the other stores have a maximum")
@@ -186,8 +186,7 @@ impl RecordStore {
         }
     }
 
-    /// Counts all idempotency records of the store, by state. If the store is Redis, this call is slow, because it
-    /// reads every record.
+    /// Slow in Redis, because it reads every record.
     #[cfg(feature = "gateway")]
     pub async fn count(&self) -> Result<RecordCounts, StoreError> {
         match self {
@@ -223,24 +222,8 @@ impl Records for RecordStore {
         call!(self, records => records.free_unknown(id))
     }
 
-    fn claims_at_once(&self) -> bool {
-        match self {
-            Self::Memory(records) => records.claims_at_once(),
-            #[cfg(feature = "disk")]
-            Self::Disk(records) => records.claims_at_once(),
-            #[cfg(feature = "redis")]
-            Self::Redis(records) => records.claims_at_once(),
-        }
-    }
-
-    fn copies_replays(&self) -> bool {
-        match self {
-            Self::Memory(records) => records.copies_replays(),
-            #[cfg(feature = "disk")]
-            Self::Disk(records) => records.copies_replays(),
-            #[cfg(feature = "redis")]
-            Self::Redis(records) => records.copies_replays(),
-        }
+    fn is_in_memory(&self) -> bool {
+        matches!(self, Self::Memory(_))
     }
 
     fn counts(&self) -> RecordCounts {
@@ -254,7 +237,7 @@ impl Records for RecordStore {
     }
 }
 
-/// Logs how many stored responses the store has evicted since startup. The caller limits the frequency of the log.
+/// The caller limits the frequency of the log.
 fn log_evictions(evictions: u64) {
     tracing::warn!(
         evictions,

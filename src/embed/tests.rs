@@ -588,7 +588,7 @@ fn a_store_that_cannot_be_opened_is_an_error() {
     let error = Embedded::in_redis("redis://u:secret@h:x").unwrap_err();
     let error = error.to_string();
     assert!(
-        error.contains("has an invalid port; write \"redis://"),
+        error.contains("invalid host, port or path; write \"redis://"),
         "{error}"
     );
     assert!(!error.contains("secret"), "{error}");

@@ -50,11 +50,9 @@ pub trait Records: Send + Sync + 'static {
     /// Frees a key whose outcome is unknown, for an operator. Returns `false` if there is none.
     fn free_unknown(&self, id: RecordId) -> impl Future<Output = Result<bool, StoreError>> + Send;
 
-    /// Whether the future of [`claim`](Self::claim) is ready at its first poll.
-    fn claims_at_once(&self) -> bool;
-
-    /// Whether each replay loads its own copy of the response, which then counts against `max_buffered`.
-    fn copies_replays(&self) -> bool;
+    /// Whether the future of [`claim`](Self::claim) is ready at its first poll. If not, each replay loads its own copy of
+    /// the response, which counts against `max_buffered`, because the memory bound of the store does not cover it.
+    fn is_in_memory(&self) -> bool;
 
     /// Returns the numbers of records that this process knows of.
     fn counts(&self) -> RecordCounts;

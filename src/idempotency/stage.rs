@@ -167,7 +167,7 @@ impl<S: Records> Idempotency<S> {
                 _slot: slot,
             };
             // Bounds the claims whose clients have disconnected. Without a slot, the claim is not detached.
-            let is_detached = !stage.records.claims_at_once();
+            let is_detached = !stage.records.is_in_memory();
             let slot = is_detached.then(|| stage.slot()).flatten();
             let waiter = if let Some(slot) = slot {
                 let execution = execution(slot);
@@ -230,7 +230,7 @@ impl<S: Records> StageState<S> {
     ) -> Result<Response<ResponseBody>, Problem> {
         let metrics = keys.metrics();
         let mut response = replay(stored, keys);
-        if self.records.copies_replays() {
+        if !self.records.is_in_memory() {
             let body = stored.body();
             let mut charge = self.buffers.charge(client, Buffered::Replay);
             if charge.grow(body.len()).is_err() {

@@ -1,13 +1,12 @@
 //! The maximum number of idempotency keys in a store in memory or on disk, and the share of it for one client.
 //!
-//! A store that can accept no further key forgets its oldest completed record or tombstone instead, if that record is
-//! older than `min_ttl`. It forgets one record per new key. This also holds for a client that exceeds its share. The
-//! record can belong to another client: an order of age for each client would cost an index of its own.
+//! A store that can accept no further key forgets its oldest completed record or tombstone instead, if that is older
+//! than `min_ttl`: one record per new key. This also holds for a client that exceeds its share. The record can belong
+//! to another client: an order of age for each client would cost an index of its own.
 //!
 //! A maximum per scope does not stop a caller that invents credentials, because each credential has its own scope. The
-//! share is therefore computed per client. A client is an IPv4 address or IPv6 network, which a caller cannot invent.
-//! The share applies only while the store is nearly full, so a single client can use most of the store.
-//! In Redis, `maxmemory` bounds all records, and `max_keys_per_client` bounds the keys of one client.
+//! share is therefore computed per client, which is an IPv4 address or IPv6 network. It applies only while the store is
+//! nearly full, so a single client can use most of the store. In Redis, `maxmemory` and `max_keys_per_client` apply.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -27,23 +26,20 @@ pub struct StoreCapacity {
     pub min_ttl: Duration,
 }
 
-/// Why a store rejects a new idempotency key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Full {
-    /// The client has more idempotency keys than its share. The value is the share, in keys.
+    /// The share of the client, in keys.
     Client(u64),
-    /// The store has `max_keys` idempotency keys.
     Store,
 }
 
-/// Number of idempotency keys in the store for each client. A client without keys has no entry.
+/// A client without keys has no entry.
 #[derive(Debug, Default)]
 pub(super) struct ClientCounts(HashMap<ClientHash, u64, BuildIdentityHasher>);
 
 impl StoreCapacity {
-    /// Rejects a new idempotency key if the store or the client has too many. `keys` is the number of keys of all
-    /// clients in the store, and `held` is the number of keys of this client. The share of a client is 10 % of
-    /// `max_keys`, and at least one key. The share applies while the store has more than 80 % of `max_keys`.
+    /// `keys` is the number of keys of all clients, and `held` that of this client. The share is 10 % of `max_keys`,
+    /// and at least one key. It applies above 80 % of `max_keys`.
     pub(super) fn admit(&self, keys: u64, held: u64) -> Result<(), Full> {
         let max_keys = self.max_keys as u64;
         let share = (max_keys / 10).max(1);
@@ -68,17 +64,14 @@ impl Default for StoreCapacity {
 }
 
 impl ClientCounts {
-    /// Returns the number of idempotency keys of `client`; 0 if it has none.
     pub(super) fn held(&self, client: ClientHash) -> u64 {
         self.0.get(&client).copied().unwrap_or(0)
     }
 
-    /// Adds one idempotency key to the key count of `client`.
     pub(super) fn add(&mut self, client: ClientHash) {
         *self.0.entry(client).or_default() += 1;
     }
 
-    /// Subtracts one idempotency key from the key count of `client`. Has no effect if the count is 0.
     pub(super) fn remove(&mut self, client: ClientHash) {
         if let Entry::Occupied(mut held) = self.0.entry(client) {
             *held.get_mut() -= 1;

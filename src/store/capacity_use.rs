@@ -1,7 +1,7 @@
 //! How full a store of idempotency records is, and how early it forgets keys: warnings, metrics, text of `/readyz`.
 //!
 //! A store samples its use while it handles claims, at most once per second. The growth over the last minute gives the
-//! time until the store is full.
+//! time until it is full.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-/// Used shares of the capacity at which a warning is logged, in percent.
+/// Shares at which a warning is logged, in percent.
 const LEVELS: [u64; 3] = [50, 80, 95];
 
-/// A warning is logged again only after the used share has fallen this far below its level, in percent.
+/// A level is logged again after the share has fallen this far below it, in percent.
 const HYSTERESIS: u64 = 5;
 
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
@@ -21,10 +21,8 @@ const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);
 /// Time over which the present rate is measured, and for which the age of the last forgotten key is the effective TTL.
 const WINDOW: Duration = Duration::from_mins(1);
 
-/// Minimum time between two log messages about forgotten keys.
 const LOG_INTERVAL: Duration = Duration::from_mins(1);
 
-/// Bound that fills up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
     /// `max_keys` of `[store]`.
@@ -39,22 +37,22 @@ pub struct CapacityUse {
     pub bound: Bound,
     pub used: u64,
     pub max: u64,
-    /// Time until the store is full at the present rate; `None` if its use does not grow.
+    /// At the present rate; `None` if the use does not grow.
     pub full_in: Option<Duration>,
 }
 
-/// Samples of the use of a store, with times since any fixed point.
+/// With times since any fixed point.
 #[derive(Debug)]
 pub(super) struct UseSamples {
     bound: Bound,
-    /// Time from which the next sample is due, in milliseconds.
+    /// In milliseconds.
     due: AtomicU64,
     state: Mutex<SampleState>,
 }
 
 #[derive(Debug, Default)]
 struct SampleState {
-    /// Number of [`LEVELS`] that were reached and logged.
+    /// Number of [`LEVELS`] that were logged.
     levels: usize,
     samples: VecDeque<(Duration, u64)>,
 }
@@ -72,7 +70,7 @@ impl UseSamples {
         millis(at) >= self.due.load(Ordering::Relaxed)
     }
 
-    /// Adds a sample if one is due, and logs a warning if it reaches a level. Returns the use with its projection.
+    /// Adds a sample if one is due, and logs a level that it reaches.
     pub(super) fn add(&self, at: Duration, used: u64, max: u64) -> CapacityUse {
         let mut state = self.state.lock();
         let mut reached = None;
@@ -97,9 +95,9 @@ impl UseSamples {
 }
 
 impl SampleState {
-    /// Adds a sample. Returns the highest level that it reaches for the first time.
+    /// Returns the highest level that the sample reaches for the first time.
     fn add(&mut self, at: Duration, used: u64, max: u64) -> Option<u64> {
-        // Two samples are kept in any case, because a rate needs two.
+        // A rate needs two samples.
         while self.samples.len() > 1
             && let Some((first, _)) = self.samples.front()
             && at.saturating_sub(*first) >= WINDOW
@@ -173,7 +171,7 @@ impl fmt::Display for CapacityUse {
     }
 }
 
-/// An estimated time in its largest unit of which it has at least two.
+/// In the largest unit of which it has at least two.
 struct Estimate(Option<Duration>);
 
 impl fmt::Display for Estimate {
@@ -193,27 +191,20 @@ impl fmt::Display for Estimate {
 #[derive(Debug, Default)]
 pub(super) struct ForgottenKeys {
     count: AtomicU64,
-    /// Age of the last forgotten key, in milliseconds.
+    /// Of the last forgotten key, in milliseconds.
     age: AtomicU64,
-    /// Time at which the last key was forgotten, in milliseconds.
+    /// In milliseconds.
     at: AtomicU64,
-    /// Time from which the next log message is due, in milliseconds.
-    log_due: AtomicU64,
+    log_interval: LogInterval,
 }
 
 impl ForgottenKeys {
-    /// Counts a key that was forgotten `age` after its completion. Logs the total at most once a minute.
+    /// Logs the total at most once a minute.
     pub(super) fn add(&self, at: Duration, age: Duration) {
         let forgotten = self.count.fetch_add(1, Ordering::Relaxed) + 1;
         self.age.store(millis(age), Ordering::Relaxed);
         self.at.store(millis(at), Ordering::Relaxed);
-        let due = self.log_due.load(Ordering::Relaxed);
-        let next = millis(at + LOG_INTERVAL);
-        if millis(at) >= due
-            && (self.log_due)
-                .compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed)
-                .is_ok()
-        {
+        if self.log_interval.is_due(at) {
             tracing::warn!(
                 forgotten,
                 ?age,
@@ -227,8 +218,8 @@ impl ForgottenKeys {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Returns how long completed keys are presently kept: the age of a key that was forgotten within the last minute,
-    /// else `longest_ttl`.
+    /// How long completed keys are presently kept: the age of a key that was forgotten within the last minute, else
+    /// `longest_ttl`.
     pub(super) fn effective_ttl(
         &self,
         now: Duration,
@@ -239,6 +230,24 @@ impl ForgottenKeys {
             return Some(Duration::from_millis(self.age.load(Ordering::Relaxed)));
         }
         longest_ttl
+    }
+}
+
+/// Lets one log message per minute pass.
+#[derive(Debug, Default)]
+pub(super) struct LogInterval {
+    /// In milliseconds.
+    due: AtomicU64,
+}
+
+impl LogInterval {
+    pub(super) fn is_due(&self, at: Duration) -> bool {
+        let due = self.due.load(Ordering::Relaxed);
+        let next = millis(at + LOG_INTERVAL);
+        millis(at) >= due
+            && (self.due)
+                .compare_exchange(due, next, Ordering::Relaxed, Ordering::Relaxed)
+                .is_ok()
     }
 }
 

@@ -1,30 +1,24 @@
-//! Disk store of idempotency records. A record that the store has acknowledged survives a process crash and a power
-//! failure.
+//! Disk store of idempotency records. An acknowledged record survives a process crash and a power failure.
 //!
-//! One writer thread owns the storage engine. It decides claims of idempotency keys one after the other, so a claim is
-//! atomic. The thread combines all operations that arrived while it was busy into one batch. It syncs the batch once,
-//! and only then replies to its operations (group commit). With 64 concurrent callers, about 30 claims and responses
-//! share a sync.
-//!
-//! Memory holds the executions in flight, with the duplicate requests that wait for them. A moka cache holds the
-//! responses that were stored or replayed most recently. If memory holds an execution or a response for an idempotency
-//! key, a claim of this key does not involve the writer thread. All other records are read from disk.
+//! One writer thread owns the storage engine and decides claims one after the other. It combines all operations that
+//! arrived while it was busy into one batch, syncs it once, and only then replies (group commit). With 64 concurrent
+//! callers, about 30 claims and responses share a sync. A claim whose execution or response is in memory does not
+//! involve the thread.
 //!
 //! The engine is fjall. It was compared with redb on 2 cores. Each request stored one claim and one 450-byte response,
 //! and each of the two was synced (`fdatasync` took 160 to 240 µs). The medians of 3 rounds with 64 callers were 23,300
-//! requests per second for fjall and 10,100 for redb. With one caller, they were 2,500 and 1,300. The file size of redb
-//! varies less than that of fjall. But redb returned wrong bytes from a damaged file, while fjall reported an error.
+//! requests per second for fjall and 10,100 for redb; with one caller, 2,500 and 1,300. redb returned wrong bytes from
+//! a damaged file, while fjall reported an error.
 //!
-//! fjall treats a damaged journal as a truncated one and silently drops all batches after the damage. Two checks at
-//! start detect this loss. The number of acknowledged batches is stored in a separate file ([`totals`]) and compared
-//! with the number in the engine. The table lists of fjall are verified before fjall reads them.
+//! fjall treats a damaged journal as a truncated one and silently drops all batches after the damage. So the number of
+//! acknowledged batches in a separate file ([`totals`]) is compared with that in the engine at start, and the table
+//! lists of fjall are verified before it reads them.
 //!
-//! When a write fails (for example on a full disk), the writer thread closes the engine and reopens it after a backoff
-//! ([`engine_failure`]). While the engine is closed, a request with an idempotency key succeeds only if memory has a
-//! response or an execution in flight for its key. All other requests with an idempotency key are rejected. Responses
-//! of executions in flight wait until the engine is open again. If the disk is full, they are written to reserved
-//! disk space ([`space_reserve`]). If a response waits longer than [`OPERATION_TIMEOUT`], its client receives the error
-//! "outcome unknown". A later retry receives the response once it is stored.
+//! After a failed write (for example on a full disk), the thread reopens the engine after a backoff
+//! ([`engine_failure`]). Until then, requests are rejected unless memory has an execution or a response for their key.
+//! Responses of executions in flight wait; on a full disk they are written to reserved space ([`space_reserve`]). A
+//! client whose response waits longer than [`OPERATION_TIMEOUT`] receives the error "outcome unknown", and a later
+//! retry the response.
 
 mod admin_lookup;
 mod batch;
@@ -40,27 +34,27 @@ mod store_clock;
 mod store_dir;
 mod totals;
 mod writer;
+mod writer_handle;
 
 use std::collections::HashSet;
 use std::convert::Infallible;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::Duration;
 
 use moka::sync::Cache;
 use parking_lot::{Mutex, RwLock};
 use thiserror::Error;
-use tokio::sync::oneshot;
-use tokio::time::timeout;
 
 use self::admin_lookup::Lookup;
-use self::health_tracker::{FailureChange, HealthTracker};
+use self::health_tracker::HealthTracker;
 use self::store_clock::{StoreClock, Timestamp, millis};
 use self::store_dir::StoreDir;
 use self::totals::StoreStats;
 use self::writer::{ClaimEnd, Op, Writer};
+use self::writer_handle::WriterHandle;
 use super::capacity::StoreCapacity;
 use super::capacity_use::{Bound, CapacityUse, ForgottenKeys, UseSamples};
 use super::health::Health;
@@ -68,34 +62,30 @@ use super::in_flight::InFlightTable;
 use crate::clock::Clock;
 use crate::idempotency::claim::{ClaimDecision, RecordView, StateView, decide_claim};
 use crate::idempotency::{
-    Claim, ClaimRequest, ClaimToken, ExecutionOutcome, Fingerprint, KeyHash, OnAbandon, Permit,
-    RecordCounts, RecordId, RecordInfo, Records, ScopeHash, Secret, StoreError, StoredResponse,
+    Claim, ClaimRequest, ExecutionOutcome, Fingerprint, KeyHash, Permit, RecordCounts, RecordId,
+    RecordInfo, Records, ScopeHash, Secret, StoreError, StoredResponse,
 };
 
 pub(crate) use store_dir::StoreDirError;
 
-/// Maximum size of the cache of recent responses, in bytes.
 const CACHE_BYTES: u64 = 64 << 20;
 
-/// Approximate memory of an idempotency key in bytes: its entry in the queues of ended records (48 bytes, up to 144 while
-/// a queue grows), the key count of its client (up to 34), and the filters and indexes of fjall (about 10).
+/// Approximate memory of a key: its entry in the queues of ended records (48 bytes, up to 144 while a queue grows), the
+/// key count of its client (up to 34), and the filters and indexes of fjall (about 10).
 pub(crate) const BYTES_PER_KEY: u64 = 200;
 
-/// Memory of the store besides its keys, in bytes: the caches of responses and of fjall, and up to 4 memtables for each
-/// keyspace.
+/// The caches of responses and of fjall, and up to 4 memtables for each keyspace.
 pub(crate) const FIXED_BYTES: u64 = CACHE_BYTES + (160 << 20);
 
-/// Maximum duration of an operation of the writer thread. After this time the caller receives an error, and the disk is
-/// reported as failed.
+/// After this time the caller receives an error, and the disk is reported as failed.
 const OPERATION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Initial value of the field `max_response` of [`DiskStoreState`], in bytes.
+/// Initial value of `max_response`.
 const MAX_RESPONSE: u64 = 1 << 20;
 
-/// Approximate memory of an entry in the response cache besides its response, in bytes.
 const CACHE_OVERHEAD: usize = 200;
 
-/// The disk store of idempotency records. Clones share the store. The store is closed when the last clone is dropped.
+/// Clones share the store, which is closed when the last one is dropped.
 #[derive(Clone)]
 pub struct DiskRecords(Arc<WriterHandle>);
 
@@ -123,24 +113,13 @@ pub enum DiskOpenError {
     Thread(#[source] std::io::Error),
 }
 
-/// Handle that sends operations to the writer thread. Dropping the handle stops the thread.
-struct WriterHandle {
-    /// Channel to the writer thread; `None` after the store was closed.
-    ops: RwLock<Option<mpsc::Sender<Op>>>,
-    shared: Arc<DiskStoreState>,
-    secret: Secret,
-    path: PathBuf,
-    writer: Mutex<Option<JoinHandle<()>>>,
-}
-
-/// State that the writer thread shares with the callers of [`DiskRecords`].
 struct DiskStoreState {
     in_flight: InFlightTable,
     lookup: Lookup,
     health: HealthTracker,
-    /// Size of the largest response that the gateway stores, in bytes. Determines the size of the reserved disk space.
+    /// Largest response that the gateway stores, in bytes. It determines the size of the reserved disk space.
     max_response: AtomicU64,
-    /// Responses that were stored or replayed most recently.
+    /// The responses that were stored or replayed most recently.
     recent: Cache<RecordId, RecentResponse>,
     store_clock: StoreClock,
     stats: StoreStats,
@@ -149,7 +128,6 @@ struct DiskStoreState {
     forgotten: ForgottenKeys,
 }
 
-/// A completed idempotency record in the response cache.
 #[derive(Clone)]
 struct RecentResponse {
     fingerprint: Fingerprint,
@@ -158,8 +136,7 @@ struct RecentResponse {
 }
 
 impl DiskRecords {
-    /// Opens the store in the directory `path` and creates the directory if it does not exist. If the last process was
-    /// killed, the executions that were in flight at that time become records with an unknown outcome.
+    /// If the last process was killed, the outcomes of the executions that were in flight become unknown.
     pub fn open(path: &Path, capacity: StoreCapacity, clock: Clock) -> Result<Self, DiskOpenError> {
         let dir = StoreDir::open(path)?;
         let secret = dir.secret();
@@ -182,45 +159,39 @@ impl DiskRecords {
         Ok(Self(handle))
     }
 
-    /// Returns the secret key of the hashes under which idempotency records are stored. The secret is created with the
-    /// store directory and never changes.
+    /// Created with the store directory; never changes.
     pub fn secret(&self) -> Secret {
         self.0.secret
     }
 
-    /// Sets the size of the largest response that the gateway stores, in bytes. The store admits claims only while it
-    /// has reserved disk space for a response of this size.
+    /// Claims are admitted only while disk space is reserved for a response of this size.
     pub fn set_max_response(&self, bytes: u64) {
         self.0.shared.max_response.store(bytes, Ordering::Relaxed);
     }
 
-    /// Returns the health of the idempotency record store. Buckets of rate limits are not covered, because they are in
-    /// memory and do not depend on the disk.
+    /// Health of the records. Buckets are in memory and do not depend on the disk.
     pub fn health(&self) -> Health {
         self.0.shared.health.health()
     }
 
-    /// Returns the use of `max_keys`.
     pub(crate) fn capacity_use(&self) -> CapacityUse {
         self.0.shared.capacity_use()
     }
 
-    /// Closes the store for all clones: stores the operations that were submitted before, and unlocks the directory.
-    /// Later operations fail. Blocks until the store is closed.
+    /// Stores the operations that were submitted before, and unlocks the directory. Later operations fail. Blocks until
+    /// then.
     pub fn close(&self) {
         self.0.close();
     }
 
-    /// Returns the path of the store directory.
+    /// Path of the store directory.
     pub fn path(&self) -> &Path {
         &self.0.path
     }
 
-    /// Drops all expired records.
     #[cfg(test)]
     pub(crate) async fn sweep(&self) {
-        // An error is ignored: it means that the store has failed, and the tests notice this when they check the
-        // records.
+        // An error means that the store has failed, which the tests notice when they check the records.
         let _ = self.0.submit(Op::Sweep).await;
     }
 }
@@ -257,8 +228,7 @@ impl DiskStoreState {
         self.max_response.load(Ordering::Relaxed)
     }
 
-    /// Returns up to `most` records of the idempotency key `key`. If `scope` is `None`, returns the records of all
-    /// scopes. Blocks while it reads from disk.
+    /// Blocks while it reads from disk.
     fn find(
         &self,
         key: KeyHash,
@@ -280,8 +250,7 @@ impl DiskStoreState {
         Ok(found)
     }
 
-    /// Returns the result of a claim if the in-flight table or the response cache is sufficient to decide it. `None`
-    /// means that the writer thread has to decide the claim.
+    /// `None` means that the writer thread has to decide the claim.
     fn claim_from_memory(&self, request: &ClaimRequest) -> Option<Claim> {
         if let Some(claim) = self.in_flight.check(request) {
             return Some(claim);
@@ -300,66 +269,14 @@ impl DiskStoreState {
     }
 }
 
-impl WriterHandle {
-    fn send(&self, op: Op) {
-        if let Some(ops) = &*self.ops.read() {
-            // A send error is ignored: it means that the writer thread has stopped. The operation is dropped with its
-            // reply channel, so its caller receives an error.
-            drop(ops.send(op));
-        }
-    }
-
-    /// Sends an operation to the writer thread and waits up to [`OPERATION_TIMEOUT`] for the result. After a timeout,
-    /// the thread still executes the operation, except for a claim, which it skips.
-    async fn submit<T>(
-        &self,
-        op: impl FnOnce(oneshot::Sender<Result<T, StoreError>>) -> Op,
-    ) -> Result<T, StoreError> {
-        let (ack, reply) = oneshot::channel();
-        self.send(op(ack));
-        let Ok(reply) = timeout(OPERATION_TIMEOUT, reply).await else {
-            return Err(self.shared.health.writer_stalled());
-        };
-        reply.unwrap_or_else(|_| Err(self.writer_ended()))
-    }
-
-    /// Returns the error for an operation without a reply. If the store was not closed, the writer thread has panicked,
-    /// and the store is marked as failed.
-    fn writer_ended(&self) -> StoreError {
-        if self.ops.read().is_none() {
-            return StoreError::known("the disk store is closed");
-        }
-        let reason = StoreError::known("the writer thread of the disk store has panicked");
-        if self.shared.health.operation_failed(&reason) == FailureChange::Started {
-            tracing::error!(
-                %reason,
-                path = %self.path.display(),
-                "idempotency store failed, rejecting requests whose idempotency key is not in memory, restart the \
-                 gateway"
-            );
-        }
-        reason
-    }
-
-    /// Runs `read`, which reads from disk, on a thread that is allowed to block.
-    async fn read_blocking<T: Send + 'static>(
-        &self,
-        read: impl FnOnce(&DiskStoreState) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
-        let shared = Arc::clone(&self.shared);
-        let reading = tokio::task::spawn_blocking(move || read(&shared));
-        reading.await.map_err(StoreError::new)?
-    }
-}
-
 impl Records for DiskRecords {
     async fn claim(&self, request: &ClaimRequest) -> Result<Claim, StoreError> {
         if let Some(claim) = self.0.shared.claim_from_memory(request) {
             return Ok(claim);
         }
         self.0.shared.health.check_writer()?;
-        // If the caller stops waiting before the claim is decided, the writer thread skips the claim. If the caller
-        // stops waiting after the decision, its permit is dropped, which releases the claim.
+        // If the caller stops waiting before the decision, the writer thread skips the claim. After it, the drop of the
+        // permit releases the claim.
         self.0.submit(|ack| Op::Claim(*request, ack)).await
     }
 
@@ -376,8 +293,7 @@ impl Records for DiskRecords {
         });
         let ended = ending.await;
         if ended.is_err() && is_executed {
-            // The response could not be stored in time, so duplicate requests receive "outcome unknown" until the
-            // writer thread records the response.
+            // Duplicate requests receive "outcome unknown" until the writer thread records the response.
             let shared = &self.0.shared;
             shared
                 .in_flight
@@ -407,12 +323,8 @@ impl Records for DiskRecords {
         self.0.submit(|ack| Op::Free(id, ack)).await
     }
 
-    fn claims_at_once(&self) -> bool {
+    fn is_in_memory(&self) -> bool {
         false
-    }
-
-    fn copies_replays(&self) -> bool {
-        true
     }
 
     fn counts(&self) -> RecordCounts {
@@ -427,41 +339,6 @@ impl Records for DiskRecords {
             effective_ttl: shared.forgotten.effective_ttl(now, longest_ttl),
             ..shared.stats.counts(shared.in_flight.len())
         }
-    }
-}
-
-impl OnAbandon for WriterHandle {
-    fn abandoned(&self, token: ClaimToken, outcome: ExecutionOutcome) {
-        self.send(Op::End(ClaimEnd {
-            token,
-            outcome,
-            ack: None,
-        }));
-    }
-}
-
-impl WriterHandle {
-    /// Stops the writer thread after its last operation, and waits until it has closed the engine.
-    fn close(&self) {
-        drop(self.ops.write().take());
-        let writer = self.writer.lock().take();
-        // The writer thread itself can drop the last handle, because it upgrades a weak one. A thread cannot join
-        // itself, so `join` is skipped in this case.
-        if let Some(writer) = writer
-            && writer.thread().id() != thread::current().id()
-            && writer.join().is_err()
-        {
-            tracing::error!(
-                path = %self.path.display(),
-                "writer thread of the idempotency store panicked, restart the gateway"
-            );
-        }
-    }
-}
-
-impl Drop for WriterHandle {
-    fn drop(&mut self) {
-        self.close();
     }
 }
 

@@ -1,8 +1,7 @@
 //! Encoding of idempotency records and stored responses, on disk and in Redis.
 //!
-//! An encoded value consists of a format version, the value, and a checksum. The checksum covers the version, the value
-//! and the name under which the value is stored. Decoding fails if the value is damaged, was stored under another name,
-//! or has another version. Such a value is never sent as a response, and never treated as absent.
+//! The checksum covers the format version, the value and the name under which the value is stored. A value that is
+//! damaged, of another version, or stored under another name is never sent as a response, and never treated as absent.
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde::{Deserialize, Serialize};
@@ -10,13 +9,12 @@ use thiserror::Error;
 
 use crate::idempotency::{ResponseSummary, StoredResponse};
 
-/// The format version that this gateway writes. It reads no other version.
+/// The gateway reads no other version.
 pub(in crate::store) const VERSION: u8 = 2;
 
-/// Length of the checksum, in bytes.
+/// In bytes.
 const CHECKSUM: usize = 8;
 
-/// Why a stored value cannot be decoded.
 #[derive(Debug, Error)]
 pub(in crate::store) enum DecodeError {
     #[error(
@@ -30,7 +28,7 @@ pub(in crate::store) enum DecodeError {
     Malformed(String),
 }
 
-/// The serialized form of a stored response, without version and checksum.
+/// Without version and checksum.
 #[derive(Serialize, Deserialize)]
 pub(in crate::store) struct EncodedResponse<'a> {
     status: u16,
@@ -41,7 +39,7 @@ pub(in crate::store) struct EncodedResponse<'a> {
 }
 
 impl EncodedResponse<'_> {
-    /// Passes the serialized form of `response` to `write`, and returns the result of `write`.
+    /// `write` gets a serialized form that borrows from `response`.
     pub(in crate::store) fn of<T>(
         response: &StoredResponse,
         write: impl FnOnce(EncodedResponse<'_>) -> T,
@@ -56,12 +54,12 @@ impl EncodedResponse<'_> {
         })
     }
 
-    /// Returns status and body length of the response without copying the body. Fails if the status is not valid.
+    /// Does not copy the body. Fails if the status is not valid.
     pub(in crate::store) fn summary(&self) -> Result<ResponseSummary, DecodeError> {
         summary(self.status, self.body.len())
     }
 
-    /// Converts the serialized form to a response. Fails if the status or a header field is not valid.
+    /// Fails if the status or a header field is not valid.
     pub(in crate::store) fn read(self) -> Result<StoredResponse, DecodeError> {
         let malformed = |error: &dyn std::fmt::Display| DecodeError::Malformed(error.to_string());
         let mut headers = HeaderMap::with_capacity(self.headers.len());
@@ -76,12 +74,12 @@ impl EncodedResponse<'_> {
     }
 }
 
-/// Parses status and body length of a response from the first bytes of its encoding. Returns `None` if `bytes` ends
-/// before the body. The checksum is not verified, because it follows the body.
+/// Status and body length from the first bytes of an encoding. `None` if `bytes` ends before the body. The checksum
+/// follows the body, so it is not verified.
 pub(in crate::store) fn summary_of_start(
     bytes: &[u8],
 ) -> Result<Option<ResponseSummary>, DecodeError> {
-    /// The fields of [`EncodedResponse`], with the length of the body instead of the body.
+    /// [`EncodedResponse`], with the length of the body instead of the body.
     type Start<'a> = (u16, Vec<(&'a str, &'a [u8])>, usize);
     match bytes.split_first() {
         Some((&version, _)) if version != VERSION => Err(DecodeError::OtherVersion(version)),
@@ -100,7 +98,7 @@ fn summary(status: u16, body_bytes: usize) -> Result<ResponseSummary, DecodeErro
     Ok(ResponseSummary { status, body_bytes })
 }
 
-/// Encodes `value` with version and checksum. Only [`open`] with the same `name` decodes the result.
+/// Only [`open`] with the same `name` decodes the result.
 pub(in crate::store) fn seal(name: &[u8], value: &impl Serialize) -> Vec<u8> {
     let mut bytes = postcard::to_extend(value, vec![VERSION])
         .expect("postcard encodes numbers, strings and bytes");
@@ -109,8 +107,7 @@ pub(in crate::store) fn seal(name: &[u8], value: &impl Serialize) -> Vec<u8> {
     bytes
 }
 
-/// Decodes a value that [`seal`] encoded for `name`. Fails if the value has another version, or if its checksum does
-/// not match.
+/// Decodes a value that [`seal`] encoded for `name`.
 pub(in crate::store) fn open<'a, T: Deserialize<'a>>(
     name: &[u8],
     bytes: &'a [u8],

@@ -1,8 +1,8 @@
-//! Queues of ended records, from which a store takes the records that have expired and those that it forgets early.
+//! Queues of ended records, from which a store takes those that have expired and those that it forgets early.
 //!
 //! Each TTL has its own queue, and so have records with an unknown outcome, which are never forgotten early. Within a
-//! queue, the oldest record is also the first to expire. A configuration has few TTLs, so each operation looks at few
-//! queues. One heap, ordered by expiry, would not find the oldest record: records with a short TTL would hide it.
+//! queue, the oldest record is also the first to expire. A configuration has few TTLs, so there are few queues. One
+//! heap, ordered by expiry, would not find the oldest record.
 //!
 //! A store does not remove an entry when its record is replaced or freed. It checks each entry that it takes.
 
@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use crate::clock::Moment;
 
-/// A point in time of a store.
 pub(super) trait StoreTime: Copy + Ord {
     fn after(self, time: Duration) -> Self;
 }
@@ -29,7 +28,7 @@ pub(super) struct EndedQueues<T, E>(Vec<EndedQueue<T, E>>);
 struct EndedQueue<T, E> {
     ttl: Duration,
     can_forget: bool,
-    /// Records with the time at which their execution ended.
+    /// With the end of the execution.
     entries: VecDeque<(T, E)>,
 }
 
@@ -62,13 +61,13 @@ impl<T: StoreTime, E> EndedQueues<T, E> {
             .map(|(_, entry)| entry)
     }
 
-    /// Takes the oldest record whose outcome is known, if it ended at least `min_ttl` ago.
+    /// The oldest record whose outcome is known, if it ended at least `min_ttl` ago.
     pub(super) fn pop_oldest(&mut self, now: T, min_ttl: Duration) -> Option<(T, E)> {
         let (matures, index) = self.first(|queue| queue.can_forget.then_some(min_ttl))?;
         (matures <= now).then(|| self.pop(index))?
     }
 
-    /// Returns when the oldest record whose outcome is known can be forgotten.
+    /// When the oldest record whose outcome is known can be forgotten.
     pub(super) fn next_forgettable(&self, min_ttl: Duration) -> Option<T> {
         let (matures, _) = self.first(|queue| queue.can_forget.then_some(min_ttl))?;
         Some(matures)
@@ -82,7 +81,7 @@ impl<T: StoreTime, E> EndedQueues<T, E> {
         self.0.iter().map(|queue| queue.ttl).max()
     }
 
-    /// Returns when the oldest record ended whose outcome is unknown. Removes older entries that are not `current`.
+    /// When the oldest record with an unknown outcome ended. Removes older entries that are not `current`.
     pub(super) fn oldest_unknown(&mut self, mut is_current: impl FnMut(&E) -> bool) -> Option<T> {
         let mut oldest = None;
         for queue in self.0.iter_mut().filter(|queue| !queue.can_forget) {
@@ -98,8 +97,7 @@ impl<T: StoreTime, E> EndedQueues<T, E> {
         oldest
     }
 
-    /// Returns the earliest time that is `delay(queue)` after the end of the first record of a queue, with the index of
-    /// this queue.
+    /// The earliest time that is `delay(queue)` after the end of the first record of a queue, with its index.
     fn first(&self, delay: impl Fn(&EndedQueue<T, E>) -> Option<Duration>) -> Option<(T, usize)> {
         let queues = self.0.iter().enumerate();
         queues

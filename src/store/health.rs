@@ -12,7 +12,6 @@ pub enum Part {
 }
 
 impl Part {
-    /// Returns the name of the part in `/readyz` and in the labels of metrics.
     pub fn name(self) -> &'static str {
         match self {
             Self::Limits => "limits",

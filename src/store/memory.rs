@@ -1,17 +1,15 @@
 //! Buckets of rate limits in memory, in a table that is bounded and divided into shards.
 //!
-//! *Atomic charges*: a request can charge several buckets, which can be in several shards. All these shards are locked,
-//! in ascending order, before the first bucket is read. The clock is read while the shards are locked, so a later
-//! charge to a bucket never has an earlier time.
+//! *Atomic charges*: a request can charge buckets in several shards. All of them are locked, in ascending order, before
+//! the first bucket is read. The clock is read while they are locked, so a later charge never has an earlier time.
 //!
-//! *Bounded memory*: `max_clients` is divided among the shards. A shard evicts only full buckets, because a full bucket
-//! and an absent one have the same state. If a shard has its maximum number of buckets and none of them is full, no
-//! bucket is created. The request is charged to one of the [`OVERFLOW_BUCKETS`] shared buckets of the rate limit
-//! instead. The keyed hash of the missing bucket selects the shared bucket. If the missing bucket is created later, it
-//! starts with the state of the shared bucket.
+//! *Bounded memory*: a shard evicts only full buckets, because a full bucket and an absent one have the same state. If
+//! a shard is at its maximum and no bucket is full, the request is charged to one of the [`OVERFLOW_BUCKETS`] shared
+//! buckets of the limit, which the keyed hash selects. If the missing bucket is created later, it starts with the state
+//! of the shared one.
 //!
-//! A concurrent map such as dashmap is not sufficient, because it locks one entry at a time. It can neither charge two
-//! buckets atomically, nor update the table and the eviction order under one lock.
+//! A concurrent map such as dashmap locks one entry at a time. It can neither charge two buckets atomically, nor update
+//! the table and the eviction order under one lock.
 
 mod bucket_shard;
 mod hashers;
@@ -28,25 +26,25 @@ use crate::throttle::{
     BucketKey, BucketState, Buckets, Charge, ChargeOutcome, ChargeResult, Decision, Limit, decide,
 };
 
-/// Number of shared buckets of each rate limit. They are used for clients that have no bucket of their own.
+/// Shared buckets of each rate limit.
 pub(crate) const OVERFLOW_BUCKETS: usize = 65_536;
 
-/// Maximum memory of a bucket in bytes, as `tests/memory_use.rs` measures it.
+/// Maximum, in bytes, as `tests/memory_use.rs` measures it.
 pub(crate) const BYTES_PER_BUCKET: u64 = 110;
 
-/// Target number of buckets per shard. It is small, so that an eviction locks its shard only for a short time.
+/// Small, so that an eviction locks its shard only for a short time.
 const BUCKETS_PER_SHARD: usize = 4_096;
 
-/// The buckets of all rate limits of a gateway, in memory.
+/// Buckets of all rate limits of a gateway.
 pub struct MemoryBuckets {
     clock: Clock,
-    /// The shards of the table. Their number is a power of two.
+    /// Their number is a power of two.
     shards: Box<[Mutex<BucketShard>]>,
     capacity: usize,
 }
 
 impl MemoryBuckets {
-    /// Creates an empty table that tracks up to `max_clients` buckets, for all rate limits together.
+    /// `max_clients` applies to all rate limits together.
     pub fn new(max_clients: usize, clock: Clock) -> Self {
         let shards = (max_clients / BUCKETS_PER_SHARD)
             .next_power_of_two()
@@ -63,7 +61,7 @@ impl MemoryBuckets {
         }
     }
 
-    /// Returns the number of buckets that the table tracks now.
+    /// Number of tracked buckets.
     pub fn tracked(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().len()).sum()
     }
@@ -72,18 +70,17 @@ impl MemoryBuckets {
         self.clock.now()
     }
 
-    /// Returns the maximum number of buckets that the table tracks.
+    /// Maximum number of tracked buckets.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Returns the number of charges that were made to shared buckets.
     pub(crate) fn shared_charges(&self) -> u64 {
         let shards = self.shards.iter();
         shards.map(|shard| shard.lock().shared_charges).sum()
     }
 
-    /// Returns every tracked bucket that is not full.
+    /// Every tracked bucket that is not full.
     pub fn drained(&self) -> Vec<(BucketKey, BucketState)> {
         let mut drained = Vec::new();
         for shard in &self.shards {
@@ -93,22 +90,20 @@ impl MemoryBuckets {
         drained
     }
 
-    /// Adds each bucket of a snapshot to the table. Buckets that exceed the capacity of the table are ignored.
+    /// Buckets beyond the capacity are ignored.
     pub fn restore(&self, drained: impl IntoIterator<Item = (BucketKey, BucketState)>) {
         for (bucket, state) in drained {
             self.lock(bucket).restore(bucket, state);
         }
     }
 
-    /// Forgets the shared buckets of all rate limits except these.
     pub(crate) fn retain_limits(&self, limits: &[&str]) {
         for shard in &self.shards {
             shard.lock().retain_limits(limits);
         }
     }
 
-    /// Sets the time at which `bucket` becomes full to `full_at`, which another store reported. Has no effect if the
-    /// bucket already becomes full at `full_at` or later.
+    /// Raises `full_at` of `bucket` to the one that another store reported.
     pub fn observe(&self, limit: &Limit, bucket: BucketKey, full_at: Moment) {
         let mut shard = self.lock(bucket);
         let now = self.clock.now();
@@ -118,16 +113,14 @@ impl MemoryBuckets {
         }
     }
 
-    /// Returns when `bucket` is full under `limit`, and whether the bucket is tracked. If it is not tracked, its
-    /// charges go to a shared bucket, and the returned time is that of the shared bucket.
+    /// When `bucket` is full, and whether it is tracked. If not, the time is that of its shared bucket.
     pub(in crate::store) fn full_at(&self, limit: &Limit, bucket: BucketKey) -> (Moment, bool) {
         let shard = self.lock(bucket);
         let full_at = full_at_under(limit, shard.state(limit, bucket), self.clock.now());
         (full_at, shard.tracks(bucket))
     }
 
-    /// Refills a bucket. Returns `false` if the bucket is not tracked and its shared bucket is not full, because others
-    /// use this one.
+    /// Returns `false` if the bucket is not tracked and its shared bucket, which others use, is not full.
     pub(in crate::store) fn refill(&self, limit: &Limit, bucket: BucketKey) -> bool {
         let mut shard = self.lock(bucket);
         let now = self.clock.now();
@@ -138,8 +131,7 @@ impl MemoryBuckets {
         shard.state(limit, bucket).full_at <= now
     }
 
-    /// Returns the index of the shard of `bucket`. The index uses bits in the middle of the bucket's hash. The hash map
-    /// of the shard uses the lowest bits and the highest seven.
+    /// Uses bits in the middle of the hash. The hash map of the shard uses the lowest bits and the highest seven.
     fn shard_of(&self, bucket: BucketKey) -> usize {
         let hash =
             usize::try_from(bucket.high >> 32).expect("a value of 32 bits fits into a usize");
@@ -150,8 +142,7 @@ impl MemoryBuckets {
         self.shards[self.shard_of(bucket)].lock()
     }
 
-    /// Makes all charges and admits the request if every rate limit accepts its charge. Otherwise makes no charge and
-    /// rejects the request.
+    /// Makes all charges, or none if a limit rejects its charge.
     pub fn charge_now(&self, charges: &[Charge<'_>]) -> Decision {
         match charges {
             [charge] => self.charge_one(charge),
@@ -173,7 +164,7 @@ impl MemoryBuckets {
         }
     }
 
-    /// Makes the only charge of a request. This is the usual case, and it needs one lock and no sorting.
+    /// The usual case, which needs one lock and no sorting.
     fn charge_one(&self, charge: &Charge<'_>) -> Decision {
         let mut shard = self.lock(charge.bucket);
         let now = self.clock.now();
@@ -186,7 +177,6 @@ impl MemoryBuckets {
         decision
     }
 
-    /// Makes all charges of a request, or none if a rate limit rejects its charge.
     fn charge_several(&self, charges: &[Charge<'_>]) -> Decision {
         let mut indexes: SmallVec<[usize; USUAL_LIMITS]> = charges
             .iter()
@@ -194,7 +184,7 @@ impl MemoryBuckets {
             .collect();
         indexes.sort_unstable();
         indexes.dedup();
-        // Each shard is locked once, and all are locked in ascending order, so two requests cannot deadlock.
+        // In ascending order, so two requests cannot deadlock.
         let mut shards: SmallVec<[MutexGuard<'_, BucketShard>; USUAL_LIMITS]> = indexes
             .iter()
             .map(|&index| self.shards[index].lock())

@@ -1,8 +1,8 @@
-//! Opens the store of rate limit buckets and idempotency records: in memory, on disk or in Redis.
+//! Opens the store of buckets and records.
 //!
-//! If a store on disk cannot be opened, this is an error, because requests could be executed twice without the
-//! idempotency records. If Redis cannot be reached, the store is opened and connects later. If Redis can be reached but
-//! could lose records because of its settings (for example an eviction policy), this is an error.
+//! A store on disk that cannot be opened is an error, because requests could be executed twice without the records. A
+//! Redis that cannot be reached is not: the store connects later. A Redis that could lose records because of its
+//! settings (for example an eviction policy) is an error.
 
 use std::sync::Arc;
 
@@ -25,19 +25,16 @@ use super::{
 use crate::clock::Clock;
 use crate::request::hash_keys::HashKeySource;
 
-/// An open store of rate limit buckets and idempotency records. Clones share the store.
+/// Clones share the store.
 #[derive(Clone, Debug)]
 pub(crate) struct OpenStore {
-    /// Store of the buckets of rate limits.
     pub(crate) buckets: BucketStore,
-    /// Store of idempotency records.
     pub(crate) records: RecordStore,
-    /// Keys of the hashes under which buckets and records are stored.
     pub(crate) hash_keys: HashKeySource,
-    /// Redis client of the buckets and the records. `None` if the store is not Redis.
+    /// `None` if the store is not Redis.
     #[cfg(feature = "redis")]
     pub(crate) redis: Option<Redis>,
-    /// Writer of bucket snapshots, which runs until it is closed or dropped. `None` unless the store is on disk.
+    /// `None` unless the store is on disk.
     #[cfg(feature = "disk")]
     pub(crate) snapshots: Option<Arc<BucketSnapshots>>,
 }
@@ -60,7 +57,6 @@ pub enum OpenError {
 }
 
 impl OpenStore {
-    /// Creates an empty store in memory, with up to `max_clients` buckets.
     pub(crate) fn in_memory(max_clients: usize, capacity: StoreCapacity, clock: Clock) -> Self {
         let buckets = MemoryBuckets::new(max_clients, clock.clone());
         Self {
@@ -74,8 +70,7 @@ impl OpenStore {
         }
     }
 
-    /// Opens the store in the directory `path`: idempotency records on disk, and up to `max_clients` buckets in memory
-    /// with snapshots on disk.
+    /// Buckets are in memory, with snapshots on disk.
     #[cfg(feature = "disk")]
     pub(crate) fn on_disk(
         path: &std::path::Path,
@@ -96,8 +91,8 @@ impl OpenStore {
         })
     }
 
-    /// Opens the store in Redis. `keyed` states whether it also stores idempotency records. While Redis does not
-    /// respond, up to `max_clients` buckets in memory are used instead of those in Redis.
+    /// `keyed` states whether Redis also stores idempotency records. While Redis does not respond, up to `max_clients`
+    /// buckets in memory are used.
     #[cfg(feature = "redis")]
     pub(crate) fn in_redis(
         settings: RedisSettings,
@@ -116,14 +111,14 @@ impl OpenStore {
         })
     }
 
-    /// Closes the store: writes the last snapshot and the last records, and ends the threads of the store. Blocks for
-    /// this time. Later operations on records fail, unless the store is in memory.
+    /// Writes the last snapshot and the last records. Blocks for this time. Later operations on records fail, unless
+    /// the store is in memory.
     pub(crate) fn close(&self) {
         match &self.records {
             RecordStore::Memory(_) => {}
             #[cfg(feature = "disk")]
             RecordStore::Disk(records) => {
-                // The snapshot is written before the store directory is unlocked.
+                // Before the store directory is unlocked.
                 if let Some(snapshots) = &self.snapshots {
                     snapshots.close();
                 }

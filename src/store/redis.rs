@@ -1,19 +1,17 @@
 //! Rate limit buckets and idempotency records in Redis or Valkey, shared by a fleet of gateways.
 //!
-//! Every operation that must be atomic is a Lua script. All scripts use the clock of Redis, so the clocks of the
-//! gateways can differ. A request with rate limits needs one round trip, however many limits it has. A request with an
-//! idempotency key needs one round trip to claim the key, and one to store the record.
+//! Every operation that must be atomic is a Lua script, and uses the clock of Redis, so the clocks of the gateways can
+//! differ. Limits need one round trip, however many they are. A key needs one to claim it and one to store the record.
 //!
-//! Every call has a deadline. A circuit breaker stops calls to a Redis that fails, and the [monitor](health) closes the
-//! breaker after a successful probe. While the breaker is open, `on_store_error` of each rate limit applies, and
-//! requests with an idempotency key are rejected.
+//! A circuit breaker stops calls to a Redis that fails, and the [monitor](health) closes it after a successful probe.
+//! While it is open, `on_store_error` of each limit applies, and requests with a key are rejected.
 //!
-//! On a cluster the records of one scope are in one slot, because a script can use the keys of one slot only. The
-//! buckets of one request can be in several slots. One script per slot charges them. If one of these scripts rejects
-//! the request, the charges of the others are refunded.
+//! On a cluster the records of one scope are in one slot, because a script can use the keys of one slot only. One
+//! script per slot charges the buckets of a request. If one of them rejects, the charges of the others are refunded.
 
 pub(crate) mod buckets;
 mod client;
+mod client_state;
 mod connection;
 mod error;
 mod health;
@@ -32,25 +30,25 @@ use thiserror::Error;
 use tokio_util::sync::CancellationToken;
 
 use self::buckets::RedisBuckets;
-use self::client::{ClientState, RedisClient};
+use self::client::RedisClient;
+use self::client_state::ClientState;
 use self::connection::Endpoint;
 use self::health::Monitor;
 use self::records::RedisRecords;
 use self::settings::RedisSettings;
 use crate::clock::Clock;
 use crate::request::hash_keys::HashKeySource;
-use crate::store::{CapacityUse, Health, Part};
+use crate::store::{Health, Part};
 
 pub(crate) use health::UnusableServer;
 
-/// Longest wait for the first probe at startup. If the probe takes longer, the gateway starts without Redis.
+/// If the first probe takes longer, the gateway starts without Redis.
 const FIRST_PROBE: Duration = Duration::from_secs(2);
 
-/// Longest wait at shutdown for background tasks that write to Redis.
+/// Longest wait at shutdown for tasks that write to Redis.
 const SHUTDOWN: Duration = Duration::from_secs(2);
 
-/// A Redis server or cluster, and the thread that monitors it. Clones share server and thread. The drop of the last
-/// clone stops the thread.
+/// Clones share server and monitor thread. The drop of the last clone stops the thread.
 #[derive(Clone, Debug)]
 pub(crate) struct Redis(Arc<MonitoredRedis>);
 
@@ -61,8 +59,7 @@ struct MonitoredRedis {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Why the gateway cannot start with the configured Redis. An unreachable Redis does not cause this error, because the
-/// gateway starts without it.
+/// Why the gateway cannot start with the configured Redis. An unreachable Redis is no such error.
 #[derive(Debug, Error)]
 pub enum RedisOpenError {
     /// The file of `store.ca_file` cannot be read.
@@ -93,16 +90,15 @@ pub enum RedisOpenError {
 }
 
 impl Redis {
-    /// Starts the monitor thread of the Redis in `settings`, and waits up to 2 s for its first probe. `keyed` states
-    /// whether Redis also stores idempotency records.
+    /// Waits up to 2 s for the first probe. `keyed` states whether Redis also stores idempotency records.
     pub(crate) fn open(
         settings: RedisSettings,
         keyed: bool,
         clock: Clock,
     ) -> Result<Self, RedisOpenError> {
         let nodes = settings.nodes.to_string();
-        // The endpoint is created before the runtime. In the opposite order, an error of `Endpoint::new` would drop the
-        // runtime. Dropping a runtime panics if the caller runs inside another runtime.
+        // Created before the runtime: an error would drop the runtime, which panics if the caller runs inside another
+        // one.
         let endpoint = Endpoint::new(&settings)?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
@@ -125,8 +121,7 @@ impl Redis {
                         () = ended.cancelled() => {}
                     }
                     ends.tracked.close();
-                    // A timeout is ignored. If the end of a claim is not stored by then, the lease of the claim
-                    // expires, and the outcome of its execution becomes unknown.
+                    // If the end of a claim is not stored by then, its lease expires and its outcome becomes unknown.
                     let _ = tokio::time::timeout(SHUTDOWN, ends.tracked.wait()).await;
                 });
                 runtime.shutdown_background();
@@ -143,43 +138,33 @@ impl Redis {
         }
     }
 
-    /// Returns the source of the keys for keyed hashes. These keys are derived from the secret of the fleet.
     pub(crate) fn hash_keys(&self) -> HashKeySource {
         self.0.state.hash_keys()
     }
 
-    /// Creates the store of idempotency records in this Redis, and starts its background tasks.
     pub(crate) fn records(&self) -> RedisRecords {
         RedisRecords::new(self.clone())
     }
 
-    /// Changes what depends on the routes of the configuration: whether Redis stores idempotency records, and the
-    /// lease.
     pub(crate) fn reload(&self, is_keyed: bool, lease: Duration) {
         self.0.state.reload(is_keyed, lease);
     }
 
-    /// Returns the health of the rate limits and of the idempotency records, in this order.
+    /// Limits and records, in this order.
     pub(crate) fn health(&self) -> [Health; 2] {
         [Part::Limits, Part::Records].map(|part| self.0.state.breaker(part).health())
     }
 
-    pub(crate) fn capacity_use(&self) -> Option<CapacityUse> {
-        *self.0.state.memory_use.lock()
-    }
-
-    /// Creates the store of rate limit buckets in this Redis. While Redis does not respond, up to `max_clients` buckets
-    /// in memory are used instead.
+    /// While Redis does not respond, up to `max_clients` buckets in memory are used instead.
     pub(crate) fn buckets(&self, max_clients: usize) -> RedisBuckets {
         RedisBuckets::new(self, max_clients)
     }
 
-    /// Stops the monitor thread, and waits up to 2 s for background tasks that write to Redis.
     pub(crate) fn close(&self) {
         self.0.close();
     }
 
-    /// Creates a client with its own connection, for the calls of `part`.
+    /// Each client has its own connection.
     fn client(&self, part: Part) -> RedisClient {
         RedisClient::new(Arc::clone(&self.0.state), part)
     }
@@ -189,8 +174,7 @@ impl MonitoredRedis {
     fn close(&self) {
         self.done.cancel();
         let thread = self.thread.lock().take();
-        // The join is skipped on the monitor thread itself: that thread can drop the last clone, and a thread cannot
-        // join itself.
+        // The monitor thread can drop the last clone, and a thread cannot join itself.
         if let Some(thread) = thread
             && thread.thread().id() != thread::current().id()
             && thread.join().is_err()

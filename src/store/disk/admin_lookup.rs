@@ -1,9 +1,8 @@
 //! Lookups of idempotency records for the admin API, outside the writer thread.
 //!
-//! A lookup scans the records of an idempotency key in steps. It returns the state, age, status and size of each
-//! record, without the response. A step holds a read lock on the engine. The lock is released between two steps, so
-//! that the writer thread can close a failed engine. A record is stored as one value, so a step reads the response
-//! bodies from disk too. Therefore the bytes that a step and a lookup read are bounded.
+//! A lookup scans the records of a key in steps, each under a read lock, so that the writer thread can close a failed
+//! engine between two. A record is one value, so a step reads the response bodies from disk too. Therefore the bytes
+//! that a step and a lookup read are bounded.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -16,28 +15,25 @@ use super::engine::{Engine, EngineResult, engine_error};
 use super::record::{DiskRecord, RecordHead};
 use crate::idempotency::{KeyHash, RecordId, RecordInfo, ScopeHash, StoreError, StoredResponse};
 
-/// Maximum number of records that a step of a lookup reads.
 const STEP: usize = 32;
 
-/// A step of a lookup ends after it has read this many bytes of records.
+/// In bytes of records.
 const STEP_BYTES: usize = 8 << 20;
 
-/// A lookup ends after it has read this many bytes of records.
+/// In bytes of records.
 const MAX_READ: usize = 1 << 30;
 
-/// Read access to the idempotency records. Contains the keyspace of the records, or `None` while the engine is closed.
+/// `None` while the engine is closed.
 #[derive(Default)]
 pub(super) struct Lookup(RwLock<Option<Keyspace>>);
 
 impl Lookup {
-    /// Sets the engine from which lookups read. `None` means that the engine is closed. Blocks until the current step
-    /// of every lookup has ended.
+    /// Blocks until the current step of every lookup has ended.
     pub(super) fn set(&self, engine: Option<&Engine>) {
         *self.0.write() = engine.map(Engine::records);
     }
 
-    /// Returns up to `most` records of the idempotency key `key`, without their responses. If `scope` is `None`,
-    /// returns the records of all scopes. Expired records are skipped.
+    /// Without responses. Expired records are skipped.
     pub(super) fn find(
         &self,
         key: KeyHash,
@@ -60,7 +56,7 @@ impl Lookup {
         Ok(scan.found)
     }
 
-    /// Returns the stored response of the record `id`. Returns `None` if the record has no response or has expired.
+    /// `None` also if the record has expired.
     pub(super) fn response(
         &self,
         id: RecordId,
@@ -83,18 +79,16 @@ impl Lookup {
     }
 }
 
-/// A scan of the records of one idempotency key.
 struct DiskScan {
     from: Bound<UserKey>,
     to: UserKey,
     found: Vec<RecordInfo>,
-    /// Size of all records that the scan has read, in bytes.
+    /// In bytes.
     read: usize,
 }
 
 impl DiskScan {
-    /// Reads up to `limit` further records, or fewer if they exceed [`STEP_BYTES`]. Returns `false` when the scan is
-    /// finished.
+    /// Reads at most [`STEP_BYTES`]. Returns `false` when the scan is finished.
     fn step(&mut self, records: &Keyspace, limit: usize, now: Timestamp) -> EngineResult<bool> {
         let range = (self.from.clone(), Bound::Included(self.to.clone()));
         let mut steps = 0;
@@ -129,12 +123,12 @@ impl DiskScan {
     }
 }
 
-/// Returns the lowest engine key of the records with the idempotency key `key`, in `scope` or in all scopes.
+/// Lowest engine key of the records of `key`.
 fn first(key: KeyHash, scope: Option<ScopeHash>) -> UserKey {
     name(key, scope.unwrap_or(ScopeHash([0; 16])))
 }
 
-/// Returns the highest engine key of the records with the idempotency key `key`, in `scope` or in all scopes.
+/// Highest engine key of the records of `key`.
 fn last(key: KeyHash, scope: Option<ScopeHash>) -> UserKey {
     name(key, scope.unwrap_or(ScopeHash([0xff; 16])))
 }

@@ -1,8 +1,7 @@
-//! A batch of operations on idempotency records that share one sync.
+//! A batch of operations that share one sync.
 //!
-//! The changes of a batch become visible together when the batch is committed. If a batch contained two operations on
-//! the same record, the second would not see the change of the first. So a batch never contains two such operations.
-//! The reply to an operation is sent after the commit. If an operation changes nothing, its reply is sent immediately.
+//! The changes of a batch become visible together when it is committed, so a batch never contains two operations on the
+//! same record. Replies are sent after the commit, or immediately if the operation changes nothing.
 
 mod replies;
 
@@ -23,34 +22,32 @@ use crate::idempotency::{
 };
 use crate::store::capacity::{Full, StoreCapacity};
 
-/// A batch of the writer thread. It accepts operations until it is committed.
 pub(super) struct Batch<'a> {
     engine: &'a Engine,
     shared: &'a DiskStoreState,
     owner: &'a Weak<WriterHandle>,
     capacity: StoreCapacity,
     /// The key counts of clients include the changes of this batch, and the queues of ended records lack those that it
-    /// removes. If the batch fails, the writer thread reads both again. The totals are those of the last commit.
+    /// removes. If the batch fails, both are read again. The totals are those of the last commit.
     ledger: &'a mut Ledger,
     now: Timestamp,
     changes: Changes<'a>,
     durability: Durability,
-    /// Totals including the changes of this batch.
+    /// Include the changes of this batch.
     totals: StoreTotals,
-    /// The scopes whose number of idempotency keys this batch changes, each with the number after the batch.
+    /// Number of keys after the batch, of each scope that it changes.
     scopes: HashMap<ScopeHash, u32>,
     stored: Vec<(Timestamp, Duration, bool, ExpiryKey)>,
     forgotten_bytes: u64,
-    /// Ids of the records that the batch changes.
     changed: HashSet<RecordId>,
-    /// Size of all responses in the batch, in bytes.
+    /// Of all responses, in bytes.
     bytes: usize,
     replies: PendingReplies,
 }
 
-/// The result of a commit, and the replies that now have to be sent.
+/// The replies now have to be sent.
 pub(super) struct BatchResult {
-    /// Records of the batch for the queues of ended records: end, TTL, whether they can be forgotten, key.
+    /// End, TTL, whether the record can be forgotten, key.
     pub(super) stored: Vec<(Timestamp, Duration, bool, ExpiryKey)>,
     pub(super) forgotten_bytes: u64,
     pub(super) outcome: Result<StoreTotals, StoreError>,
@@ -84,8 +81,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Returns whether the batch already changes the record of `op`. If it does, `op` has to wait until the batch is
-    /// committed.
+    /// If the batch already changes the record of `op`, `op` has to wait for the commit.
     pub(super) fn conflicts_with(&self, op: &Op) -> bool {
         match op {
             Op::Claim(ClaimRequest { id, .. }, _) | Op::Free(id, _) => self.changed.contains(id),
@@ -95,17 +91,16 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Returns the size of all responses in the batch, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Adds an operation to the batch and returns `None`. But if a claim finds the store full while expired records can
-    /// be dropped, returns this claim. The caller can then try it again.
+    /// Returns a claim that finds the store full while expired records can be dropped. The caller can then try it
+    /// again.
     pub(super) fn add(&mut self, op: Op) -> Option<Op> {
         self.now = self.shared.store_clock.now();
         match op {
-            // The claim is skipped, because its caller no longer waits.
+            // The caller no longer waits.
             Op::Claim(_, ack) if ack.is_closed() => {}
             Op::Claim(request, ack) => match self.claim(&request) {
                 Ok(Claim::Rejected(
@@ -114,8 +109,7 @@ impl<'a> Batch<'a> {
                     | ClaimRejection::StoreFull,
                 )) if self.has_expired() => return Some(Op::Claim(request, ack)),
                 Ok(Claim::Won(permit)) => self.replies.won.push((ack, permit)),
-                // The reply does not wait for the commit, because the claim changes nothing. A send error is ignored:
-                // the caller no longer waits.
+                // The claim changes nothing, so its reply does not wait for the commit.
                 other => drop(ack.send(other)),
             },
             Op::End(end) if end.outcome.is_executed() => self.complete(end),
@@ -224,13 +218,13 @@ impl<'a> Batch<'a> {
         Claim::Won(Permit::new(token, owner))
     }
 
-    /// Records the completion of an execution. The disk usually contains the claim of the execution. If the engine was
-    /// reopened since the claim, the disk can contain a record with an unknown outcome instead. If an earlier batch
-    /// with the completion failed but reached the disk, the disk already contains the completion.
+    /// Usually the disk contains the claim of the execution. If the engine was reopened since the claim, it can contain
+    /// a record with an unknown outcome instead; or the completion, if an earlier batch with it failed but reached the
+    /// disk.
     fn complete(&mut self, end: ClaimEnd) {
         let token = end.token;
         let id = token.request.id;
-        let replaced = match self.stored_end(&token) {
+        let replaced = match self.engine.stored_end(&token) {
             Ok(replaced) => replaced,
             Err(reason) => {
                 let now = self.shared.store_clock.clock.now();
@@ -242,8 +236,7 @@ impl<'a> Batch<'a> {
         if let Some((record, weight)) = replaced {
             let expires = record.expires;
             if record.state != RecordState::Unknown {
-                // The completion is already on disk, so only the reply is sent. A failed batch wrote the completion,
-                // and the files of the engine were synced when the engine was reopened.
+                // A failed batch wrote the completion, and the files were synced when the engine was reopened.
                 let outcome = record.into_outcome();
                 let end = ClaimEnd { outcome, ..end };
                 self.replies.ended.push(PendingEnd { end, expires });
@@ -252,8 +245,7 @@ impl<'a> Batch<'a> {
             self.totals.remove(RecordState::Unknown, weight);
             self.ledger.clients.remove(record.client);
             self.ledger.clients.add(token.request.client);
-            // `self.end` overwrites the old record. It overwrites the old entry of the expiry index only if the old and
-            // the new record expire at the same time. Otherwise the old entry is removed here.
+            // `self.end` overwrites the old entry of the expiry index only if both records expire at the same time.
             if expires != self.now.after(token.request.settings.ttl) {
                 self.changes.remove_expiry(ExpiryKey { expires, id });
             }
@@ -264,23 +256,7 @@ impl<'a> Batch<'a> {
         self.end(end, Durability::Disk);
     }
 
-    /// Returns the record of an execution and the size of the record in bytes. Returns `None` if the claim of the
-    /// execution is still stored. Fails if neither a record nor a claim is stored.
-    fn stored_end(&self, token: &ClaimToken) -> Result<Option<(DiskRecord, u64)>, StoreError> {
-        let id = token.request.id;
-        if self.engine.is_claimed(id)? {
-            return Ok(None);
-        }
-        match self.engine.record(id)? {
-            Some(stored) if stored.0.fingerprint == token.request.fingerprint => Ok(Some(stored)),
-            _ => Err(StoreError::new(
-                "the idempotency store has no claim for this execution",
-            )),
-        }
-    }
-
-    /// Replaces a claim with a record of the outcome. If the outcome is a release, the claim is removed without a
-    /// record.
+    /// A release removes the claim without a record.
     fn end(&mut self, end: ClaimEnd, durability: Durability) {
         let request = end.token.request;
         let expires = self.now.after(request.settings.ttl);
@@ -332,12 +308,11 @@ impl<'a> Batch<'a> {
         self.durability = self.durability.max(Durability::System);
     }
 
-    /// Subtracts one from the number of idempotency keys of the store, the scope and the client.
+    /// Of the store, the scope and the client.
     fn subtract_key(&mut self, scope: ScopeHash, client: ClientHash) {
         self.totals.keys = self.totals.keys.saturating_sub(1);
         self.ledger.clients.remove(client);
-        // A read error is ignored. The number of idempotency keys of the scope then stays one too high, so the scope
-        // reaches `max_keys_per_scope` one key early.
+        // After a read error, the scope reaches `max_keys_per_scope` one key early.
         if let Ok(keys) = self.keys_of(scope) {
             self.scopes.insert(scope, keys.saturating_sub(1));
         }
@@ -350,7 +325,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Removes the oldest completed record or tombstone, if it is older than `min_ttl`. Returns whether it removed one.
+    /// Returns whether it removed a completed record or tombstone older than `min_ttl`.
     fn forget_oldest(&mut self) -> Result<bool, StoreError> {
         while let Some((since, key)) = self
             .ledger
@@ -379,7 +354,7 @@ impl<'a> Batch<'a> {
         oldest.is_some_and(|forgettable| forgettable <= self.now)
     }
 
-    /// Returns whether the disk has a record that has expired but was not dropped yet.
+    /// Whether the disk has an expired record that was not dropped yet.
     fn has_expired(&self) -> bool {
         self.ledger
             .ended
@@ -387,8 +362,7 @@ impl<'a> Batch<'a> {
             .is_some_and(|next| next <= self.now)
     }
 
-    /// Commits all changes with the highest durability that any of them requires. Writes nothing if there are no
-    /// changes.
+    /// With the highest durability that any change requires. Writes nothing if there are no changes.
     pub(super) fn commit(mut self) -> BatchResult {
         if self.changed.is_empty() {
             return BatchResult {
@@ -403,7 +377,7 @@ impl<'a> Batch<'a> {
         }
         if !self.ledger.admission.is_unlimited() {
             // After a failure of the engine, claims are restricted until a new execution is recorded on disk. Every
-            // batch is synced meanwhile, so that each record in it is on disk.
+            // batch is synced meanwhile.
             self.durability = Durability::Disk;
         }
         if self.durability == Durability::Disk {

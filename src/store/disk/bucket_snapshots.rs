@@ -1,13 +1,12 @@
-//! Snapshots of the buckets of all rate limits, so that a restart does not refill the buckets.
+//! Snapshots of the buckets of all rate limits, so that a restart does not refill them.
 //!
-//! Charges to buckets are decided in memory. A thread writes all buckets that are not full to a file every 10 s and at
-//! shutdown. So a crash loses the charges of the last 10 s. The file contains the time of the snapshot and, for each
-//! bucket, how long it needs to refill, now and when it is empty. If the wall clock was set back before a restart, no
-//! client waits longer than it had to wait at the time of the snapshot. If the wall clock was set ahead, a client gets
-//! at most one extra burst.
+//! A thread writes all buckets that are not full to a file every 10 s and at shutdown, so a crash loses the charges of
+//! the last 10 s. The file has the wall clock, and for each bucket how long it needs to refill, now and when it is
+//! empty. If the clock was set back before a restart, no client waits longer than at the snapshot. If it was set ahead,
+//! a client gets at most one extra burst.
 //!
-//! The overflow buckets that untracked clients share are not saved. If a snapshot cannot be read, a warning is logged
-//! and all buckets start full. The loss of a snapshot breaks no guarantee, unlike the loss of an idempotency record.
+//! Overflow buckets are not saved. If a snapshot cannot be read, a warning is logged and all buckets start full: unlike
+//! that of a record, its loss breaks no guarantee.
 
 use std::io;
 use std::path::Path;
@@ -25,28 +24,26 @@ use crate::clock::{Clock, Moment};
 use crate::store::memory::MemoryBuckets;
 use crate::throttle::{BucketKey, BucketState};
 
-/// Interval between two snapshots of the rate limit buckets.
 const INTERVAL: Duration = Duration::from_secs(10);
 
 const VERSION: u8 = 2;
 
-/// Size of the header of a snapshot file (version and time), in bytes.
+/// Version and time, in bytes.
 const HEAD: usize = 9;
 
-/// Size of one bucket in a snapshot file (hash, time until it is full, refill time), in bytes.
+/// Hash, time until the bucket is full, refill time, in bytes.
 const ENTRY: usize = 32;
 
-/// Size of the BLAKE3 checksum at the end of a snapshot file, in bytes.
+/// BLAKE3, in bytes.
 const CHECKSUM: usize = 32;
 
-/// The thread that writes snapshots. Closing or dropping the value writes a last snapshot and stops the thread.
+/// Closing or dropping the value writes a last snapshot and stops the thread.
 #[derive(Debug)]
 pub(crate) struct BucketSnapshots {
     stop: Mutex<Option<mpsc::Sender<()>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// Reason why a snapshot file cannot be read.
 #[derive(Debug, Error)]
 enum SnapshotError {
     #[error(transparent)]
@@ -59,17 +56,15 @@ enum SnapshotError {
     Checksum,
 }
 
-/// The content of a snapshot file.
 struct BucketSnapshot {
-    /// Time of the wall clock in milliseconds since 1970, read after all buckets.
+    /// Wall clock in milliseconds since 1970, read after all buckets.
     taken: u64,
-    /// Every bucket that is not full. Its `full_at` is the time until then.
+    /// `full_at` is the time until the bucket is full.
     buckets: Vec<(BucketKey, BucketState)>,
 }
 
 impl BucketSnapshots {
-    /// Restores `buckets` from the last snapshot in the directory of `records`, and starts the thread that writes
-    /// snapshots.
+    /// Restores `buckets` from the last snapshot.
     pub(crate) fn start(
         records: &DiskRecords,
         buckets: Arc<MemoryBuckets>,
@@ -78,8 +73,7 @@ impl BucketSnapshots {
         let file = records.path().join("buckets");
         restore(&file, &buckets, &clock);
         let (stop, stopped) = mpsc::channel();
-        // The thread owns a clone of `records`, which keeps the store directory locked until the last snapshot is
-        // written.
+        // Keeps the store directory locked until the last snapshot is written.
         let directory_lock = records.clone();
         let thread = thread::Builder::new()
             .name("tidegate-buckets".into())
@@ -115,7 +109,7 @@ impl BucketSnapshots {
         })
     }
 
-    /// Writes a last snapshot and stops the thread. Blocks until the snapshot is written.
+    /// Blocks until the last snapshot is written.
     pub(crate) fn close(&self) {
         drop(self.stop.lock().take());
         let thread = self.thread.lock().take();
@@ -183,9 +177,8 @@ fn since_1970(clock: &Clock) -> Duration {
 }
 
 impl BucketSnapshot {
-    /// Reads the buckets first and then the time, which is rounded up to a millisecond. [`restore`] subtracts the time
-    /// since the snapshot from the refill time of every bucket. If the stored time were too early, `restore` would
-    /// refill too many tokens.
+    /// The time is read after the buckets and rounded up. If it were too early, [`restore`] would refill too many
+    /// tokens.
     fn take(clock: &Clock, read: impl FnOnce() -> Vec<(BucketKey, BucketState)>) -> Self {
         let buckets = read();
         Self {

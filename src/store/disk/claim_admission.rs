@@ -4,29 +4,26 @@ use std::time::{Duration, Instant};
 
 use crate::idempotency::StoreError;
 
-/// How long a reopened store waits for the end of an admitted execution before it admits another claim. If there were
-/// no timeout, one slow upstream would block the claims of all routes.
+/// If there were no timeout, one slow upstream would block the claims of all routes.
 const FIRST_EXECUTION_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Which claims of idempotency keys the store admits.
 pub(super) enum ClaimAdmission {
-    /// All claims are admitted, because the store works.
+    /// The store works.
     All,
-    /// The store was reopened and can fail again. After a claim is admitted, no other claim is admitted until the
-    /// execution of this claim is recorded on disk or [`FIRST_EXECUTION_TIMEOUT`] has passed.
+    /// The store was reopened and can fail again. One claim is admitted at a time, until its execution is recorded on
+    /// disk or [`FIRST_EXECUTION_TIMEOUT`] has passed.
     One {
-        /// Number of the last claim that was won before the store was reopened.
+        /// Last claim before the reopening.
         last_before: u64,
-        /// Time at which the last claim was admitted. `None` if no claim was admitted since the store was reopened.
+        /// Of the last claim since the reopening.
         admitted: Option<Instant>,
     },
-    /// No claim is admitted. The error is the reason.
+    /// The error is the reason.
     None(StoreError),
 }
 
 impl ClaimAdmission {
-    /// Returns the restriction after the engine was reopened. `last_claim` is the number of the last claim before the
-    /// reopening.
+    /// `last_claim` is the number of the last claim before the reopening.
     pub(super) fn after_reopening(last_claim: u64) -> Self {
         Self::One {
             last_before: last_claim,
@@ -38,7 +35,6 @@ impl ClaimAdmission {
         matches!(self, Self::All)
     }
 
-    /// Admits a claim, or returns the error with which it is rejected.
     pub(super) fn admit(&mut self, now: Instant) -> Result<(), StoreError> {
         match self {
             Self::All => Ok(()),
@@ -58,8 +54,7 @@ impl ClaimAdmission {
         }
     }
 
-    /// Reports that the outcome of claim `number` is on disk. If the claim was won after the store was reopened,
-    /// the store admits all claims again.
+    /// The outcome of claim `number` is on disk. If it was won after the reopening, all claims are admitted again.
     pub(super) fn execution_recorded(&mut self, number: u64) {
         if let Self::One { last_before, .. } = self
             && number > *last_before

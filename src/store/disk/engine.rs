@@ -1,11 +1,11 @@
 //! The storage engine of the disk store: a fjall database with five keyspaces.
 //!
-//! fjall is a log-structured merge tree. A keyspace is a sorted map with its own memtables and table files. A commit
-//! appends its batch to a journal and inserts it into memtables, which are sorted maps in memory. A full memtable is
-//! sealed, and a background thread writes it to a table file. Compactions merge table files and free the space of
-//! removed entries.
+//! fjall is a log-structured merge tree. A commit appends its batch to a journal and inserts it into memtables. A full
+//! memtable is sealed, and a background thread writes it to a table file. Compactions merge table files and free the
+//! space of removed entries.
 
 mod changes;
+mod expiry;
 mod integrity;
 mod resync;
 
@@ -21,95 +21,72 @@ use fjall::config::{
     BloomConstructionPolicy, CompressionPolicy, FilterPolicy, FilterPolicyEntry, PinningPolicy,
 };
 use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode};
-use serde::{Deserialize, Serialize};
 
+use self::expiry::decode_expiry;
 use self::integrity::{check_keyspaces, journals};
 use super::Timestamp;
-use super::record::{DiskRecord, StoredClaim, state_code};
+use super::record::{DiskRecord, StoredClaim};
 use super::totals::StoreTotals;
-use crate::idempotency::{ClientHash, Fingerprint, RecordId, RecordState, ScopeHash, StoreError};
+use crate::idempotency::{ClaimToken, ClientHash, RecordId, RecordState, ScopeHash, StoreError};
 use crate::store::capacity::ClientCounts;
-use crate::store::ended_queues::EndedQueues;
 
 pub(super) use self::changes::{Changes, Durability};
+pub(super) use self::expiry::{EndedRecords, ExpiryEntry, ExpiryKey};
 pub(super) use self::resync::resync;
 
-/// Size of fjall's cache for blocks of table files, in bytes.
+/// For blocks of table files, in bytes.
 const CACHE_BYTES: u64 = 32 << 20;
 
-/// When the journals have this size in bytes, fjall writes their content to table files. This is the minimum that fjall
-/// accepts.
+/// Size of the journals, in bytes, at which fjall writes their content to table files: the minimum that it accepts.
 const JOURNAL_BYTES: u64 = 64 << 20;
 
-/// When the memtable of the keyspace `records` has this size in bytes, fjall writes it to a table file.
+/// Size of the memtable of `records`, in bytes, at which fjall writes it to a table file.
 const MEMTABLE_BYTES: u64 = 16 << 20;
 
-/// Target size of a table file, in bytes.
+/// In bytes.
 const TABLE_BYTES: u64 = 16 << 20;
 
-/// Interval at which a waiting thread checks whether fjall has written the sealed memtables to table files.
+/// Interval of checks whether sealed memtables are written.
 const ROTATION_POLL: Duration = Duration::from_millis(10);
 
-/// How long a commit waits if fjall writes no memtable to a table file. After this time, the commit fails and the
-/// engine is closed.
+/// How long a commit waits for a memtable to be written. Then it fails and the engine is closed.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Maximum number of sealed memtables of a keyspace at the start of a commit. A commit waits while there are more. It
-/// adds at most two, so there are at most three after it. fjall blocks commits while there are four.
+/// Sealed memtables of a keyspace at the start of a commit. A commit waits while there are more. It adds at most two,
+/// and fjall blocks commits while there are four.
 const MAX_SEALED: usize = 1;
 
-/// Key of the [`StoreTotals`] in the keyspace `meta`.
+/// Key in the keyspace `meta`.
 const TOTALS: &[u8] = b"tally";
 
-/// A fjall key that no entry has, because the keys of all entries are longer.
+/// No entry has this key: those of all entries are longer.
 const ABSENT_KEY: &[u8] = b"-";
 
-/// An open fjall database with the idempotency records, the claims and their indexes.
 pub(super) struct Engine {
     db: Database,
-    /// Idempotency records of executions that have ended, by [`RecordId`].
+    /// By [`RecordId`].
     records: Keyspace,
-    /// Claims of executions in flight, by [`RecordId`].
+    /// By [`RecordId`].
     claims: Keyspace,
-    /// Expiry index: an [`ExpiryEntry`] for each record, ordered by the time at which the record expires.
+    /// Ordered by expiry.
     expiries: Keyspace,
-    /// Number of idempotency keys of each scope.
+    /// Number of keys of each scope.
     scopes: Keyspace,
-    /// The [`StoreTotals`], under the fjall key [`TOTALS`].
+    /// The [`StoreTotals`], under [`TOTALS`].
     meta: Keyspace,
-    /// Whether the engine was dropped. A compaction in a background thread then stops waiting for memtables.
+    /// Stops the waits of a compaction in a background thread.
     dropped: Arc<AtomicBool>,
-}
-
-/// Value of a record in the expiry index. It allows the store to count and evict records without reading them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct ExpiryEntry {
-    #[serde(with = "state_code")]
-    pub(super) state: RecordState,
-    pub(super) fingerprint: [u8; 32],
-    /// Hash of the client that sent the request.
-    pub(super) client: u64,
-    /// Time at which the record reached its state, in milliseconds of the store clock (see [`Timestamp`]).
-    pub(super) since: u64,
-    /// Size of the encoded record, in bytes.
-    pub(super) weight: u64,
 }
 
 pub(super) type EngineResult<T> = Result<T, StoreError>;
 
-/// The records of the expiry index, in memory. The writer thread takes old records from here and never scans the index
-/// for them, because a scan would read the removed entries that fjall has not compacted yet.
-pub(super) type EndedRecords = EndedQueues<Timestamp, ExpiryKey>;
-
 impl Engine {
-    /// Opens the database at `path`, and creates it if it does not exist. If `used` is `true`, batches of this database
-    /// were acknowledged before, so missing or damaged files are errors.
+    /// `used`: batches of this database were acknowledged before, so missing or damaged files are errors.
     pub(super) fn open(path: &Path, used: bool) -> EngineResult<Self> {
-        // fjall treats a damaged journal as a truncated one. If the newest journal is damaged, the number of batches is
-        // too low, which the caller detects. If an older journal is damaged, later batches exist and the number is
-        // right. Therefore all records are counted if there are several journals. fjall deletes a journal after it has
-        // read it. So if opening fails, the next attempt can find a single journal although there were several. The
-        // marker file makes this attempt count the records too.
+        // fjall treats a damaged journal as a truncated one. If it is the newest, the number of batches is too low,
+        // which the caller detects. If it is an older one, the number is right, so all records are counted if there are
+        // several journals. fjall deletes a journal after it has read it. So if opening fails, the next attempt can
+        // find a single one; the marker file makes it count the records too.
         let marker = path.with_extension("doubt");
         let needs_count = used && (marker.exists() || journals(path)? > 1);
         if needs_count {
@@ -134,7 +111,7 @@ impl Engine {
                     .manual_journal_persist(true)
                     .data_block_compression_policy(CompressionPolicy::disabled())
                     .filter_policy(FilterPolicy::all(FilterPolicyEntry::Bloom(bloom)))
-                    // Filters and indexes stay in memory. They need about ten bytes per record.
+                    // About ten bytes per record stay in memory.
                     .filter_block_pinning_policy(PinningPolicy::all(true))
                     .index_block_pinning_policy(PinningPolicy::all(true))
                     .compaction_strategy(Arc::new(
@@ -159,7 +136,7 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Fails if the number of records or claims differs from the totals. Reads the complete database.
+    /// Reads the complete database.
     fn check_counts(&self) -> EngineResult<()> {
         let totals = self.totals()?;
         let count =
@@ -188,7 +165,7 @@ impl Engine {
         }
     }
 
-    /// Returns the idempotency record `id` and its encoded size in bytes, or `None` if it is not stored.
+    /// With the encoded size in bytes.
     pub(super) fn record(&self, id: RecordId) -> EngineResult<Option<(DiskRecord, u64)>> {
         let name = id.to_bytes();
         let Some(bytes) = self.records.get(name).map_err(engine_error)? else {
@@ -197,19 +174,32 @@ impl Engine {
         Ok(Some((decode(id, &bytes)?, bytes.len() as u64)))
     }
 
-    /// Returns the keyspace of the idempotency records, for lookups by the admin API.
+    /// Also returns the encoded size. `None` if the claim is still stored. Fails if neither a record nor a claim is
+    /// stored.
+    pub(super) fn stored_end(&self, token: &ClaimToken) -> EngineResult<Option<(DiskRecord, u64)>> {
+        let id = token.request.id;
+        if self.is_claimed(id)? {
+            return Ok(None);
+        }
+        match self.record(id)? {
+            Some(stored) if stored.0.fingerprint == token.request.fingerprint => Ok(Some(stored)),
+            _ => Err(StoreError::new(
+                "the idempotency store has no claim for this execution",
+            )),
+        }
+    }
+
+    /// For lookups by the admin API.
     pub(super) fn records(&self) -> Keyspace {
         self.records.clone()
     }
 
-    /// Returns whether a claim for the record `id` is stored.
     pub(super) fn is_claimed(&self, id: RecordId) -> EngineResult<bool> {
         self.claims
             .contains_key(id.to_bytes())
             .map_err(engine_error)
     }
 
-    /// Syncs all committed batches to disk.
     pub(super) fn sync(&self) -> EngineResult<()> {
         self.db.persist(PersistMode::SyncData).map_err(engine_error)
     }
@@ -219,12 +209,9 @@ impl Engine {
         self.db.persist(PersistMode::Buffer).map_err(engine_error)
     }
 
-    /// Waits until each keyspace has at most [`MAX_SEALED`] sealed memtables, so that the next commit does not block.
-    ///
     /// In fjall, a commit blocks without a timeout while a keyspace has 4 sealed memtables, even if the thread that
-    /// writes them has failed. A commit also blocks while level 0 of a keyspace has 30 runs. This function does not
-    /// check the number of runs, because it also grows during a compaction of the complete keyspace, which is not a
-    /// failure.
+    /// writes them has failed, and while level 0 has 30 runs. Runs are not checked, because they also grow during a
+    /// compaction of the complete keyspace, which is not a failure.
     fn wait_for_flush(&self) -> EngineResult<()> {
         let keyspaces = [
             &self.records,
@@ -256,8 +243,7 @@ impl Engine {
         }
     }
 
-    /// Returns all stored claims. Each claim belongs to an execution in flight, or to an execution whose end was not
-    /// stored, for example because the process was killed.
+    /// Of executions in flight, and of those whose end was not stored, for example because the process was killed.
     pub(super) fn stored_claims(&self) -> EngineResult<Vec<(RecordId, StoredClaim)>> {
         let claims = self.claims.iter();
         claims
@@ -274,8 +260,7 @@ impl Engine {
             .collect()
     }
 
-    /// Iterates over the expiry index. The record that expires first comes first. Starts at the key `after`, or at the
-    /// beginning if `after` is `None`.
+    /// In the order of expiry, from the key `after` on.
     pub(super) fn expiries(
         &self,
         after: Option<ExpiryKey>,
@@ -287,15 +272,14 @@ impl Engine {
         })
     }
 
-    /// Returns the entry of a record in the expiry index, or `None` if the record was removed.
+    /// `None` if the record was removed.
     pub(super) fn expiry(&self, key: ExpiryKey) -> EngineResult<Option<ExpiryEntry>> {
         let bytes = self.expiries.get(key.to_bytes()).map_err(engine_error)?;
         bytes.map(|bytes| decode_expiry(&bytes)).transpose()
     }
 
-    /// Adds each record to the key count of its client and to the queues of ended records. Reads only the expiry index,
-    /// because records contain responses and are much larger. After an error, records in the rest of the index are not
-    /// added.
+    /// Reads only the expiry index, because records contain responses and are much larger. After an error, the rest of
+    /// the index is missing.
     pub(super) fn load_index(
         &self,
         clients: &mut ClientCounts,
@@ -311,7 +295,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Returns the number of idempotency keys of a scope, or 0 if the scope has none.
     pub(super) fn keys_of(&self, scope: ScopeHash) -> EngineResult<u32> {
         let bytes = self.scopes.get(scope.0).map_err(engine_error)?;
         let Some(bytes) = bytes else { return Ok(0) };
@@ -332,8 +315,8 @@ impl Engine {
         }
     }
 
-    /// Returns a closure that frees the disk space of removed records. The closure can run for minutes, so the writer
-    /// thread must not call it.
+    /// The closure frees the disk space of removed records. It can run for minutes, so the writer thread must not call
+    /// it.
     pub(super) fn compaction(&self) -> impl FnOnce() -> EngineResult<()> + Send + use<> {
         let keyspaces =
             [&self.records, &self.claims, &self.expiries, &self.scopes].map(Clone::clone);
@@ -343,7 +326,7 @@ impl Engine {
                 rotate(&keyspace, &dropped)?;
                 keyspace.major_compact().map_err(engine_error)?;
                 // fjall deletes compacted table files when it next rotates the memtable, but it does not rotate an
-                // empty memtable. The removal of an absent key adds an entry, so the memtable is not empty.
+                // empty one.
                 keyspace.remove(ABSENT_KEY).map_err(engine_error)?;
                 rotate(&keyspace, &dropped)?;
             }
@@ -358,8 +341,7 @@ impl Drop for Engine {
     }
 }
 
-/// Writes the memtable of a keyspace to a table file and waits until it is written. Fails if the engine is dropped
-/// meanwhile. The wait function of fjall is not used, because it never returns if the file cannot be written.
+/// Fails if the engine is dropped meanwhile. The wait function of fjall never returns if the file cannot be written.
 fn rotate(keyspace: &Keyspace, dropped: &AtomicBool) -> EngineResult<()> {
     if keyspace.rotate_memtable().map_err(engine_error)? {
         while keyspace.sealed_memtable_count() > 0 {
@@ -372,48 +354,6 @@ fn rotate(keyspace: &Keyspace, dropped: &AtomicBool) -> EngineResult<()> {
         }
     }
     Ok(())
-}
-
-/// Key of a record in the expiry index. The encoded keys sort by `expires`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct ExpiryKey {
-    pub(super) expires: Timestamp,
-    pub(super) id: RecordId,
-}
-
-impl ExpiryKey {
-    fn to_bytes(self) -> [u8; 40] {
-        let mut bytes = [0; 40];
-        bytes[..8].copy_from_slice(&self.expires.0.to_be_bytes());
-        bytes[8..].copy_from_slice(&self.id.to_bytes());
-        bytes
-    }
-
-    fn from_bytes(bytes: &[u8]) -> EngineResult<Self> {
-        let Some((expires, name)) = bytes.split_first_chunk::<8>() else {
-            return Err(StoreError::new(
-                "an entry of the expiry index is damaged: its engine key has fewer than 8 bytes",
-            ));
-        };
-        Ok(Self {
-            expires: Timestamp(u64::from_be_bytes(*expires)),
-            id: id(name)?,
-        })
-    }
-}
-
-impl ExpiryEntry {
-    pub(super) fn fingerprint(&self) -> Fingerprint {
-        Fingerprint::from_bytes(&self.fingerprint)
-    }
-}
-
-fn decode_expiry(bytes: &[u8]) -> EngineResult<ExpiryEntry> {
-    postcard::from_bytes(bytes).map_err(|error| {
-        StoreError::new(format_args!(
-            "an entry of the expiry index is damaged: {error}"
-        ))
-    })
 }
 
 fn id(name: &[u8]) -> EngineResult<RecordId> {
@@ -431,11 +371,10 @@ fn decode(id: RecordId, bytes: &[u8]) -> EngineResult<DiskRecord> {
     })
 }
 
-/// Error of an engine that accepts no writes because an earlier write failed. The error of the earlier write is more
-/// specific, so this error does not replace it in health reports.
+/// The error of the earlier write is more specific, so this one does not replace it in health reports.
 pub(super) const POISONED: &str = "an earlier write to the storage engine failed";
 
-/// Converts an error of fjall into a [`StoreError`]. I/O errors lose the prefix that fjall adds.
+/// I/O errors lose the prefix that fjall adds.
 pub(super) fn engine_error(error: fjall::Error) -> StoreError {
     match error {
         fjall::Error::Io(error) => StoreError::new(error),
@@ -452,6 +391,7 @@ mod tests {
     use super::super::StoreClock;
     use super::*;
     use crate::clock::Clock;
+    use crate::idempotency::Fingerprint;
     use crate::idempotency::StoredResponse;
 
     const RECORDS: u32 = 1_000_000;

@@ -1,10 +1,9 @@
 //! Handling of a failed storage engine by the writer thread.
 //!
-//! The writer thread closes a failed engine and reopens it after a backoff. Until the engine is open again, the thread
-//! rejects claims, unless an execution with the same idempotency key is in flight. Completions are not rejected but
-//! wait, because they are outcomes of executed requests. After the reopening, they are recorded first. If the disk is
-//! full, they use the disk space of the deleted reserve file. Claims are admitted again when the reserve file exists
-//! again, at first one at a time ([`ClaimAdmission`]).
+//! The thread closes a failed engine and reopens it after a backoff. Until then it rejects claims, unless an execution
+//! of the key is in flight. Completions wait, because they are outcomes of executed requests, and are recorded first
+//! after the reopening; on a full disk they use the space of the deleted reserve file. Claims are admitted again when
+//! that file exists again, at first one at a time ([`ClaimAdmission`]).
 
 use std::collections::HashSet;
 use std::io;
@@ -22,28 +21,27 @@ use super::writer::{BATCH_BYTES, ClaimEnd, EngineState, Op, Writer, send_reply};
 use crate::failpoint::fails;
 use crate::idempotency::{ExecutionOutcome, RecordId, StoreError};
 
-/// Backoff after the first failure. Each further failure doubles the backoff.
+/// Each further failure doubles the backoff.
 const MIN_BACKOFF: Duration = Duration::from_millis(250);
 
-/// Maximum backoff. When disk space becomes free, the store is reopened after this time at the latest.
+/// When disk space becomes free, the store is reopened after this time at the latest.
 const MAX_BACKOFF: Duration = Duration::from_secs(2);
 
-/// How long the engine has to work without a failure until the backoff starts at its minimum again.
+/// Time without a failure after which the backoff starts at its minimum again.
 const STABLE: Duration = Duration::from_secs(30);
 
-/// Exponential backoff between a failure of the engine and its reopening.
 #[derive(Default)]
 pub(super) struct ReopenBackoff {
-    /// Backoff after the last failure. Zero if there was none.
+    /// Zero if there was no failure.
     last: Duration,
-    /// Time at which the engine was last reopened. `None` if it has failed since or was never reopened.
+    /// When the engine was reopened. `None` if it has failed since.
     opened: Option<Instant>,
-    /// Whether the engine was reopened and the message about it is not logged yet.
+    /// Whether the reopening is not logged yet.
     is_unreported: bool,
 }
 
 impl ReopenBackoff {
-    /// Returns how long to wait after a failure at `now` before the engine is reopened.
+    /// Wait after a failure at `now`.
     fn next(&mut self, now: Instant) -> Duration {
         let opened = self.opened.take();
         if opened.is_some_and(|opened| now.saturating_duration_since(opened) >= STABLE) {
@@ -55,7 +53,6 @@ impl ReopenBackoff {
 }
 
 impl Writer {
-    /// Closes the engine after a failure, rejects new claims, and schedules the next attempt to reopen the engine.
     pub(super) fn close_failed_engine(&mut self, reason: StoreError) {
         let path = self.dir.path().display();
         match self.shared.health.operation_failed(&reason) {
@@ -78,23 +75,20 @@ impl Writer {
         self.set_failed(reason);
     }
 
-    /// Drops the engine and starts the backoff. The backoff starts after the drop, because closing the engine can take
-    /// seconds.
+    /// The backoff starts after the drop of the engine, which can take seconds.
     fn set_failed(&mut self, reason: StoreError) {
         self.state = EngineState::Failed(reason, Instant::now());
         let wait = self.backoff.next(Instant::now());
         self.schedule_reopen(wait);
     }
 
-    /// Schedules the next attempt to reopen a failed engine after `wait`.
     fn schedule_reopen(&mut self, wait: Duration) {
         if let EngineState::Failed(_, again) = &mut self.state {
             *again = Instant::now() + wait;
         }
     }
 
-    /// Reopens a failed engine if its backoff has passed. If a compaction still uses the closed engine, postpones the
-    /// reopening by [`MIN_BACKOFF`].
+    /// If a compaction still uses the closed engine, postpones the reopening by [`MIN_BACKOFF`].
     pub(super) fn reopen_if_due(&mut self, inbox: &Receiver<Op>) {
         let EngineState::Failed(_, again) = self.state else {
             return;
@@ -124,8 +118,7 @@ impl Writer {
         }
     }
 
-    /// Reopens the engine and resolves its claims. Before the claims are resolved, all operations in the inbox are
-    /// executed without the engine: completions are queued, and most other operations are rejected.
+    /// Before the claims are resolved, all operations in the inbox are executed without the engine.
     fn reopen(&mut self, inbox: &Receiver<Op>) -> Result<(), StoreError> {
         if fails!("store-reopen") {
             return Err(StoreError::new(Errno::IO));
@@ -143,9 +136,8 @@ impl Writer {
             ));
         }
         self.ledger.totals = totals;
-        // All completions in the inbox are queued before the claims are resolved, because opening the engine can take
-        // longer than the timeout of a completion. After this timeout, the execution is no longer in flight, and
-        // `resolve_claims` would record its outcome as unknown.
+        // Opening the engine can take longer than the timeout of a completion. After it, the execution is no longer in
+        // flight, and `resolve_claims` would record its outcome as unknown.
         while let Some(op) = self.next_pending(inbox) {
             self.execute_without_engine(op);
         }
@@ -156,8 +148,7 @@ impl Writer {
         resolved
     }
 
-    /// Makes a last attempt at shutdown to record the completions that wait for a failed engine. Completions that
-    /// cannot be recorded are logged.
+    /// A last attempt at shutdown. Completions that cannot be recorded are logged.
     pub(super) fn record_waiting_completions(
         &mut self,
         inbox: &Receiver<Op>,
@@ -185,14 +176,13 @@ impl Writer {
         }
     }
 
-    /// Admits claims if all waiting completions are recorded and the reserve file exists or can be created. Rejects
-    /// claims if the disk has no space for the reserve file. Does nothing while the engine is closed.
+    /// Claims need all waiting completions recorded, and a reserve file. Does nothing while the engine is closed.
     pub(super) fn update_admission(&mut self) {
         let EngineState::Open(_) = self.state else {
             return;
         };
         if !self.waiting_completions.is_empty() {
-            // Claims stay rejected, because the waiting completions need the disk space of the reserve file.
+            // The waiting completions need the disk space of the reserve file.
             self.maintenance.make_due();
             return;
         }
@@ -232,22 +222,19 @@ impl Writer {
         }
     }
 
-    /// Creates the reserve file with disk space for a batch and the largest response. Fails if the disk then has no
-    /// free space for another batch.
+    /// For a batch and the largest response. Fails if the disk then has no free space for another batch.
     pub(super) fn hold_reserve(&mut self) -> io::Result<()> {
         let batch = BATCH_BYTES as u64;
         self.reserve.hold(batch + self.shared.max_response(), batch)
     }
 
-    /// Sets whether the files of the engine must be resynced before they are opened again. The flag is stored on disk,
-    /// so that the next process reads it too.
+    /// The flag is stored on disk for the next process.
     pub(super) fn set_needs_resync(&mut self, needs_resync: bool) {
         self.needs_resync = needs_resync;
         let written = self.acknowledged.set_needs_resync(needs_resync);
         self.log_acknowledged(written);
     }
 
-    /// Returns the record ids of executions whose completion waits for the engine.
     pub(super) fn waiting_ids(&self) -> HashSet<RecordId> {
         let waiting = self.waiting_completions.iter();
         waiting
@@ -255,9 +242,8 @@ impl Writer {
             .collect()
     }
 
-    /// Executes an operation while the engine is closed after a failure. Completions are queued. Releases and unknown
-    /// outcomes are recorded in memory. A claim is decided if the in-flight table contains an execution of the same
-    /// idempotency key. All other operations fail.
+    /// Completions are queued. Releases and unknown outcomes are recorded in memory. Claims are decided if an execution
+    /// of the key is in flight. All other operations fail.
     pub(super) fn execute_without_engine(&mut self, op: Op) {
         let EngineState::Failed(reason, _) = &self.state else {
             return;

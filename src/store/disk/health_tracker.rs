@@ -1,8 +1,7 @@
-//! Health of the disk store, as reported in the log, by `/readyz` and in the metrics.
+//! Health of the disk store, in the log, `/readyz` and the metrics.
 //!
-//! A failure lasts from the first failed write until the store admits claims of idempotency keys again. The start and
-//! the end of a failure are logged. Each further reason during the failure is logged once. Errors of single requests
-//! are not logged, because there can be thousands per second.
+//! A failure lasts from the first failed write until claims are admitted again. Its start, its end and each further
+//! reason are logged once. Errors of single requests are not logged, because there can be thousands per second.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,44 +12,38 @@ use super::engine::POISONED;
 use crate::idempotency::StoreError;
 use crate::store::{Health, Part};
 
-/// Maximum number of different reasons that are logged for one failure.
+/// That are logged for one failure.
 const MAX_REASONS: usize = 4;
 
-/// Error of requests that are rejected because the writer thread does not respond.
+/// For requests that are rejected because the writer thread does not respond.
 const STALLED: &str = "the disk does not respond";
 
-/// Tracker of failures of the disk store. The writer thread and its callers share it.
 #[derive(Debug, Default)]
 pub(super) struct HealthTracker {
     failures: AtomicU64,
-    /// Whether an operation timed out. While this is `true`, new claims fail immediately instead of waiting for the
-    /// writer thread.
+    /// An operation timed out. New claims fail immediately instead of waiting.
     stalled: AtomicBool,
     failure: Mutex<Option<OngoingFailure>>,
 }
 
-/// A failure that has not ended yet, with its latest reason.
 #[derive(Debug)]
 struct OngoingFailure {
     reason: Arc<str>,
-    /// Reasons that were already logged for this failure.
+    /// Reasons logged for this failure.
     logged: Vec<Arc<str>>,
 }
 
-/// How a failed operation changes the state of the store. Determines what the caller logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FailureChange {
-    /// A failure started with this operation.
     Started,
-    /// The failure continues, with a reason that was not logged yet.
+    /// The reason was not logged yet.
     NewReason,
-    /// The failure continues. Its reason was already logged, or the maximum of [`MAX_REASONS`] logged reasons is
-    /// reached.
+    /// The reason was logged, or [`MAX_REASONS`] is reached.
     Repeated,
 }
 
 impl HealthTracker {
-    /// Records a failed operation. The caller logs the error as the returned [`FailureChange`] requires.
+    /// The caller logs the error as the [`FailureChange`] requires.
     pub(super) fn operation_failed(&self, error: &StoreError) -> FailureChange {
         self.failures.fetch_add(1, Ordering::Relaxed);
         let reason = &error.reason;
@@ -73,14 +66,13 @@ impl HealthTracker {
         FailureChange::NewReason
     }
 
-    /// Ends the failure, because the store works again. The caller logs the end of the failure.
+    /// The caller logs the end of the failure.
     pub(super) fn store_recovered(&self) {
         self.stalled.store(false, Ordering::Relaxed);
         *self.failure.lock() = None;
     }
 
-    /// Sets `stalled`, because an operation timed out. Returns the error for the caller of the operation. Logs the
-    /// start of the stall, unless a failure is ongoing.
+    /// An operation timed out. Logs the start of the stall, unless a failure is ongoing.
     pub(super) fn writer_stalled(&self) -> StoreError {
         self.failures.fetch_add(1, Ordering::Relaxed);
         let was_stalled = self.stalled.swap(true, Ordering::Relaxed);
@@ -94,7 +86,7 @@ impl HealthTracker {
         StoreError::known(STALLED)
     }
 
-    /// Clears `stalled`, because the writer thread responds. Logs the end of a stall, unless a failure is ongoing.
+    /// Logs the end of a stall, unless a failure is ongoing.
     pub(super) fn writer_responded(&self) {
         if self.stalled.load(Ordering::Relaxed)
             && self.stalled.swap(false, Ordering::Relaxed)
@@ -104,7 +96,7 @@ impl HealthTracker {
         }
     }
 
-    /// Fails if an operation timed out and the writer thread has not responded since.
+    /// Fails during a stall.
     pub(super) fn check_writer(&self) -> Result<(), StoreError> {
         if self.stalled.load(Ordering::Relaxed) {
             return Err(StoreError::known(STALLED));

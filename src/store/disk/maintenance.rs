@@ -1,6 +1,6 @@
-//! Maintenance of the disk store by its writer thread. When the engine is opened, the thread removes each claim that
-//! belongs to no execution, or replaces it with a record of an unknown outcome. Later the thread drops expired records,
-//! evicts responses and compacts the database.
+//! Maintenance of the disk store by its writer thread. When the engine is opened, a claim that belongs to no execution
+//! is removed or becomes a record with an unknown outcome. Later, expired records are dropped, responses evicted, and
+//! the database compacted.
 
 use std::collections::{HashMap, HashSet};
 use std::thread::{self, JoinHandle};
@@ -13,62 +13,55 @@ use super::writer::{EngineState, Writer};
 use super::{DiskStoreState, Timestamp};
 use crate::idempotency::{ClientHash, Fingerprint, RecordId, RecordState, ScopeHash, StoreError};
 use crate::store::capacity::ClientCounts;
+use crate::store::capacity_use::LogInterval;
 use crate::store::log_evictions;
 
-/// Maximum number of idempotency records that one batch drops or checks for eviction.
+/// Records that one batch drops or checks for eviction.
 const CHUNK: usize = 1_000;
 
-/// Interval between two maintenance runs, unless a backlog of expired records exists.
+/// Unless a backlog of expired records exists.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// A compaction starts only if at least this many bytes of completed records were dropped or evicted since the last
-/// compaction.
+/// Bytes of completed records that were dropped or evicted since the last compaction.
 const COMPACT_BYTES: u64 = 32 << 20;
 
-/// Minimum time between two log messages about evicted responses, and between two about a damaged expiry index.
-const LOG_INTERVAL: Duration = Duration::from_mins(1);
-
-/// Progress of maintenance in the expiry index, and times of the last runs.
 #[derive(Default)]
 pub(super) struct Maintenance {
-    /// The last record that was checked for eviction. The next check starts at this record. `None` if the next check
-    /// starts at the beginning of the expiry index.
+    /// The last record that was checked. `None` if the next check starts at the beginning of the index.
     evicted: Option<ExpiryKey>,
     /// Whether the last run stopped at [`CHUNK`] records. The next run then starts without a pause, because more
     /// records can have expired.
     has_backlog: bool,
-    /// Size of the completed records that were dropped or lost their response since the last compaction, in bytes.
+    /// Bytes of completed records that were dropped or lost their response since the last compaction.
     dropped: u64,
-    /// Time of the last maintenance run. `None` makes the next run due immediately.
+    /// `None` makes the next run due immediately.
     last: Option<Instant>,
-    evictions_logged: Option<Instant>,
-    unreadable_logged: Option<Instant>,
+    evictions_log: LogInterval,
+    unreadable_log: LogInterval,
     compaction: Option<JoinHandle<()>>,
 }
 
-/// State of the records after the claims of an opened engine were resolved.
 pub(super) struct ResolvedClaims {
     totals: StoreTotals,
     clients: ClientCounts,
     ended: EndedRecords,
-    /// Error of the expiry index, which is then incomplete.
+    /// The expiry index is incomplete.
     unreadable: Option<StoreError>,
 }
 
-/// Result of a scan of up to [`CHUNK`] records for eviction.
 struct EvictionStep {
-    /// Number of responses that were evicted.
+    /// Number of evicted responses.
     responses: u64,
-    /// The last record that was checked. `None` if the next scan starts at the beginning of the expiry index.
+    /// `None` if the next scan starts at the beginning of the index.
     last: Option<ExpiryKey>,
-    /// Whether the scan reached the end of the expiry index.
+    /// Whether the scan reached the end of the index.
     at_end: bool,
-    /// Read error that ended the scan of the expiry index early. `None` if there was no error.
+    /// The read error that ended the scan early.
     unreadable: Option<StoreError>,
 }
 
 impl Maintenance {
-    /// Returns how long the writer thread waits for an operation before it runs maintenance.
+    /// How long the writer thread waits for an operation before it runs maintenance.
     pub(super) fn pause(&self) -> Duration {
         if self.has_backlog {
             Duration::ZERO
@@ -77,12 +70,11 @@ impl Maintenance {
         }
     }
 
-    /// Counts bytes of removed records towards the next compaction.
+    /// Towards the next compaction.
     pub(super) fn count_dropped(&mut self, bytes: u64) {
         self.dropped += bytes;
     }
 
-    /// Makes maintenance due, so that it runs after the next batch.
     pub(super) fn make_due(&mut self) {
         self.last = None;
     }
@@ -91,18 +83,15 @@ impl Maintenance {
         self.has_backlog || self.last.is_none_or(|last| last.elapsed() >= INTERVAL)
     }
 
-    /// Returns whether no compaction is running.
     pub(super) fn is_idle(&self) -> bool {
         self.compaction.as_ref().is_none_or(JoinHandle::is_finished)
     }
 }
 
 impl ResolvedClaims {
-    /// Resolves the claims on disk that belong to no execution, and counts the idempotency keys of each client.
-    ///
-    /// A claim in `orphaned`, whose request was certainly not sent, is removed. Every other claim without an execution
-    /// becomes a record with an unknown outcome, unless its completion is in `waiting`. The caller must empty the inbox
-    /// first. Otherwise an execution whose completion is still in the inbox could be recorded as unknown.
+    /// Resolves the claims that belong to no execution. One in `orphaned`, whose request was certainly not sent, is
+    /// removed. The others become records with an unknown outcome, unless their completion is in `waiting`. The caller
+    /// must empty the inbox first: an execution whose completion is still in it could be recorded as unknown.
     pub(super) fn write(
         engine: &Engine,
         shared: &DiskStoreState,
@@ -145,10 +134,10 @@ impl ResolvedClaims {
                 changes.put_scope(scope, counted.saturating_sub(keys));
             }
         }
-        // The batch is written even if no claim changes, because it shows that the engine can write.
+        // Written even if no claim changes, because it shows that the engine can write.
         totals.batches += 1;
         let totals = changes.commit(totals, &shared.store_clock, Durability::Disk)?;
-        // The keys are counted after the commit, so that the expiry index contains the records of resolved claims.
+        // After the commit, so that the expiry index contains the resolved claims.
         let mut ended = EndedRecords::default();
         let unreadable = engine.load_index(&mut clients, &mut ended).err();
         shared.in_flight.clear_lost(&active);
@@ -169,7 +158,6 @@ impl ResolvedClaims {
 }
 
 impl Writer {
-    /// Resolves the claims in a reopened engine, and starts to use it.
     pub(super) fn resolve_claims(&mut self, engine: Engine) -> Result<(), StoreError> {
         let (totals, waiting) = (self.ledger.totals, self.waiting_ids());
         let resolved = ResolvedClaims::write(
@@ -201,9 +189,7 @@ impl Writer {
         }
     }
 
-    /// Runs maintenance. Drops expired records, evicts responses if the store exceeds `max_bytes`, reserves disk space,
-    /// and starts a compaction if enough space can be freed. A failed write closes the engine. A read error is logged,
-    /// and the affected records stay unchanged.
+    /// A failed write closes the engine. A read error is logged, and the affected records stay unchanged.
     pub(super) fn maintain(&mut self) {
         self.maintenance.last = Some(Instant::now());
         self.shared.capacity_use();
@@ -216,11 +202,10 @@ impl Writer {
         self.compact_if_worthwhile();
     }
 
-    /// Logs at most once a minute that the expiry index cannot be read.
+    /// At most once a minute.
     fn log_unreadable(&mut self, error: &StoreError) {
-        let logged = &mut self.maintenance.unreadable_logged;
-        if logged.is_none_or(|logged| logged.elapsed() >= LOG_INTERVAL) {
-            *logged = Some(Instant::now());
+        let now = Duration::from_millis(self.shared.store_clock.now().0);
+        if self.maintenance.unreadable_log.is_due(now) {
             tracing::error!(
                 %error,
                 path = %self.dir.path().display(),
@@ -230,8 +215,7 @@ impl Writer {
         }
     }
 
-    /// Drops up to [`CHUNK`] expired records. Fails only if a write fails. A read error is logged, and the record stays
-    /// until the engine is opened again.
+    /// Fails only if a write fails. After a read error, the record stays until the engine is opened again.
     fn sweep(&mut self) -> Result<(), StoreError> {
         self.maintenance.has_backlog = false;
         let EngineState::Open(engine) = &self.state else {
@@ -248,8 +232,8 @@ impl Writer {
             && let Some(key) = self.ledger.ended.pop_expired(now)
         {
             checked += 1;
-            // The queues can have two entries for a record: one of a freed key, and one of its next execution, if both
-            // ended in the same millisecond.
+            // The queues can have two entries for a record: of a freed key and of its next execution, if both ended in
+            // the same millisecond.
             if dropped.contains(&key.id) {
                 continue;
             }
@@ -265,8 +249,7 @@ impl Writer {
             totals.remove(entry.state, entry.weight);
             totals.keys = totals.keys.saturating_sub(1);
             *freed.entry(key.id.scope).or_default() += 1;
-            // The key count of the client is changed before the commit. If the commit fails, the engine is reopened,
-            // and the idempotency keys of all clients are counted again.
+            // If the commit fails, the engine is reopened and all keys are counted again.
             self.ledger.clients.remove(ClientHash(entry.client));
             self.shared.recent.invalidate(&key.id);
             dropped.insert(key.id);
@@ -274,8 +257,7 @@ impl Writer {
         self.maintenance.has_backlog = checked == CHUNK;
         if !dropped.is_empty() {
             for (&scope, &keys) in &freed {
-                // A read error is ignored. The number of idempotency keys of the scope then stays too high, so the
-                // scope reaches `max_keys_per_scope` early.
+                // After a read error, the scope reaches `max_keys_per_scope` early.
                 if let Ok(counted) = engine.keys_of(scope) {
                     changes.put_scope(scope, counted.saturating_sub(keys));
                 }
@@ -290,12 +272,10 @@ impl Writer {
         Ok(())
     }
 
-    /// Evicts responses until the size of all completed records is at most `max_bytes`. The records that expire first
-    /// lose their responses first.
+    /// The records that expire first lose their responses first.
     fn evict_responses(&mut self) -> Result<(), StoreError> {
         let mut ends = 0;
-        // The loop reaches the end of the expiry index at most twice: once from the last position, and once from the
-        // beginning.
+        // The loop reaches the end at most twice: from the last position, and from the beginning.
         while self.ledger.totals.bytes > self.capacity.max_bytes && ends < 2 {
             let EngineState::Open(engine) = &self.state else {
                 return Ok(());
@@ -318,8 +298,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Evicts responses of up to [`CHUNK`] records, starting at the last checked record. Returns the result of the
-    /// scan, and the new totals if a response was evicted.
+    /// Returns the new totals if a response was evicted.
     fn evict_chunk(
         &self,
         engine: &Engine,
@@ -364,8 +343,7 @@ impl Writer {
             step.responses += 1;
         }
         if step.at_end {
-            // The next scan starts at the beginning of the expiry index, because a new record with a short TTL can
-            // expire before the last checked record.
+            // A new record with a short TTL can expire before the last checked record.
             step.last = None;
         }
         if step.responses == 0 {
@@ -375,18 +353,17 @@ impl Writer {
         Ok((step, Some(totals)))
     }
 
-    /// Adds evicted responses to the statistics, and logs the total at most once a minute.
+    /// Logs the total at most once a minute.
     fn log_evictions(&mut self, responses: u64) {
         let evictions = self.shared.stats.evicted(responses);
-        let logged = &mut self.maintenance.evictions_logged;
-        if logged.is_none_or(|logged| logged.elapsed() >= LOG_INTERVAL) {
-            *logged = Some(Instant::now());
+        let now = Duration::from_millis(self.shared.store_clock.now().0);
+        if self.maintenance.evictions_log.is_due(now) {
             log_evictions(evictions);
         }
     }
 
-    /// Starts a compaction in a background thread if none is running and enough bytes were dropped since the last one:
-    /// at least [`COMPACT_BYTES`], and at least a quarter of the size of the completed records in the store.
+    /// If no compaction is running and enough bytes were dropped: at least [`COMPACT_BYTES`], and a quarter of the size
+    /// of the completed records.
     fn compact_if_worthwhile(&mut self) {
         let EngineState::Open(engine) = &self.state else {
             return;

@@ -12,49 +12,43 @@ use crate::idempotency::{
 };
 use crate::store::encoding::{DecodeError, EncodedResponse, open, seal};
 
-/// An idempotency record on disk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DiskRecord {
-    /// State of the record. It is never `InProgress`, because an execution in flight is stored as a [`StoredClaim`].
+    /// Never `InProgress`: an execution in flight is a [`StoredClaim`].
     pub(super) state: RecordState,
-    /// The stored response if `state` is `Completed`, otherwise `None`.
+    /// If `state` is `Completed`.
     pub(super) response: Option<Arc<StoredResponse>>,
     pub(super) fingerprint: Fingerprint,
-    /// Client that sent the request. The idempotency key of this record counts towards the client's share of
-    /// `max_keys`.
+    /// The key counts towards this client's share of `max_keys`.
     pub(super) client: ClientHash,
-    /// Time of the store clock at which the record reached its state.
     pub(super) since: Timestamp,
-    /// Time of the store clock at which the record expires.
     pub(super) expires: Timestamp,
 }
 
-/// An idempotency record without its response, for lookups.
+/// Without its response, for lookups.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RecordHead {
     pub(super) state: RecordState,
     pub(super) fingerprint: Fingerprint,
-    /// Time of the store clock at which the record reached its state.
     pub(super) since: Timestamp,
-    /// Time of the store clock at which the record expires.
     pub(super) expires: Timestamp,
-    /// Status and size of the stored response if `state` is `Completed`, otherwise `None`.
+    /// If `state` is `Completed`.
     pub(super) response: Option<ResponseSummary>,
 }
 
-/// A claim of an idempotency key on disk. When the execution ends, the claim is replaced with a record.
+/// The claim of an execution in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct StoredClaim {
     pub(super) fingerprint: [u8; 32],
-    /// Hash of the client that sent the request.
+    /// Hash of the client.
     pub(super) client: u64,
-    /// Time of the claim, in milliseconds of the store clock (see [`Timestamp`]).
+    /// In milliseconds of the store clock (see [`Timestamp`]).
     pub(super) since: u64,
-    /// How long the record of this claim is valid after the execution has ended, in milliseconds.
+    /// TTL of the record, in milliseconds.
     pub(super) ttl: u64,
 }
 
-/// Encoding of a [`RecordState`] as a number, in records and in the expiry index.
+/// Numbers of the states, in records and in the expiry index.
 pub(super) mod state_code {
     use serde::de::Error as _;
     use serde::{Deserialize as _, Deserializer, Serializer};
@@ -73,7 +67,7 @@ pub(super) mod state_code {
             RecordState::Completed => 0,
             RecordState::Unknown => 1,
             RecordState::Tombstone => 2,
-            // A record is never in progress, so this code is never written. `deserialize` rejects it.
+            // Never written. `deserialize` rejects it.
             RecordState::InProgress => u8::MAX,
         })
     }
@@ -92,7 +86,7 @@ pub(super) mod state_code {
     }
 }
 
-/// An idempotency record as it is serialized. The fields are those of [`DiskRecord`].
+/// [`DiskRecord`] as it is serialized.
 #[derive(Serialize, Deserialize)]
 struct EncodedRecord<'a> {
     #[serde(with = "state_code")]
@@ -114,7 +108,6 @@ impl DiskRecord {
         }
     }
 
-    /// Returns the outcome of the execution that the record describes.
     pub(super) fn into_outcome(self) -> ExecutionOutcome {
         match StateView::<Infallible, _>::ended(self.state, self.response) {
             StateView::Completed(response) => ExecutionOutcome::Completed(response),
@@ -123,8 +116,7 @@ impl DiskRecord {
         }
     }
 
-    /// Encodes the record as the value of the engine key `name`. The checksum includes `name`, so a value under a wrong
-    /// key is detected.
+    /// The checksum includes the engine key `name`, so a value under a wrong key is detected.
     pub(super) fn encode(&self, name: &[u8]) -> Vec<u8> {
         let sealed = |response: Option<EncodedResponse<'_>>| {
             let written = EncodedRecord {
@@ -143,7 +135,7 @@ impl DiskRecord {
         }
     }
 
-    /// Decodes a record from `bytes`, the value of the engine key `name`. Fails if the checksum does not match.
+    /// Fails if the checksum does not match.
     pub(super) fn decode(name: &[u8], bytes: &[u8]) -> Result<Self, DecodeError> {
         let written: EncodedRecord<'_> = open(name, bytes)?;
         if (written.state == RecordState::Completed) != written.response.is_some() {
@@ -164,7 +156,7 @@ impl DiskRecord {
 }
 
 impl RecordHead {
-    /// Decodes a record from `bytes`, the value of the engine key `name`, without copying its response.
+    /// Does not copy the response.
     pub(super) fn decode(name: &[u8], bytes: &[u8]) -> Result<Self, DecodeError> {
         let written: EncodedRecord<'_> = open(name, bytes)?;
         let response = written.response.as_ref().map(EncodedResponse::summary);
@@ -179,13 +171,11 @@ impl RecordHead {
 }
 
 impl StoredClaim {
-    /// Encodes the claim as the value of the engine key `name`. The checksum includes `name`, so a value under a wrong
-    /// key is detected.
+    /// The checksum includes the engine key `name`, so a value under a wrong key is detected.
     pub(super) fn encode(&self, name: &[u8]) -> Vec<u8> {
         seal(name, self)
     }
 
-    /// Decodes a claim from `bytes`, the value of the engine key `name`. Fails if the checksum does not match.
     pub(super) fn decode(name: &[u8], bytes: &[u8]) -> Result<Self, DecodeError> {
         open(name, bytes)
     }

@@ -1,10 +1,9 @@
 //! Reserved disk space for the responses of executions in flight.
 //!
-//! The space is reserved by a file `reserve`. Its size is that of one batch plus the largest response. The store admits
-//! claims only while this file exists. When a write fails, the writer thread deletes the file, so that executions in
-//! flight can still record their responses on a full disk. The thread creates the file again when the disk has space
-//! for it and for another batch. It would not be enough to check the free space instead, because other programs can use
-//! the space before a response is recorded.
+//! The file `reserve` has the size of one batch plus the largest response. Claims are admitted only while it exists.
+//! When a write fails, the writer thread deletes it, so that executions in flight can still record their responses on a
+//! full disk, and creates it again when the disk has space for it and another batch. A check of the free space would
+//! not be enough, because other programs can use it before a response is recorded.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
@@ -14,19 +13,17 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FallocateFlags, fallocate, fstatvfs};
 use rustix::io::Errno;
 
-/// If the file system does not support `fallocate`, the file is written in chunks of this many bytes.
+/// In bytes, if the file system does not support `fallocate`.
 const CHUNK: usize = 1 << 20;
 
-/// The file that reserves disk space.
 pub(super) struct Reserve {
     path: PathBuf,
-    /// Disk space that the file reserves, in bytes. 0 if there is no file.
+    /// In bytes. 0 if there is no file.
     held: u64,
 }
 
 impl Reserve {
-    /// Returns a `Reserve` for the file `reserve` in the directory `dir`. Does not create the file, so no space is
-    /// reserved yet.
+    /// Does not create the file.
     pub(super) fn new(dir: &Path) -> Self {
         Self {
             path: dir.join("reserve"),
@@ -34,12 +31,11 @@ impl Reserve {
         }
     }
 
-    /// Returns whether the file reserves at least `bytes` of disk space.
     pub(super) fn holds(&self, bytes: u64) -> bool {
         self.held >= bytes
     }
 
-    /// Reserves `bytes` of disk space if `more` bytes stay free on the disk. After an error, no space is reserved.
+    /// Fails unless `more` bytes stay free on the disk. After an error, no space is reserved.
     pub(super) fn hold(&mut self, bytes: u64, more: u64) -> io::Result<()> {
         if self.holds(bytes) {
             return Ok(());
@@ -59,7 +55,7 @@ impl Reserve {
         held
     }
 
-    /// Deletes the reserve file, which frees its disk space. A failure is logged.
+    /// A failure is logged.
     pub(super) fn release(&mut self) {
         self.held = 0;
         match fs::remove_file(&self.path) {
@@ -75,21 +71,20 @@ impl Reserve {
     }
 }
 
-/// Fails if the file system has no space for `file` to grow to `bytes`. If this check were missing, an allocation that
-/// fails would fill the disk for a short time, and writes of other programs would fail.
+/// Without this check, an allocation that fails would fill the disk for a short time, and writes of other programs
+/// would fail.
 fn check_space(file: &File, bytes: u64) -> io::Result<()> {
     let space = fstatvfs(file)?;
     let free = space.f_bavail.saturating_mul(space.f_frsize);
     let own = file.metadata()?.blocks() * 512;
-    // A file system without a size limit, such as an unlimited tmpfs, reports 0 blocks. The check is skipped for such
-    // a file system.
+    // A file system without a size limit, such as an unlimited tmpfs, reports 0 blocks.
     if space.f_blocks > 0 && free.saturating_add(own) < bytes {
         return Err(Errno::NOSPC.into());
     }
     Ok(())
 }
 
-/// Allocates disk blocks, so that `file` occupies `bytes` on disk.
+/// Allocates disk blocks.
 fn allocate(mut file: &File, bytes: u64) -> io::Result<()> {
     match fallocate(file, FallocateFlags::empty(), 0, bytes) {
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => {}

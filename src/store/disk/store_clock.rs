@@ -1,10 +1,9 @@
-//! The clock of the disk store. All times in idempotency records are times of this clock.
+//! The clock of the disk store. All times in records are times of this clock.
 //!
-//! The store clock advances with the boot clock (`CLOCK_BOOTTIME`), even while no process uses the store. So within one
-//! boot, a step of the wall clock changes no expiry. Each batch stores a reading of all clocks, and the next process
-//! continues from this reading. After a reboot, only the wall clock shows how much time has passed. If the wall clock
-//! is behind the time in this reading, the store clock does not advance. If the wall clock was set ahead after the last
-//! batch, records expire too early by the size of this step.
+//! It advances with the boot clock (`CLOCK_BOOTTIME`), even while no process uses the store, so within one boot a step
+//! of the wall clock changes no expiry. Each batch stores a reading of all clocks, from which the next process
+//! continues. After a reboot, only the wall clock shows how much time has passed. If it is behind the reading, the
+//! store clock does not advance. If it was set ahead after the last batch, records expire too early by this step.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -14,34 +13,32 @@ use serde::{Deserialize, Serialize};
 use crate::clock::{BootId, Clock};
 use crate::store::ended_queues::StoreTime;
 
-/// A time of the store clock, in milliseconds.
+/// In milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Timestamp(pub(super) u64);
 
-/// Simultaneous reading of the store clock, the wall clock and the boot clock, in milliseconds.
+/// Simultaneous reading of the clocks, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ClockReading {
-    /// Time of the store clock.
     store_time: u64,
-    /// Time of the wall clock, since 1970.
+    /// Since 1970.
     wall: u64,
-    /// Time of the boot clock, which includes the time in which the system was suspended.
+    /// Includes the time in which the system was suspended.
     since_boot: u64,
-    /// Id of the boot at which `since_boot` was zero. `None` if the operating system provides no id.
+    /// `None` if the operating system provides no id.
     boot_id: Option<BootId>,
 }
 
-/// The store clock, derived from the boot clock.
 #[derive(Debug)]
 pub(super) struct StoreClock {
     pub(super) clock: Clock,
-    /// Time of the store clock minus time of the boot clock, in milliseconds, modulo 2^64. The difference is constant
-    /// within one boot, so restarts do not accumulate rounding errors.
+    /// Store clock minus boot clock, in milliseconds, modulo 2^64. Constant within one boot, so restarts do not
+    /// accumulate rounding errors.
     offset: AtomicU64,
 }
 
 impl StoreClock {
-    /// Creates the store clock of a new store. It starts with the time of the wall clock.
+    /// Starts with the wall clock.
     pub(super) fn new(clock: Clock) -> Self {
         let store_clock = Self {
             clock,
@@ -52,7 +49,7 @@ impl StoreClock {
         store_clock
     }
 
-    /// Continues the store clock from `last`, the reading in the last batch of an existing store.
+    /// Continues from the reading in the last batch.
     pub(super) fn resume(&self, last: &ClockReading) {
         let now = self.read();
         let is_same_boot = now.boot_id.is_some() && now.boot_id == last.boot_id;
@@ -64,7 +61,7 @@ impl StoreClock {
         self.set(last.store_time.saturating_add(elapsed), now.since_boot);
     }
 
-    /// Sets the store clock so that it shows `store_time` when the boot clock shows `since_boot`.
+    /// The clock shows `store_time` when the boot clock shows `since_boot`.
     fn set(&self, store_time: u64, since_boot: u64) {
         let offset = store_time.wrapping_sub(since_boot);
         self.offset.store(offset, Ordering::Relaxed);
@@ -78,7 +75,6 @@ impl StoreClock {
         Timestamp(since_boot.wrapping_add(self.offset.load(Ordering::Relaxed)))
     }
 
-    /// Reads the store clock, the wall clock and the boot clock.
     pub(super) fn read(&self) -> ClockReading {
         let since_boot = millis(self.clock.since_boot());
         let since_1970 = self.clock.wall().duration_since(SystemTime::UNIX_EPOCH);
@@ -110,9 +106,6 @@ impl StoreTime for Timestamp {
 pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
-
-#[cfg(test)]
-mod model;
 
 #[cfg(test)]
 mod tests {

@@ -1,10 +1,9 @@
 //! The directory of a disk store, with its lock file and its identity file.
 //!
-//! A process locks the file `lock` while it uses the directory. The file `identity` contains the format of the
-//! directory and the secret key of the hashes under which records are stored. The format is checked before the engine
-//! opens any file. A directory of another format is rejected, because there is no conversion. A directory that has
-//! records but no file `identity` is rejected too. A new secret would give every used idempotency key a new hash, so
-//! its request could be executed again.
+//! A process locks the file `lock` while it uses the directory. The file `identity` has the format and the secret of
+//! the hashes. It is checked before the engine opens any file. Another format is rejected, because there is no
+//! conversion. Records without `identity` are rejected too: a new secret would give every used key a new hash, so its
+//! request could be executed again.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -16,13 +15,13 @@ use thiserror::Error;
 
 use crate::idempotency::Secret;
 
-/// The format of the store directory that this version writes and reads.
+/// The only format that this version writes and reads.
 const FORMAT: u32 = 2;
 
-/// Name of the storage engine in the file `identity`.
+/// In the file `identity`.
 const ENGINE: &str = "fjall-3";
 
-/// A locked store directory. Dropping the value unlocks the directory.
+/// Dropping the value unlocks the directory.
 #[derive(Debug)]
 pub(super) struct StoreDir {
     path: PathBuf,
@@ -89,22 +88,21 @@ struct Identity {
     secret: String,
 }
 
-/// The field of the file `identity` that all formats have.
+/// The field that all formats have.
 #[derive(Deserialize)]
 struct IdentityFormat {
     format: u32,
 }
 
 impl StoreDir {
-    /// Locks the directory at `path` and reads its file `identity`. Creates the directory and the file if they do not
-    /// exist.
+    /// Creates the directory and the file `identity` if they do not exist.
     pub(super) fn open(path: &Path) -> Result<Self, StoreDirError> {
         let path = path.to_owned();
         let io = |cause| StoreDirError::Io {
             path: path.clone(),
             cause,
         };
-        // Stored responses can contain secrets, so only the owner has access to the directory.
+        // Stored responses can contain secrets.
         let mut private = DirBuilder::new();
         private.recursive(true).mode(0o700);
         private.create(&path).map_err(io)?;
@@ -132,7 +130,6 @@ impl StoreDir {
         })
     }
 
-    /// Returns the secret key of the hashes under which idempotency records are stored.
     pub(super) fn secret(&self) -> Secret {
         self.secret
     }
@@ -141,13 +138,12 @@ impl StoreDir {
         &self.path
     }
 
-    /// Returns the path of the subdirectory with the files of the storage engine.
     pub(super) fn records(&self) -> PathBuf {
         self.path.join("records")
     }
 }
 
-/// Locks the file `lock` and writes the process id into it. Fails if another process has locked it.
+/// Writes the process id into the file `lock`.
 fn lock(path: &Path) -> Result<File, StoreDirError> {
     let io = |cause| StoreDirError::Io {
         path: path.to_owned(),
@@ -209,7 +205,7 @@ fn read_identity(path: &Path, bytes: &[u8]) -> Result<Secret, StoreDirError> {
     Ok(Secret::from_bytes(secret))
 }
 
-/// Writes the file `identity`. After a power failure, the file is complete or does not exist.
+/// After a power failure, the file is complete or does not exist.
 fn write_identity(path: &Path, secret: &Secret) -> io::Result<()> {
     let identity = Identity {
         format: FORMAT,
@@ -222,7 +218,7 @@ fn write_identity(path: &Path, secret: &Secret) -> io::Result<()> {
     replace(&path.join("identity"), &text)
 }
 
-/// Replaces the content of `file` atomically: after a power failure, the file has either the old or the new content.
+/// After a power failure, the file has either the old or the new content.
 pub(super) fn replace(file: &Path, content: &[u8]) -> io::Result<()> {
     let new = file.with_extension("new");
     let mut options = OpenOptions::new();
@@ -237,8 +233,7 @@ pub(super) fn replace(file: &Path, content: &[u8]) -> io::Result<()> {
             file.sync_all()
         });
     if let Err(error) = written {
-        // The incomplete file is deleted, because it would occupy space on a full disk. An error is ignored: the next
-        // call overwrites the file.
+        // It would occupy space on a full disk. After an error, the next call overwrites it.
         drop(fs::remove_file(&new));
         return Err(error);
     }

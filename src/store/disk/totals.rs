@@ -1,8 +1,8 @@
 //! Totals of the disk store, and the number of acknowledged batches.
 //!
-//! The totals are part of every batch, so they always match the idempotency records. The number of acknowledged batches
-//! is in a separate file, which is written after each sync and never before it. If the engine opens with fewer batches
-//! than this file states, acknowledged records are lost. The gateway then rejects the store directory.
+//! The totals are part of every batch, so they match the records. The number of acknowledged batches is in a separate
+//! file, which is written only after a sync. If the engine opens with fewer batches than this file states, acknowledged
+//! records are lost, and the store directory is rejected.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -17,28 +17,26 @@ use super::Timestamp;
 use super::store_clock::{ClockReading, millis};
 use crate::idempotency::{RecordCounts, RecordState};
 
-/// Totals of the idempotency records on disk. They are stored in the engine.
+/// Stored in the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct StoreTotals {
-    /// Number of synced batches since the store was created.
+    /// Synced batches since the store was created.
     pub(super) batches: u64,
-    /// Number of idempotency keys, including those whose execution is in flight.
+    /// Includes keys in flight.
     pub(super) keys: u64,
     pub(super) completed: u64,
     pub(super) unknown: u64,
     pub(super) tombstones: u64,
-    /// Size of the completed records, in bytes. Other records are not included, because they have no response to evict.
+    /// Of the completed records, in bytes. Others have no response to evict.
     pub(super) bytes: u64,
-    /// Reading of the clocks at the last commit. `None` before the first commit.
+    /// At the last commit.
     pub(super) clocks: Option<ClockReading>,
 }
 
-/// Offset of the resync flag in the file `acknowledged`. The flag follows the number of batches (8 bytes) and the
-/// complement of this number (8 bytes).
+/// Offset of the resync flag, after the number of batches (8 bytes) and its complement (8 bytes).
 const NEEDS_RESYNC_AT: u64 = 16;
 
-/// Copy of the totals for the metrics, with the number of evicted responses. Other threads can read this copy without a
-/// request to the writer thread.
+/// Copy for the metrics, which other threads read without the writer thread.
 #[derive(Debug, Default)]
 pub(super) struct StoreStats {
     completed: AtomicU64,
@@ -47,18 +45,18 @@ pub(super) struct StoreStats {
     bytes: AtomicU64,
     evictions: AtomicU64,
     keys: AtomicU64,
-    /// Longest TTL of a stored record, in milliseconds.
+    /// In milliseconds.
     longest_ttl: AtomicU64,
-    /// When the oldest execution with an unknown outcome ended, in milliseconds of the store clock; 0 for none.
+    /// In milliseconds of the store clock; 0 for none.
     oldest_unknown: AtomicU64,
 }
 
-/// The file `acknowledged`. It contains the number of acknowledged batches and the resync flag.
+/// The file `acknowledged`.
 #[derive(Debug)]
 pub(super) struct AcknowledgedBatches(File);
 
 impl StoreTotals {
-    /// Adds a record of this state and of this encoded size in bytes.
+    /// Encoded size in bytes.
     pub(super) fn add(&mut self, state: RecordState, weight: u64) {
         if let Some(count) = self.of(state) {
             *count += 1;
@@ -68,7 +66,7 @@ impl StoreTotals {
         }
     }
 
-    /// Subtracts a record of this state and of this encoded size in bytes.
+    /// Encoded size in bytes.
     pub(super) fn remove(&mut self, state: RecordState, weight: u64) {
         if let Some(count) = self.of(state) {
             *count = count.saturating_sub(1);
@@ -78,8 +76,7 @@ impl StoreTotals {
         }
     }
 
-    /// Returns a reference to the number of records in `state`. Returns `None` for `InProgress`, because executions in
-    /// flight have a claim and no record.
+    /// `None` for `InProgress`: executions in flight have a claim and no record.
     fn of(&mut self, state: RecordState) -> Option<&mut u64> {
         match state {
             RecordState::Completed => Some(&mut self.completed),
@@ -91,7 +88,6 @@ impl StoreTotals {
 }
 
 impl StoreStats {
-    /// Copies the totals, so that the metrics can be read without the writer thread.
     pub(super) fn publish(
         &self,
         totals: &StoreTotals,
@@ -109,8 +105,7 @@ impl StoreStats {
         self.bytes.store(totals.bytes, Ordering::Relaxed);
     }
 
-    /// Adds `responses` to the number of evicted responses. Returns the number of all responses that were evicted since
-    /// the store was opened.
+    /// Returns the total since the store was opened.
     pub(super) fn evicted(&self, responses: u64) -> u64 {
         self.evictions.fetch_add(responses, Ordering::Relaxed) + responses
     }
@@ -143,8 +138,7 @@ impl StoreStats {
 }
 
 impl AcknowledgedBatches {
-    /// Opens the file `acknowledged` in the directory `dir` and returns it with the number of batches. A missing,
-    /// incomplete or damaged number counts as 0, because the file is not synced and a power failure can damage it.
+    /// A missing or damaged number counts as 0, because the file is not synced and a power failure can damage it.
     pub(super) fn open(dir: &Path) -> io::Result<(Self, u64)> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
@@ -158,7 +152,7 @@ impl AcknowledgedBatches {
         Ok((Self(file), count))
     }
 
-    /// Returns whether the engine failed in an earlier process and was not resynced since.
+    /// Whether the engine failed in an earlier process and was not resynced since.
     pub(super) fn needs_resync(&self) -> io::Result<bool> {
         let mut flag = [0];
         match self.0.read_exact_at(&mut flag, NEEDS_RESYNC_AT) {
@@ -168,15 +162,14 @@ impl AcknowledgedBatches {
         }
     }
 
-    /// Writes the resync flag. The flag is set if the engine has failed, and its files have to be resynced. The flag
-    /// itself is not synced to disk. It is needed only until a reboot, because a resync rewrites pages of the page
-    /// cache, and a reboot empties the cache.
+    /// Not synced: the flag is needed only until a reboot, because a resync rewrites pages of the page cache, which a
+    /// reboot empties.
     pub(super) fn set_needs_resync(&self, needs_resync: bool) -> io::Result<()> {
         self.0
             .write_all_at(&[u8::from(needs_resync)], NEEDS_RESYNC_AT)
     }
 
-    /// Writes the number of acknowledged batches, without a sync.
+    /// Without a sync.
     pub(super) fn write(&self, batches: u64) -> io::Result<()> {
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&batches.to_le_bytes());
@@ -185,7 +178,7 @@ impl AcknowledgedBatches {
     }
 }
 
-/// Decodes a number that is followed by its complement. Returns 0 if they do not match.
+/// A number that is followed by its complement. 0 if they do not match.
 fn read(bytes: [u8; 16]) -> u64 {
     let (count, complement) = bytes.split_at(8);
     let number = |half: &[u8]| half.try_into().map_or(0, u64::from_le_bytes);

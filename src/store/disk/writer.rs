@@ -1,4 +1,4 @@
-//! The writer thread of the disk store. No other thread changes idempotency records on disk.
+//! The writer thread, the only one that changes idempotency records on disk.
 
 use std::collections::{HashSet, VecDeque};
 use std::io;
@@ -22,51 +22,43 @@ use crate::idempotency::{
 };
 use crate::store::capacity::{ClientCounts, StoreCapacity};
 
-/// Maximum number of operations in a batch.
 const BATCH_OPS: usize = 1_024;
 
-/// When the responses in a batch reach this size in bytes, the batch accepts no further operation.
+/// From this size of its responses in bytes on, a batch accepts no further operation.
 pub(super) const BATCH_BYTES: usize = 8 << 20;
 
-/// Channel through which the caller of an operation receives the result.
 pub(super) type Ack<T> = oneshot::Sender<Result<T, StoreError>>;
 
-/// An operation that a caller sends to the writer thread.
 pub(super) enum Op {
-    /// Claim an idempotency key, so that the caller can execute the request.
     Claim(ClaimRequest, Ack<Claim>),
-    /// End a claim and record the outcome of its execution.
     End(ClaimEnd),
-    /// Remove a record whose outcome is unknown, so that its idempotency key can be used again. The result is `false`
-    /// if there is no such record.
+    /// The result is `false` if there is no record with an unknown outcome.
     Free(RecordId, Ack<bool>),
-    /// Wait until all expired records are dropped.
     #[cfg(test)]
     Sweep(Ack<()>),
 }
 
-/// Outcome of the execution of a claim. The writer thread replaces the claim with a record of this outcome.
+/// The claim is replaced with a record of this outcome.
 pub(super) struct ClaimEnd {
     pub(super) token: ClaimToken,
     pub(super) outcome: ExecutionOutcome,
-    /// Receives the result when the outcome is durable. `None` if the permit was dropped: then no caller waits.
+    /// Receives the result when the outcome is durable. `None` if the permit was dropped.
     pub(super) ack: Option<Ack<()>>,
 }
 
-/// What the writer thread knows about the records on disk.
+/// What the thread knows about the records on disk.
 pub(super) struct Ledger {
-    /// Totals of the last commit.
+    /// Of the last commit.
     pub(super) totals: StoreTotals,
-    /// Number of idempotency keys of each client. The keys are counted again whenever the engine is opened.
+    /// Filled again whenever the engine is opened.
     pub(super) clients: ClientCounts,
     /// Filled again whenever the engine is opened.
     pub(super) ended: EndedRecords,
     pub(super) admission: ClaimAdmission,
-    /// Number of the last claim that was won. Claims are numbered from 1.
+    /// Claims are numbered from 1.
     pub(super) last_claim: u64,
 }
 
-/// State of the writer thread.
 pub(super) struct Writer {
     pub(super) dir: StoreDir,
     pub(super) capacity: StoreCapacity,
@@ -74,33 +66,30 @@ pub(super) struct Writer {
     pub(super) state: EngineState,
     pub(super) ledger: Ledger,
     pub(super) acknowledged: AcknowledgedBatches,
-    /// Whether the last write to the file `acknowledged` failed.
+    /// Whether the last write to `acknowledged` failed.
     acknowledged_fails: bool,
     pub(super) maintenance: Maintenance,
-    /// Claims that can be on disk although no execution belongs to them. They are removed when the engine is reopened.
+    /// Claims that can be on disk without an execution. They are removed when the engine is reopened.
     pub(super) orphaned_claims: HashSet<RecordId>,
-    /// Completions (outcomes of executed requests) that wait until a failed engine is reopened. They have no timeout,
-    /// because their requests were executed. Their number is at most the number of executions that were in flight when
-    /// the engine failed.
+    /// Outcomes of executed requests that wait for a failed engine, without a timeout. At most as many as were in
+    /// flight when it failed.
     pub(super) waiting_completions: VecDeque<ClaimEnd>,
-    /// Whether a write to the engine failed since its files were last resynced.
+    /// Whether a write failed since the files were last resynced.
     pub(super) needs_resync: bool,
     pub(super) reserve: Reserve,
     pub(super) backoff: ReopenBackoff,
-    /// Operation that has to wait until the current batch is committed or expired records are removed.
+    /// Has to wait for the commit of the batch or the removal of expired records.
     postponed: Option<Op>,
 }
 
-/// The open engine, or the reason why it is closed.
 pub(super) enum EngineState {
     Open(Engine),
-    /// The engine failed with this error. The next attempt to reopen it is at this time.
+    /// With the time of the next attempt to reopen.
     Failed(StoreError, Instant),
 }
 
 impl Writer {
-    /// Opens the storage engine in `dir`. Executions that were in flight when the last process ended are recorded with
-    /// an unknown outcome.
+    /// Outcomes of executions that were in flight when the last process ended become unknown.
     pub(super) fn open(
         dir: StoreDir,
         capacity: StoreCapacity,
@@ -116,7 +105,7 @@ impl Writer {
         if needs_resync && count > 0 {
             resync(&dir.records()).map_err(|error| unusable(StoreError::new(error)))?;
         }
-        // The reserve file is deleted first, because the engine needs its space to open on a full disk.
+        // The engine needs the space to open on a full disk.
         let mut reserve = Reserve::new(dir.path());
         reserve.release();
         let engine = Engine::open(&dir.records(), count > 0).map_err(unusable)?;
@@ -134,7 +123,7 @@ impl Writer {
         let none = HashSet::new();
         let resolved = ResolvedClaims::write(&engine, &shared, totals, &none, &none);
         let resolved = resolved.map_err(|reason| {
-            // The failed batch can be in the page cache but not on disk, so the next process has to resync the files.
+            // The failed batch can be in the page cache but not on disk.
             if let Err(error) = acknowledged.set_needs_resync(true) {
                 warn_not_acknowledged(&error, &dir);
             }
@@ -168,20 +157,19 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Executes operations until all handles of the store are dropped, and then closes the engine.
+    /// Until all handles of the store are dropped.
     pub(super) fn run(mut self, inbox: &Receiver<Op>, owner: &Weak<WriterHandle>) {
         while self.run_once(inbox, owner) {}
         self.record_waiting_completions(inbox, owner);
         self.close();
     }
 
-    /// Executes one batch of operations. If no operation arrives within the pause, runs maintenance instead. Returns
-    /// `false` when all handles of the store are dropped.
+    /// One batch, or maintenance if no operation arrives within the pause. Returns `false` when all handles are
+    /// dropped.
     pub(super) fn run_once(&mut self, inbox: &Receiver<Op>, owner: &Weak<WriterHandle>) -> bool {
         self.shared.health.writer_responded();
         self.reopen_if_due(inbox);
-        // The postponed operation is executed first, because the batch can postpone another operation and `postponed`
-        // has space for only one.
+        // The batch can postpone another operation, and `postponed` has space for only one.
         let first = self.postponed.take();
         let first = match first.or_else(|| self.next_completion()) {
             Some(op) => Some(op),
@@ -198,8 +186,7 @@ impl Writer {
         true
     }
 
-    /// Takes a completion (outcome of an executed request) that waited for a failed engine, if the engine is open
-    /// again.
+    /// If the engine is open again.
     fn next_completion(&mut self) -> Option<Op> {
         match self.state {
             EngineState::Open(_) => self.waiting_completions.pop_front().map(Op::End),
@@ -207,12 +194,12 @@ impl Writer {
         }
     }
 
-    /// Takes the postponed operation or else one from the inbox. Returns `None` immediately if there is neither.
+    /// The postponed operation, or one from the inbox.
     pub(super) fn next_pending(&mut self, inbox: &Receiver<Op>) -> Option<Op> {
         self.postponed.take().or_else(|| inbox.try_recv().ok())
     }
 
-    /// Returns how long the writer thread waits for an operation before it runs maintenance or reopens the engine.
+    /// How long to wait for an operation.
     pub(super) fn pause(&self) -> Duration {
         let pause = self.maintenance.pause();
         match &self.state {
@@ -223,7 +210,6 @@ impl Writer {
         }
     }
 
-    /// Ends lookups by the admin API and syncs the engine.
     fn close(&mut self) {
         self.shared.lookup.set(None);
         if let EngineState::Open(engine) = &self.state
@@ -238,8 +224,7 @@ impl Writer {
         }
     }
 
-    /// Executes `first` and further pending operations in one batch. Completions that waited until a failed engine was
-    /// reopened are executed before the operations in the inbox.
+    /// Completions that waited for a failed engine come before the inbox.
     pub(super) fn execute_batch(
         &mut self,
         first: Op,
@@ -294,7 +279,7 @@ impl Writer {
                     .send(&self.shared, &mut self.ledger.admission);
             }
             Err(reason) => {
-                // `known` marks the error as logged, so that the requests of the batch do not log it again.
+                // The requests of the batch do not log the error again.
                 let logged = StoreError::known(&reason);
                 let unwritten = written.replies.fail(&self.shared, &logged);
                 self.orphaned_claims.extend(unwritten.orphaned_claims);
@@ -305,15 +290,13 @@ impl Writer {
             }
         }
         if needs_sweep {
-            // The batch postponed a claim because the store is full. Maintenance drops expired records, and then the
-            // claim is tried again.
+            // The store is full. Maintenance drops expired records, and then the claim is tried again.
             self.maintain();
         }
         self.maintain_if_due();
     }
 
-    /// Adopts the totals of a committed batch. If the batch was synced, writes the new number of batches to the file
-    /// `acknowledged`.
+    /// If the batch was synced, writes the number of batches to `acknowledged`.
     pub(super) fn acknowledge(&mut self, totals: StoreTotals) {
         if totals.batches != self.ledger.totals.batches {
             let written = self.acknowledged.write(totals.batches);
@@ -335,8 +318,7 @@ impl Writer {
             .publish(&totals, longest_ttl, oldest_unknown);
     }
 
-    /// Logs a failed write to the file `acknowledged`, but only the first of consecutive failures. The idempotency
-    /// records are not affected. But at the next start, a loss of batches can go undetected.
+    /// Only the first of consecutive failures. A loss of batches can then go undetected at the next start.
     pub(super) fn log_acknowledged(&mut self, written: io::Result<()>) {
         let failed_before = std::mem::replace(&mut self.acknowledged_fails, written.is_err());
         if let Err(error) = written
@@ -356,10 +338,9 @@ fn warn_not_acknowledged(error: &io::Error, dir: &StoreDir) {
     );
 }
 
-/// Sends the result of an operation to its caller. If `ack` is `None`, no caller waits, and the function does nothing.
 pub(super) fn send_reply<T>(ack: Option<Ack<T>>, outcome: Result<T, StoreError>) {
     if let Some(ack) = ack {
-        // A send error is ignored: the caller no longer waits, and the operation stays executed.
+        // The caller no longer waits; the operation stays executed.
         drop(ack.send(outcome));
     }
 }

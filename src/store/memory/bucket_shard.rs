@@ -1,14 +1,11 @@
-//! A shard of the table of rate limit buckets. It evicts full buckets.
+//! A shard of the table of rate limit buckets.
 //!
-//! A heap finds full buckets without a scan. The heap has one entry per tracked bucket: a time before which the bucket
-//! is certainly not full. A charge delays the time at which a bucket becomes full, but does not change the heap. The
-//! outdated entry is corrected when it reaches the top of the heap. The time becomes earlier only with the first charge
-//! after a reload has raised the quota. The entry of such a bucket is corrected immediately.
+//! A heap finds full buckets without a scan. It has one entry per tracked bucket: a time at which the bucket can be
+//! full. A charge does not change the heap; the outdated entry is corrected at the top of the heap. A bucket that is
+//! full earlier, because it was refilled or a reload has raised its quota, is evicted late.
 //!
-//! If the shard has no capacity to track a bucket, the charges of the bucket are made to a shared bucket, which other
-//! buckets of the same rate limit also use. A bucket that is not tracked has the state of its shared bucket, even if
-//! the shard has capacity to track it. So the decision on a request does not depend on evictions. The shard evicts
-//! buckets only after the request was admitted.
+//! A bucket that is not tracked has the state of its shared bucket, even if the shard has capacity to track it. So the
+//! decision on a request does not depend on evictions, which follow an admission.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -19,33 +16,25 @@ use crate::request::hash_keys::BuildIdentityHasher;
 use crate::throttle::decision::full_at_under;
 use crate::throttle::{BucketKey, BucketState, Limit};
 
-/// Number of full buckets that are evicted for each new bucket. It is more than one, so that the shard shrinks while it
-/// is used.
+/// Full buckets evicted per new bucket: more than one, so that the shard shrinks while it is used.
 const EVICTED_PER_INSERT: usize = 2;
 
-/// A shard of the table of rate limit buckets.
 pub(super) struct BucketShard {
     buckets: HashMap<BucketKey, BucketState, BuildIdentityHasher>,
-    /// Maximum number of tracked buckets.
     capacity: usize,
-    /// One entry per tracked bucket: a time before which the bucket is certainly not full. The earliest entry is on
-    /// top.
+    /// For each tracked bucket a time at which it can be full.
     refills: BinaryHeap<Reverse<(Moment, BucketKey)>>,
-    /// Shared buckets of each rate limit, by its name, allocated when the first one is used.
+    /// By rate limit, allocated when the first one is used.
     shared: HashMap<Arc<str>, Box<[BucketState]>>,
-    /// Number of shared buckets of each rate limit.
     shared_buckets: usize,
-    /// Number of charges made to shared buckets.
     pub(super) shared_charges: u64,
 }
 
 impl BucketShard {
-    /// Creates a shard that tracks up to `capacity` buckets and has `shared_buckets` shared buckets per rate limit.
     pub(super) fn new(capacity: usize, shared_buckets: usize) -> Self {
         Self {
-            // The table is allocated at its final size, because a growing table needs memory for two copies. Unused
-            // pages of the table cost no memory. The table is 25 % larger than `capacity`, because removed entries
-            // would make a nearly full table grow.
+            // The table has its final size, because a growing table needs memory for two copies, and unused pages cost
+            // none. It is 25 % larger than `capacity`, because removed entries would make a nearly full table grow.
             buckets: HashMap::with_capacity_and_hasher(
                 capacity + capacity / 4,
                 BuildIdentityHasher,
@@ -58,12 +47,11 @@ impl BucketShard {
         }
     }
 
-    /// Returns the number of tracked buckets.
     pub(super) fn len(&self) -> usize {
         self.buckets.len()
     }
 
-    /// Returns the state of `bucket`. If the bucket is not tracked, this is the state of its shared bucket.
+    /// An untracked bucket has the state of its shared bucket.
     pub(super) fn state(&self, limit: &Limit, bucket: BucketKey) -> BucketState {
         if let Some(&state) = self.buckets.get(&bucket) {
             return state;
@@ -74,38 +62,31 @@ impl BucketShard {
         }
     }
 
-    /// Returns whether `bucket` has an entry of its own in this shard.
     pub(super) fn tracks(&self, bucket: BucketKey) -> bool {
         self.buckets.contains_key(&bucket)
     }
 
-    /// Returns every tracked bucket that is not full at `now`.
     pub(super) fn drained(&self, now: Moment) -> impl Iterator<Item = (BucketKey, BucketState)> {
         let all = self.buckets.iter().map(|(&bucket, &state)| (bucket, state));
         all.filter(move |(_, state)| state.full_at > now)
     }
 
-    /// Tracks `bucket`. Does nothing if the shard has no capacity or already tracks the bucket.
+    /// Does nothing if the shard has no capacity or already tracks the bucket.
     pub(super) fn restore(&mut self, bucket: BucketKey, state: BucketState) {
         if self.len() < self.capacity && !self.tracks(bucket) {
             self.track(bucket, state);
         }
     }
 
-    /// Forgets the shared buckets of all rate limits except these.
     pub(super) fn retain_limits(&mut self, limits: &[&str]) {
         self.shared.retain(|name, _| limits.contains(&&**name));
     }
 
-    /// Sets the time at which `bucket` becomes full. If the bucket cannot be tracked, sets the time of its shared
-    /// bucket instead.
+    /// A bucket that cannot be tracked is charged to its shared bucket.
     pub(super) fn put(&mut self, limit: &Limit, bucket: BucketKey, full_at: Moment, now: Moment) {
         let state = limit.quota.state(full_at);
         if let Some(known) = self.buckets.get_mut(&bucket) {
-            let before = std::mem::replace(known, state);
-            if full_at < before.full_at {
-                self.lower_refill(bucket, full_at);
-            }
+            *known = state;
             return;
         }
         for _ in 0..EVICTED_PER_INSERT {
@@ -132,9 +113,8 @@ impl BucketShard {
             .shared
             .entry(Arc::clone(&limit.name))
             .or_insert_with(|| vec![BucketState::default(); self.shared_buckets].into());
-        // The later time is stored, because `full_at` can be earlier than the time of the shared bucket. This happens
-        // if `bucket` was tracked when the request was decided, and was then evicted for another bucket of the same
-        // request.
+        // `full_at` can be earlier than that of the shared bucket, if `bucket` was tracked when the request was
+        // decided, and then evicted for another bucket of the same request.
         let known = full_at_under(limit, shared[index], now);
         shared[index] = limit.quota.state(known.max(full_at));
     }
@@ -144,18 +124,7 @@ impl BucketShard {
         usize::try_from(index).expect("the index of a shared bucket fits into a usize")
     }
 
-    /// Lowers the time in the heap entry of `bucket` to `full_at`. Takes linear time, because it scans the heap.
-    fn lower_refill(&mut self, bucket: BucketKey, full_at: Moment) {
-        let mut entries = std::mem::take(&mut self.refills).into_vec();
-        for Reverse((no_earlier, other)) in &mut entries {
-            if *other == bucket {
-                *no_earlier = full_at.min(*no_earlier);
-            }
-        }
-        self.refills = entries.into();
-    }
-
-    /// Evicts one bucket that is full at `now`. Returns `false` if no bucket is full.
+    /// Returns `false` if no bucket is full.
     fn evict_full(&mut self, now: Moment) -> bool {
         while let Some(&Reverse((no_earlier, bucket))) = self.refills.peek() {
             if no_earlier > now {
@@ -202,17 +171,12 @@ mod tests {
             self.state(&limit("device"), bucket).full_at.as_nanos()
         }
 
-        /// Returns whether the shard is consistent. The heap and the table must have the same buckets, each once. The
-        /// time in each heap entry must not be later than the time at which its bucket becomes full.
+        /// Returns whether the heap and the table have the same buckets, each once.
         fn is_consistent(&self) -> bool {
             let mut entries: Vec<_> = self.refills.iter().map(|entry| entry.0).collect();
             entries.sort_unstable_by_key(|&(_, bucket)| bucket);
             entries.dedup_by_key(|&mut (_, bucket)| bucket);
-            let timely = entries.iter().all(|(no_earlier, bucket)| {
-                let full_at = self.buckets.get(bucket);
-                full_at.is_some_and(|state| *no_earlier <= state.full_at)
-            });
-            timely
+            entries.iter().all(|(_, bucket)| self.tracks(*bucket))
                 && entries.len() == self.refills.len()
                 && entries.len() == self.len()
                 && entries.len() <= self.capacity
@@ -253,17 +217,6 @@ mod tests {
         assert!(shard.tracks(again) && !shard.tracks(once) && shard.tracks(newcomer));
         assert_eq!(shard.nanos(again), 500);
         assert!(shard.is_consistent());
-    }
-
-    #[test]
-    fn a_bucket_whose_refill_time_is_lowered_is_evicted_when_it_is_full() {
-        let mut shard = shard(1);
-        let [lowered, newcomer] = [1, 2].map(|high| bucket(high, 0));
-        shard.charge(lowered, 1_000, 0);
-        shard.charge(lowered, 50, 10);
-        assert!(shard.is_consistent());
-        shard.charge(newcomer, 200, 60);
-        assert!(!shard.tracks(lowered) && shard.tracks(newcomer));
     }
 
     #[test]

@@ -1,16 +1,15 @@
-//! Idempotency records in memory: a table of all idempotency keys, and a moka cache that owns the responses.
+//! Idempotency records in memory: a table of all keys, and a moka cache that owns the responses.
 //!
-//! The table needs a few dozen bytes per key and is bounded by `max_keys`. The cache is bounded by `max_bytes`, the
-//! total size of the responses, and evicts the oldest responses. The table has only weak references to responses. When
-//! a response is evicted, its completed record becomes a tombstone, which is a record without a response. Keys and
-//! responses are separate, because evicting a key with its response could lead to a second execution. A replay does not
-//! call the cache. A call costs time, and it would change the order of eviction from oldest to least recently used.
+//! The table needs a few dozen bytes per key and is bounded by `max_keys`, the cache by `max_bytes`. When a response is
+//! evicted, its record becomes a tombstone, because evicting the key could lead to a second execution. A replay does
+//! not call the cache: that costs time, and would change the order of eviction from oldest to least recently used.
 //!
-//! All records of a scope are in one shard of the table, so the keys of a scope are counted while its shard is locked.
-//! moka is never called while a shard is locked: any call can evict, and an eviction locks a shard. The expiry of moka
-//! is not used, because it takes effect only at the next call of the cache. Records must expire on time.
+//! All records of a scope are in one shard, so its keys are counted under one lock. moka is never called while a shard
+//! is locked: any call can evict, and an eviction locks a shard. The expiry of moka is not used, because it takes
+//! effect only at the next call of the cache.
 
 mod counts;
+mod responses;
 mod shard;
 
 use std::future::{Future, ready};
@@ -19,13 +18,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use moka::notification::RemovalCause;
-use moka::sync::Cache;
 use parking_lot::{Mutex, MutexGuard};
 
 use self::counts::KeyCounts;
+use self::responses::Responses;
 use self::shard::{ClaimNumbers, EndedRecord, RecordShard};
-use super::hashers::BuildFibonacciHasher;
 use crate::clock::{Clock, Moment};
 use crate::idempotency::claim::ClaimDecision;
 use crate::idempotency::{
@@ -36,80 +33,41 @@ use crate::idempotency::{
 use crate::request::hash_keys::BuildIdentityHasher;
 use crate::store::capacity::{Full, StoreCapacity};
 use crate::store::capacity_use::{Bound, CapacityUse, ForgottenKeys, UseSamples};
-use crate::store::log_evictions;
 
-/// Maximum memory of an idempotency key in bytes, besides the responses in `max_bytes`. `tests/key_memory_use.rs`
-/// measures up to 573 bytes with 1,000,000 keys, each of its own client and scope, and responses of 50 bytes. Of responses
-/// with 0 to 2,000 bytes, these take the most memory.
+/// Maximum in bytes, besides the responses. `tests/key_memory_use.rs` measures up to 573 bytes with 1,000,000 keys,
+/// each of its own client and scope, and responses of 50 bytes. Of responses with 0 to 2,000 bytes, these take the
+/// most.
 pub const BYTES_PER_KEY: u64 = 600;
 
-/// Number of shards of the record table.
 const SHARDS: usize = 64;
 
-/// Approximate memory of an entry in the response cache besides its response, in bytes.
-const CACHE_OVERHEAD: usize = 160;
-
-/// When a response of at least this size in bytes is inserted, the cache evicts immediately. After smaller responses,
-/// moka evicts only once in some dozens of insertions.
-const LARGE_RESPONSE: usize = 64 << 10;
-
-/// Typical size of a response with its headers, in bytes. Used to estimate the number of cache entries.
-const USUAL_RESPONSE: u64 = 1 << 10;
-
-/// Maximum number of cache slots that are allocated in advance.
-const MAX_PREALLOCATED: usize = 1 << 16;
-
-/// Number of expired records that each claim drops. It is more than one, so that the table shrinks while it is used.
+/// More than one, so that the table shrinks while it is used.
 const DROPPED_PER_CLAIM: usize = 2;
 
-/// Maximum number of expired records that are dropped each time a shard is locked.
+/// Expired records that are dropped each time a shard is locked.
 const MAX_DROPPED_PER_LOCK: usize = 1_024;
 
-/// Minimum time between two log messages about evicted responses.
-const LOG_INTERVAL: Duration = Duration::from_mins(1);
-
-/// The memory store of idempotency records. Clones share the store.
+/// Clones share the store.
 #[derive(Clone, Debug)]
 pub struct MemoryRecords(Arc<RecordTable>);
 
-/// The shards of the record table, with the cache of responses.
 struct RecordTable {
     shards: Box<[Mutex<RecordShard>]>,
     counts: KeyCounts,
-    /// Responses of completed records. The cache key is the number of the claim.
-    responses: Cache<u64, CachedResponse, BuildFibonacciHasher>,
+    responses: Responses,
     clock: Clock,
-    /// Number of the next claim.
     next_number: AtomicU64,
-    /// Number of responses that were evicted since the store was created.
-    evictions: AtomicU64,
-    /// Time at which evictions were last logged, in nanoseconds plus 1. It is 0 if they were never logged.
-    evictions_logged: AtomicU64,
     forgotten: ForgottenKeys,
     use_samples: UseSamples,
 }
 
-/// Result of a search for expired and old records in all shards.
 #[derive(Default)]
 struct Swept {
     /// Whether expired records were dropped.
     any: bool,
-    /// When the oldest completed record or tombstone can be forgotten, and the index of its shard.
+    /// When the oldest completed record or tombstone can be forgotten, and its shard.
     oldest: Option<(Moment, usize)>,
     next_expiry: Option<Moment>,
-}
-
-#[derive(Clone)]
-struct CachedResponse {
-    id: RecordId,
-    response: Arc<StoredResponse>,
-}
-
-/// Returns the number of cache slots to allocate in advance. An unused slot costs no memory, because its page is not
-/// touched. Preallocated slots need not be moved when the cache grows.
-fn expected_responses(capacity: &StoreCapacity) -> usize {
-    let responses = usize::try_from(capacity.max_bytes / USUAL_RESPONSE).unwrap_or(usize::MAX);
-    responses.min(capacity.max_keys).min(MAX_PREALLOCATED)
 }
 
 impl MemoryRecords {
@@ -117,41 +75,27 @@ impl MemoryRecords {
     pub fn new(capacity: StoreCapacity, clock: Clock) -> Self {
         Self(Arc::new_cyclic(|table: &Weak<RecordTable>| {
             let table = Weak::clone(table);
-            let evicted = move |number: Arc<u64>, stored: CachedResponse, cause| {
-                if cause == RemovalCause::Size
-                    && let Some(table) = table.upgrade()
-                {
-                    table.evicted(stored.id, *number);
+            let evicted = move |id, number| {
+                if let Some(table) = table.upgrade() {
+                    table.evicted(id, number);
                 }
             };
             RecordTable {
                 shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
                 counts: KeyCounts::new(capacity),
-                responses: Cache::builder()
-                    .max_capacity(capacity.max_bytes)
-                    .initial_capacity(expected_responses(&capacity))
-                    .weigher(|_, stored: &CachedResponse| {
-                        let weight = stored.response.weight() + CACHE_OVERHEAD;
-                        u32::try_from(weight).unwrap_or(u32::MAX)
-                    })
-                    // LRU is used, because the default policy of moka can discard a new response instead of storing it.
-                    .eviction_policy(moka::policy::EvictionPolicy::lru())
-                    .eviction_listener(evicted)
-                    .build_with_hasher(BuildFibonacciHasher),
+                responses: Responses::new(&capacity, evicted),
                 clock,
                 next_number: AtomicU64::new(0),
-                evictions: AtomicU64::new(0),
-                evictions_logged: AtomicU64::new(0),
                 forgotten: ForgottenKeys::default(),
                 use_samples: UseSamples::new(Bound::MaxKeys),
             }
         }))
     }
 
-    /// Claims an idempotency key without waiting. See [`Records::claim`].
+    /// [`Records::claim`] without waiting.
     pub fn claim_now(&self, request: &ClaimRequest) -> Claim {
         let (table, now) = (&self.0, request.at);
-        // Client of a key that was forgotten for this claim. It counts until the new key takes its place.
+        // It counts until the new key takes its place.
         let mut forgotten = None;
         let claim = loop {
             let full = match table.try_claim(request, &mut forgotten) {
@@ -184,15 +128,14 @@ impl MemoryRecords {
         claim
     }
 
-    /// Returns the use of `max_keys`.
     pub(crate) fn capacity_use(&self) -> CapacityUse {
         self.0.capacity_use(self.0.clock.now())
     }
 }
 
 impl RecordTable {
-    /// Claims an idempotency key, if need be in place of the key of the client `forgotten`. Fails if the client or the
-    /// store has too many keys. The caller then searches all shards for keys to drop.
+    /// If need be in place of the key of `forgotten`. Fails if the client or the store has too many keys; the caller
+    /// then searches all shards for keys to drop.
     fn try_claim(
         self: &Arc<Self>,
         request: &ClaimRequest,
@@ -232,7 +175,7 @@ impl RecordTable {
                     Err(full) => Err(full),
                 }
             };
-            // The counts can include expired records of this shard. If any are dropped, the claim is tried again.
+            // The counts can include expired records of this shard.
             let more = shard.drop_expired(now, MAX_DROPPED_PER_LOCK);
             if more.clients.is_empty() {
                 break full;
@@ -241,20 +184,19 @@ impl RecordTable {
             dropped.numbers.extend(more.numbers);
         };
         drop(shard);
-        table.remove_responses(dropped.numbers);
+        table.responses.remove(dropped.numbers);
         claim
     }
 
     fn shard(&self, scope: ScopeHash) -> MutexGuard<'_, RecordShard> {
-        // The index uses the upper bits of the hash, because the hash maps in the shards use the lower ones.
+        // The hash maps in the shards use the lower bits.
         let hash = BuildIdentityHasher.hash_one(scope) >> 32;
         let index =
             usize::try_from(hash % SHARDS as u64).expect("the index of a shard fits into a usize");
         self.shards[index].lock()
     }
 
-    /// Stores a claim. If it replaces a record, the idempotency key is moved from the key count of the old client to
-    /// that of the new one. If it replaces none, the caller has already counted the key.
+    /// If the claim replaces no record, the caller has already counted the key.
     fn grant(
         self: &Arc<Self>,
         shard: &mut RecordShard,
@@ -274,7 +216,6 @@ impl RecordTable {
         Claim::Won(Permit::new(token, on_abandon))
     }
 
-    /// Ends a claim, and passes the outcome to the duplicate requests that wait for it.
     fn end(&self, token: &ClaimToken, outcome: ExecutionOutcome) {
         let Some((state, response)) = outcome.record() else {
             self.release(token, outcome);
@@ -298,19 +239,13 @@ impl RecordTable {
             execution.end(outcome);
         }
         if let Some(response) = response {
-            // The record is stored before its response is inserted, because the insertion can evict the response
-            // immediately. The eviction then turns the record into a tombstone.
-            let is_large = response.weight() >= LARGE_RESPONSE;
-            let id = token.request.id;
+            // The record is stored first, because the insertion can evict the response immediately, which turns the
+            // record into a tombstone.
             self.responses
-                .insert(token.number, CachedResponse { id, response });
-            if is_large {
-                self.responses.run_pending_tasks();
-            }
+                .insert(token.number, token.request.id, response);
         }
     }
 
-    /// Ends a claim and stores no record, so that the idempotency key can be claimed again.
     fn release(&self, token: &ClaimToken, outcome: ExecutionOutcome) {
         let execution = self.shard(token.request.id.scope).release(token);
         if let Some(execution) = execution {
@@ -319,14 +254,7 @@ impl RecordTable {
         }
     }
 
-    /// Removes the responses of the claims with these numbers from the cache.
-    fn remove_responses(&self, expired: impl IntoIterator<Item = u64>) {
-        for number in expired {
-            self.responses.invalidate(&number);
-        }
-    }
-
-    /// Drops up to [`MAX_DROPPED_PER_LOCK`] expired records of every shard, and finds the oldest record.
+    /// Drops expired records of every shard, and finds the oldest record.
     fn sweep(&self, now: Moment) -> Swept {
         let min_ttl = self.counts.capacity().min_ttl;
         let mut swept = Swept::default();
@@ -341,17 +269,17 @@ impl RecordTable {
             drop(shard);
             self.counts.remove(&dropped.clients);
             swept.any |= !dropped.clients.is_empty();
-            self.remove_responses(dropped.numbers);
+            self.responses.remove(dropped.numbers);
         }
         swept
     }
 
-    /// Forgets the oldest completed record or tombstone of a shard, if it is older than `min_ttl`. Returns its client,
-    /// whose key count still includes the key.
+    /// Forgets the oldest completed record or tombstone of a shard, if it is older than `min_ttl`. The count of the
+    /// returned client still includes it.
     fn forget_oldest(&self, shard: usize, now: Moment) -> Option<ClientHash> {
         let min_ttl = self.counts.capacity().min_ttl;
         let forgotten = self.shards[shard].lock().forget_oldest(now, min_ttl)?;
-        self.remove_responses([forgotten.number]);
+        self.responses.remove([forgotten.number]);
         self.forgotten
             .add(since_start(now), now.since(forgotten.since));
         Some(forgotten.client)
@@ -363,29 +291,14 @@ impl RecordTable {
             .add(since_start(now), self.counts.keys(), max_keys)
     }
 
-    /// Turns the completed record of claim `number` into a tombstone, because its response was evicted.
     fn evicted(&self, id: RecordId, number: u64) {
         self.shard(id.scope).make_tombstone(id, number);
-        let evictions = self.evictions.fetch_add(1, Ordering::Relaxed) + 1;
-        if is_due(&self.evictions_logged, self.clock.now(), LOG_INTERVAL) {
-            log_evictions(evictions);
-        }
+        self.responses.count_eviction(since_start(self.clock.now()));
     }
 }
 
 fn since_start(moment: Moment) -> Duration {
     Duration::from_nanos(moment.as_nanos())
-}
-
-/// Returns whether `interval` has passed since the time in `last`. If it has passed, stores `now` in `last`.
-fn is_due(last: &AtomicU64, now: Moment, interval: Duration) -> bool {
-    // Times are stored plus 1, because 0 means that no time is stored yet.
-    let now = now.as_nanos().saturating_add(1);
-    let interval = u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX);
-    last.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| {
-        (last == 0 || now.saturating_sub(last) >= interval).then_some(now)
-    })
-    .is_ok()
 }
 
 impl Records for MemoryRecords {
@@ -438,24 +351,18 @@ impl Records for MemoryRecords {
         ready(Ok(freed.is_some()))
     }
 
-    fn claims_at_once(&self) -> bool {
+    fn is_in_memory(&self) -> bool {
         true
-    }
-
-    fn copies_replays(&self) -> bool {
-        false
     }
 
     fn counts(&self) -> RecordCounts {
         let now = self.0.clock.now();
         while self.0.sweep(now).any {}
-        self.0.responses.run_pending_tasks();
         let mut counts = RecordCounts {
-            bytes: self.0.responses.weighted_size(),
-            evictions: self.0.evictions.load(Ordering::Relaxed),
             forgotten: self.0.forgotten.count(),
             ..RecordCounts::default()
         };
+        self.0.responses.count_into(&mut counts);
         let mut longest_ttl = None;
         for shard in &self.0.shards {
             let mut shard = shard.lock();

@@ -61,53 +61,6 @@ fn many_clients_fill_the_table_exactly_to_its_capacity() {
 }
 
 #[test]
-fn a_rejected_request_is_not_charged_to_any_limit() {
-    let buckets = MemoryBuckets::new(100, stopped_clock());
-    let (tight, wide) = (
-        limit(0, Duration::from_secs(1), 0),
-        limit(1, Duration::from_secs(1), 9),
-    );
-    let mut random = fastrand::Rng::with_seed(1);
-    let (a, b) = (bucket(&mut random), bucket(&mut random));
-    let charges = [one(&wide, b), one(&tight, a)];
-    let first = buckets.charge_now(&charges);
-    assert!(admitted(&first));
-    for _ in 0..5 {
-        let rejected = buckets.charge_now(&charges);
-        assert_eq!(
-            rejected.outcome,
-            ChargeOutcome::Rejected {
-                wait: Duration::from_secs(1),
-                by: 1
-            }
-        );
-        assert_eq!(rejected.readings[0].remaining, first.readings[0].remaining);
-    }
-}
-
-#[test]
-fn requests_with_several_limits_do_not_exceed_the_capacity() {
-    for max_clients in [0, 1, 2, 3, 7, 100] {
-        let clock = stopped_clock();
-        let buckets = MemoryBuckets::new(max_clients, clock.clone());
-        let limits: Vec<_> = (0..6)
-            .map(|id| limit(id, Duration::from_millis(10 << id), 3))
-            .collect();
-        let mut random = fastrand::Rng::with_seed(max_clients as u64);
-        for _ in 0..2_000 {
-            let count = random.usize(1..=limits.len());
-            let charges: Vec<_> = limits[..count]
-                .iter()
-                .map(|limit| one(limit, bucket(&mut random)))
-                .collect();
-            buckets.charge_now(&charges);
-            assert!(buckets.tracked() <= max_clients, "{buckets:?}");
-            clock.advance(Duration::from_micros(random.u64(0..20_000)));
-        }
-    }
-}
-
-#[test]
 fn an_empty_bucket_is_not_refilled_by_many_other_clients() {
     let clock = stopped_clock();
     let buckets = MemoryBuckets::new(64, clock.clone());
@@ -128,17 +81,6 @@ fn an_empty_bucket_is_not_refilled_by_many_other_clients() {
     assert!(!admitted(&buckets.charge_now(&[one(&slow, client)])));
     clock.advance(Duration::from_nanos(1));
     assert!(admitted(&buckets.charge_now(&[one(&slow, client)])));
-}
-
-#[test]
-fn an_untracked_client_is_limited_by_its_shared_bucket() {
-    let buckets = MemoryBuckets::new(0, stopped_clock());
-    let slow = limit(0, Duration::from_mins(1), 2);
-    let client = bucket(&mut fastrand::Rng::with_seed(7));
-    let admitted = (0..100)
-        .filter(|_| admitted(&buckets.charge_now(&[one(&slow, client)])))
-        .count();
-    assert_eq!(admitted, 3);
 }
 
 /// A request with several charges can evict one of its own full buckets for another one. The charge to the evicted

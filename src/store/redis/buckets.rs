@@ -2,19 +2,15 @@
 //!
 //! One script makes all charges of a request atomically, in one round trip and by the clock of Redis. On a cluster, one
 //! script runs for each slot that has buckets of the request, all at the same time. If one script rejects the request,
-//! the charges of the other scripts are refunded. Until the refund, these charges can cause the rejection of another
-//! request, but no request is admitted beyond a quota. If the client disconnects before the refund starts, its tokens
-//! are not refunded.
+//! the charges of the others are refunded. Until then they can cause the rejection of another request, but no request
+//! is admitted beyond a quota. If the client disconnects before the refund starts, its tokens are not refunded.
 //!
-//! The gateway has two tables in memory. [`Rejections`] caches rejections. If a client retries too early, the gateway
-//! rejects the retry from this cache, without a call to Redis. [`LocalFallback`] has local buckets, which it updates
-//! with every bucket state in a reply of Redis. It decides with these buckets while Redis does not respond. So each
-//! gateway admits at most the quota in any interval, whether Redis responds or not. While Redis responds to all
-//! gateways, all of them together admit at most the quota.
+//! [`LocalFallback`] has local buckets, updated with every bucket state in a reply of Redis. It decides with them while
+//! Redis does not respond. So each gateway admits at most the quota in any interval, whether Redis responds or not, and
+//! while it responds to all gateways, all of them together do.
 
 mod calls;
 mod fallback;
-mod rejections;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +21,6 @@ use tokio::sync::oneshot;
 
 use self::calls::{ChargeReply, Group, Groups};
 use self::fallback::{LocalFallback, States};
-use self::rejections::{Observation, Rejections};
 use super::Redis;
 use super::client::RedisClient;
 use super::script::{Call, READ_BUCKET, REFILL_BUCKET};
@@ -35,35 +30,22 @@ use crate::idempotency::StoreError;
 use crate::store::memory::MemoryBuckets;
 use crate::store::{BucketView, Part};
 use crate::throttle::decision::{USUAL_LIMITS, full_at_under};
-use crate::throttle::{
-    BucketKey, BucketState, Buckets, Charge, ChargeOutcome, ChargeResult, Limit,
-};
+use crate::throttle::{BucketKey, BucketState, Buckets, Charge, ChargeResult, Limit};
 
-/// How long a rejection by a cluster is cached. This is short, because the charge that caused the rejection can be
-/// refunded.
-const CLUSTER_REJECTION_TTL: Duration = Duration::from_secs(1);
-
-/// How long a rejection by a single server is cached. This is bounded, because an operator can empty Redis or set its
-/// clock.
-const SERVER_REJECTION_TTL: Duration = Duration::from_secs(10);
-
-/// The rate limit buckets of a fleet. Each clone has its own connection and shares the rest.
+/// Each clone has its own connection and shares the rest.
 #[derive(Debug)]
 pub(crate) struct RedisBuckets {
     redis: Redis,
     client: RedisClient,
-    /// Redis client for refunds, which continue after their request is dropped.
+    /// For refunds, which continue on the runtime of the monitor after their request is dropped.
     refunds: RedisClient,
-    rejections: Arc<Rejections>,
     fallback: Arc<LocalFallback>,
 }
 
-/// The charges of a request: first the charges of enforced rate limits, then the charges of shadow limits, which reject
-/// no request.
+/// The charges of a request: first those of enforced rate limits, then those of shadow limits.
 #[derive(Clone, Copy, Debug)]
 struct RequestCharges<'a> {
     all: &'a [Charge<'a>],
-    /// Number of enforced charges. They are the first elements of `all`.
     enforced: usize,
 }
 
@@ -77,23 +59,20 @@ impl<'a> RequestCharges<'a> {
     }
 }
 
-/// The reply for each group of charges, or `None` if Redis did not respond.
+/// The reply for each group of charges; `None` if Redis did not respond.
 type Replies = SmallVec<[Option<ChargeReply>; 1]>;
 
 impl RedisBuckets {
-    /// Creates the store of buckets in `redis`, with at most `max_clients` buckets in memory.
     pub(super) fn new(redis: &Redis, max_clients: usize) -> Self {
         let clock = redis.0.state.clock.clone();
         Self {
             redis: redis.clone(),
             client: redis.client(Part::Limits),
             refunds: redis.client(Part::Limits),
-            rejections: Arc::new(Rejections::new()),
             fallback: Arc::new(LocalFallback::new(max_clients, clock)),
         }
     }
 
-    /// Returns the buckets in memory, which decide while Redis does not respond.
     pub(crate) fn local(&self) -> &MemoryBuckets {
         &self.fallback.local
     }
@@ -105,7 +84,8 @@ impl RedisBuckets {
     ) -> Result<BucketView, StoreError> {
         let state = self.client.state();
         let name = calls::name(&state.settings.prefix, bucket);
-        let reply: (u64, u32, u64, u32) = self.client.run(&READ_BUCKET.call(&[name])).await?;
+        let reply: (u64, u32, u64, u32) =
+            self.client.run(&Call::new(&READ_BUCKET, &[name])).await?;
         let (seconds, nanos, refill_seconds, refill_nanos) = reply;
         let (now, refill) = (
             state.clock.now(),
@@ -121,21 +101,21 @@ impl RedisBuckets {
         })
     }
 
-    /// Refills a bucket, also for this gateway while Redis does not respond. Other gateways can reject its key from
-    /// their caches for [`SERVER_REJECTION_TTL`].
+    /// Refills a bucket, also for this gateway while Redis does not respond.
     pub(crate) async fn refill(
         &self,
         limit: &Limit,
         bucket: BucketKey,
     ) -> Result<bool, StoreError> {
         let name = calls::name(&self.client.state().settings.prefix, bucket);
-        self.client.run::<u64>(&REFILL_BUCKET.call(&[name])).await?;
-        self.rejections.remove(bucket);
+        self.client
+            .run::<u64>(&Call::new(&REFILL_BUCKET, &[name]))
+            .await?;
         self.fallback.refill(limit, bucket);
         Ok(true)
     }
 
-    /// Charges all groups in Redis. Each call also reports the charges that this gateway made without Redis.
+    /// Each call also reports the charges that this gateway made without Redis.
     async fn call(
         &self,
         charges: &RequestCharges<'_>,
@@ -154,44 +134,8 @@ impl RedisBuckets {
         }
     }
 
-    /// Updates the local buckets and the cached rejections with the bucket states `before` and `after` the charges.
-    /// `seen` has the time of the call and the time of its reply.
-    fn observe(
-        &self,
-        charges: &RequestCharges<'_>,
-        (before, after): (&States, &States),
-        result: &ChargeResult,
-        seen: Observation,
-    ) {
-        let rejected = matches!(result.decision.outcome, ChargeOutcome::Rejected { .. });
-        for (index, charge) in charges.all.iter().enumerate() {
-            let (Some(before), Some(after)) = (before[index], after[index]) else {
-                continue;
-            };
-            // Redis computed this debt at some time between the call and its reply. The local bucket starts with the
-            // same debt at the time of the reply, so its debt is never smaller than that of the bucket in Redis.
-            let full_at = seen.replied.after(after.since(seen.called));
-            let local = &self.fallback.local;
-            local.observe(charge.limit, charge.bucket, full_at);
-            let rejected = match index.checked_sub(charges.enforced) {
-                None => rejected,
-                Some(shadow) => result.exceeded.contains(&shadow),
-            };
-            let owing = |full_at: Moment| Observation {
-                owed: full_at.since(seen.called),
-                refill: charge.limit.quota.refill(),
-                ..seen
-            };
-            if rejected {
-                self.rejections.insert(charge.bucket, owing(before));
-            } else {
-                self.rejections.update(charge.bucket, owing(after));
-            }
-        }
-    }
-
-    /// Refunds the charges of a rejected request. The response is sent after the refund, so the next request of the
-    /// client finds the tokens. The refund continues if the client disconnects.
+    /// The response is sent after the refund, so the next request of the client finds the tokens. The refund continues
+    /// if the client disconnects.
     async fn refund(&self, charges: &RequestCharges<'_>, groups: &Groups, replies: &Replies) {
         let state = self.client.state();
         let mut calls: Vec<Call> = Vec::new();
@@ -209,7 +153,7 @@ impl RedisBuckets {
         let (done, finished) = oneshot::channel::<()>();
         let client = self.refunds.clone();
         state.spawn_tracked(async move {
-            // A failed refund is not repeated. The client gets these tokens back only as the bucket refills.
+            // Not repeated: the client gets these tokens back only as the bucket refills.
             join_all(calls.iter().map(|call| client.run::<u8>(call))).await;
             drop(done);
         });
@@ -226,16 +170,7 @@ impl Buckets for RedisBuckets {
             enforced: enforced.len(),
         };
         let state = self.client.state();
-        let epoch = state.epoch();
         let called = state.clock.now();
-        // While the circuit breaker is open, cached rejections are not used, because `on_store_error` of each rate
-        // limit decides.
-        if !state.breaker(Part::Limits).is_open()
-            && let Some(result) = self.rejections.lookup(&charges, epoch, called)
-        {
-            return result;
-        }
-
         let is_cluster = matches!(state.settings.nodes, Nodes::Cluster(_));
         let groups = calls::groups(&charges, &state.settings.prefix, is_cluster);
         let unreported = all.iter().map(|charge| self.fallback.unreported(charge));
@@ -245,28 +180,34 @@ impl Buckets for RedisBuckets {
             owed.map(|(charge, &state)| full_at_under(charge.limit, state, called).since(called));
         let owed: SmallVec<[Duration; USUAL_LIMITS]> = owed.collect();
         let replies = self.call(&charges, &groups, &owed, called).await;
-        let seen = Observation {
-            epoch,
-            called,
-            replied: state.clock.now(),
-            until: called.after(if is_cluster {
-                CLUSTER_REJECTION_TTL
-            } else {
-                SERVER_REJECTION_TTL
-            }),
-            owed: Duration::ZERO,
-            refill: Duration::ZERO,
-        };
+        let returned = state.clock.now();
 
-        let mut before = States::from_elem(None, all.len());
+        let mut states = States::from_elem(called, all.len());
         for (group, reply) in groups.iter().zip(&replies) {
-            let states = reply.iter().flat_map(|reply| &reply.owed);
-            for (&index, &debt) in group.indexes.iter().zip(states) {
-                before[index] = Some(called.after(debt));
+            let debts = reply.iter().flat_map(|reply| &reply.owed);
+            for (&index, &debt) in group.indexes.iter().zip(debts) {
+                states[index] = called.after(debt);
                 self.fallback.reported(&all[index], unreported[index]);
             }
         }
-        let (result, after) = self.fallback.decide_all(&charges, &before, called);
+        let observe = |states: &States| {
+            for (charge, state) in all.iter().zip(states) {
+                // Redis computed this debt between the call and its reply. From the time of the reply on, the debt of
+                // the local bucket is never smaller than in Redis. Without a reply, the debt is zero and changes
+                // nothing.
+                let full_at = returned.after(state.since(called));
+                let local = &self.fallback.local;
+                local.observe(charge.limit, charge.bucket, full_at);
+            }
+        };
+        let result = if replies.iter().all(Option::is_some) {
+            let result = fallback::decide_by(&mut states, &charges, called);
+            observe(&states);
+            result
+        } else {
+            observe(&states);
+            self.fallback.decide(&charges, called)
+        };
         debug_assert!(
             groups.len() > 1
                 || replies
@@ -275,7 +216,6 @@ impl Buckets for RedisBuckets {
                     .all(|reply| reply.admitted == result.decision.is_admitted()),
             "the script and `decide` must agree: {replies:?}, {result:?}"
         );
-        self.observe(&charges, (&before, &after), &result, seen);
         if !result.decision.is_admitted() {
             self.refund(&charges, &groups, &replies).await;
         }
@@ -293,7 +233,6 @@ impl Clone for RedisBuckets {
             redis: self.redis.clone(),
             client: self.client.with_own_connection(),
             refunds: self.refunds.clone(),
-            rejections: Arc::clone(&self.rejections),
             fallback: Arc::clone(&self.fallback),
         }
     }

@@ -1,188 +1,33 @@
 //! A Redis client with one connection, which it replaces when the connection is lost. Each call has a deadline and
 //! reports its result to the circuit breaker.
 //!
-//! All requests of a worker share one multiplexed connection. The connection runs on the runtime that uses the client,
-//! so no request crosses threads. Each clone of a store opens its own connection. Connecting takes several round trips,
-//! more than the timeout of a rate limit call allows. A separate task therefore connects, and continues after the
-//! request has timed out. All requests that arrive in the meantime wait for this task, and fail together if it fails.
+//! All requests of a worker share one multiplexed connection on the runtime of the worker, so no request crosses
+//! threads. Connecting takes several round trips, more than the timeout of a rate limit call allows. So a separate task
+//! connects, and continues after the request has timed out. All requests that arrive meanwhile wait for this task, and
+//! fail together if it fails.
 //!
-//! `redis::aio::ConnectionManager` is not used for three reasons. It cannot run a check between connecting and the
-//! first command, but this client must check the secret that all gateways share. It does not support clusters. After a
-//! timeout, it neither repeats the command nor reconnects.
+//! `redis::aio::ConnectionManager` cannot check the secret of the fleet between connecting and the first command, does
+//! not support clusters, and neither repeats the command nor reconnects after a timeout.
 
-use std::future::Future;
 use std::io;
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use futures_util::future::{BoxFuture, Shared};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use redis::{FromRedisValue, Pipeline, RedisError, Value};
-use tokio::runtime::Handle;
-use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
-use tokio_util::task::TaskTracker;
 
-use super::connection::{Endpoint, RedisConnection, with_timeout};
+use super::client_state::ClientState;
+use super::connection::RedisConnection;
 use super::error::CallError;
 use super::health::StoreBreaker;
 use super::script::{CONFIRM, Call};
-use super::settings::RedisSettings;
-use crate::clock::Clock;
-use crate::request::hash_keys::{HashKeySource, HashKeys, Secret};
-use crate::store::{CapacityUse, Part};
+use crate::store::Part;
 
-/// State that all clients of one Redis share.
-#[derive(Debug)]
-pub(super) struct ClientState {
-    pub(super) settings: RedisSettings,
-    /// Whether Redis stores idempotency records.
-    is_keyed: AtomicBool,
-    /// Lease of new claims. It follows the timeouts of the routes, but becomes shorter only by a restart: the renewal
-    /// of claims could not follow.
-    lease: Mutex<Duration>,
-    pub(super) clock: Clock,
-    pub(super) endpoint: Endpoint,
-    limits: StoreBreaker,
-    records: StoreBreaker,
-    /// Use of `maxmemory` at the last probe; `None` if Redis has no `maxmemory`.
-    pub(super) memory_use: Mutex<Option<CapacityUse>>,
-    /// Keys for hashes. They are derived from the secret of the fleet, or from a random secret until the first probe.
-    hash_keys: Arc<RwLock<HashKeys>>,
-    /// Number of detected restarts or replacements of Redis. Clients replace the connections of an earlier epoch.
-    epoch: AtomicU64,
-    /// Notifies the monitor that it must probe Redis before the current interval ends.
-    pub(super) probe_requested: Notify,
-    /// The runtime of the monitor. It runs tasks that no request waits for.
-    background: Handle,
-    /// Background tasks that shutdown waits for, up to 2 s.
-    pub(super) tracked: TaskTracker,
-}
-
-impl ClientState {
-    pub(super) fn new(
-        settings: RedisSettings,
-        is_keyed: bool,
-        endpoint: Endpoint,
-        clock: Clock,
-        background: Handle,
-    ) -> Self {
-        Self {
-            is_keyed: AtomicBool::new(is_keyed),
-            lease: Mutex::new(settings.lease),
-            endpoint,
-            limits: StoreBreaker::new(Part::Limits, &settings.nodes),
-            records: StoreBreaker::new(Part::Records, &settings.nodes),
-            memory_use: Mutex::default(),
-            settings,
-            clock,
-            hash_keys: Arc::new(RwLock::new(Secret::random().into())),
-            epoch: AtomicU64::new(0),
-            probe_requested: Notify::new(),
-            background,
-            tracked: TaskTracker::new(),
-        }
-    }
-
-    pub(super) fn is_keyed(&self) -> bool {
-        self.is_keyed.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn lease(&self) -> Duration {
-        *self.lease.lock()
-    }
-
-    /// Changes what depends on the routes of the configuration. A Redis that stored no records is used for them after
-    /// the monitor has checked its settings.
-    pub(super) fn reload(&self, is_keyed: bool, lease: Duration) {
-        let mut longest = self.lease.lock();
-        *longest = lease.max(*longest);
-        drop(longest);
-        if is_keyed && !self.is_keyed.swap(is_keyed, Ordering::Relaxed) {
-            self.records
-                .open(&"Redis is being checked for idempotency records");
-            self.probe_requested.notify_one();
-        }
-    }
-
-    pub(super) fn breaker(&self, part: Part) -> &StoreBreaker {
-        match part {
-            Part::Limits => &self.limits,
-            Part::Records => &self.records,
-        }
-    }
-
-    /// Returns `store.limits_timeout` or `store.records_timeout`.
-    pub(super) fn timeout(&self, part: Part) -> Duration {
-        match part {
-            Part::Limits => self.settings.limits_timeout,
-            Part::Records => self.settings.records_timeout,
-        }
-    }
-
-    pub(super) fn hash_keys(&self) -> HashKeySource {
-        HashKeySource::Shared(Arc::clone(&self.hash_keys))
-    }
-
-    pub(super) fn secret(&self) -> Secret {
-        self.hash_keys.read().secret
-    }
-
-    pub(super) fn set_secret(&self, secret: Secret) {
-        *self.hash_keys.write() = secret.into();
-    }
-
-    /// Returns the Redis key of a value that all gateways share. All these Redis keys are in one slot, so one script
-    /// can use them.
-    pub(super) fn fleet_key(&self, name: &str) -> String {
-        format!("{}:{{fleet}}:{name}", self.settings.prefix)
-    }
-
-    pub(super) fn epoch(&self) -> u64 {
-        self.epoch.load(Ordering::Acquire)
-    }
-
-    /// Invalidates all connections and all cached rejections, because Redis was restarted or replaced.
-    pub(super) fn begin_epoch(&self) {
-        self.epoch.fetch_add(1, Ordering::AcqRel);
-    }
-
-    /// Makes the monitor probe Redis within 20 ms.
-    pub(super) fn request_probe(&self) {
-        self.probe_requested.notify_one();
-    }
-
-    /// Runs `task` on the runtime of the monitor. Shutdown waits up to 2 s for the end of the task.
-    pub(super) fn spawn_tracked(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.tracked.spawn_on(task, &self.background);
-    }
-
-    /// Runs `task` on the runtime of the monitor. Shutdown cancels the task.
-    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
-        self.background.spawn(task);
-    }
-
-    /// Connects, and reads the secret of the fleet from Redis. Fails if it differs from the secret that the monitor has
-    /// read. The monitor must then probe the server before requests use it.
-    async fn connect(&self) -> Result<RedisConnection, CallError> {
-        let mut connection = self.endpoint.connect().await?;
-        let mut get = redis::cmd("GET");
-        get.arg(self.fleet_key("secret"));
-        let stored = get.query_async(&mut connection);
-        let stored: Option<Vec<u8>> = with_timeout(self.timeout(Part::Records), stored).await?;
-        if stored.as_deref() != Some(self.secret().as_bytes()) {
-            self.request_probe();
-            let reason = "Redis has another fleet secret, so it lost its data or was replaced";
-            return Err(CallError::ConnectionLost(reason.into()));
-        }
-        Ok(connection)
-    }
-}
-
-/// A client for the calls of one part of the store. Clones share the connection.
+/// Clones share the connection.
 #[derive(Clone, Debug)]
 pub(super) struct RedisClient {
     state: Arc<ClientState>,
@@ -190,7 +35,6 @@ pub(super) struct RedisClient {
     current: Arc<Mutex<Option<ConnectionAttempt>>>,
 }
 
-/// A running attempt to connect, or its connection after the attempt has succeeded.
 #[derive(Clone, Debug)]
 struct ConnectionAttempt {
     epoch: u64,
@@ -198,7 +42,6 @@ struct ConnectionAttempt {
 }
 
 impl RedisClient {
-    /// Creates a client that connects on its first call.
     pub(super) fn new(state: Arc<ClientState>, part: Part) -> Self {
         Self {
             state,
@@ -207,7 +50,6 @@ impl RedisClient {
         }
     }
 
-    /// Creates a client for the same Redis and the same part, with its own connection.
     pub(super) fn with_own_connection(&self) -> Self {
         Self::new(Arc::clone(&self.state), self.part)
     }
@@ -216,7 +58,7 @@ impl RedisClient {
         &self.state
     }
 
-    /// Runs a script that a request needs. Fails without a call while the circuit breaker is open.
+    /// Fails without a call while the circuit breaker is open.
     pub(super) async fn run<T: FromRedisValue>(&self, call: &Call) -> Result<T, CallError> {
         self.check()?;
         match self.run_within(self.timeout(), call, false).await {
@@ -230,8 +72,7 @@ impl RedisClient {
         }
     }
 
-    /// Runs a script on which no request depends, and returns `None` if it fails. The metrics count a failure, but the
-    /// circuit breaker does not.
+    /// For a script on which no request depends: the metrics count a failure, but the circuit breaker does not.
     pub(super) async fn run_optional<T: FromRedisValue>(&self, call: &Call) -> Option<T> {
         self.check().ok()?;
         let reason = match self.run_within(self.timeout(), call, true).await {
@@ -246,7 +87,7 @@ impl RedisClient {
         None
     }
 
-    /// Returns a connection that has replied to a PING. The caller runs commands on it that are not scripts.
+    /// A connection that has replied to a PING, for commands that are not scripts.
     pub(super) async fn connection(&self) -> Result<RedisConnection, CallError> {
         let mut ping = redis::pipe();
         ping.cmd("PING").ignore();
@@ -254,11 +95,10 @@ impl RedisClient {
         Ok(connection)
     }
 
-    /// Waits until `wanted` replicas have `record`. Returns how many replicas have it. After a timeout, this is fewer
-    /// than `wanted`.
+    /// Returns how many replicas have `record`; fewer than `wanted` after a timeout.
     ///
-    /// The command WAIT covers only writes on its own connection, so this connection first sets the expiry of `record`
-    /// again. WAIT also blocks later commands on its connection, so no other call uses the connection.
+    /// WAIT covers only writes on its own connection, so this connection first sets the expiry of `record` again. WAIT
+    /// also blocks its connection, so no other call uses it.
     pub(super) async fn wait_for_replicas(
         &self,
         record: &str,
@@ -268,9 +108,9 @@ impl RedisClient {
         let millis = u64::try_from(within.as_millis()).unwrap_or(u64::MAX);
         let mut pipeline = redis::pipe();
         // On a cluster, the Redis key of the first command selects the server for both commands.
-        pipeline.add_command(CONFIRM.call(&[record]).with_text());
+        pipeline.cmd("EVAL").arg(CONFIRM).arg(1).arg(record);
         pipeline.cmd("WAIT").arg(wanted.get()).arg(millis);
-        // The timeout is twice `within`, because WAIT alone can take `within`.
+        // WAIT alone can take `within`.
         let (_, (exists, have)) = self.query::<(bool, u32)>(&pipeline, within * 2).await?;
         if exists {
             Ok(have)
@@ -282,11 +122,8 @@ impl RedisClient {
         }
     }
 
-    /// Runs a script. Repeats the script once on a new connection if the connection is lost, because servers close idle
-    /// connections.
-    ///
-    /// Redis can therefore run a script twice. A repeated charge takes tokens from the client twice. All other scripts
-    /// detect that they have already run.
+    /// Repeats the script once if the connection is lost, because servers close idle connections. Redis can therefore
+    /// run a script twice. A repeated charge takes tokens twice; all other scripts detect that they have already run.
     async fn run_within(
         &self,
         within: Duration,
@@ -297,8 +134,7 @@ impl RedisClient {
         let late = |_| CallError::Timeout(within);
         let mut retried = false;
         loop {
-            // An open connection is used without a timeout, because it is ready. The call then needs one timer instead
-            // of two.
+            // An open connection is ready, so the call needs one timer instead of two.
             let connected = match self.connect().now_or_never() {
                 Some(connected) => connected,
                 None => timeout_at(deadline, self.connect()).await.map_err(late)?,
@@ -314,8 +150,8 @@ impl RedisClient {
         }
     }
 
-    /// Runs commands, and repeats them once on a new connection if the connection is lost. The timeout `within` applies
-    /// to each attempt, and does not include the time to connect. Also returns the connection.
+    /// As [`run_within`](Self::run_within), but `within` applies to each attempt and does not include the time to
+    /// connect.
     async fn query<T: FromRedisValue>(
         &self,
         commands: &Pipeline,
@@ -331,15 +167,13 @@ impl RedisClient {
             match reply.and_then(|reply: Result<T, RedisError>| Ok(reply?)) {
                 Ok(reply) => return Ok((connection, reply)),
                 Err(error) if self.should_retry(&used, &error, &mut retried) => {}
-                // This timeout is not reported to the circuit breaker, because a slow replica is not a failure of the
-                // server.
+                // A slow replica is not a failure of the server, so the circuit breaker does not count it.
                 Err(error @ CallError::Timeout(_)) => return Err(error),
                 Err(error) => return Err(self.failed(error)),
             }
         }
     }
 
-    /// Returns the connection, and the `ConnectionAttempt` that opened the connection.
     async fn connect(&self) -> Result<(ConnectionAttempt, RedisConnection), CallError> {
         let used = self.current_attempt();
         let connected = match used.connection.peek() {
@@ -355,7 +189,6 @@ impl RedisClient {
         }
     }
 
-    /// Returns the current attempt to connect, or starts one.
     fn current_attempt(&self) -> ConnectionAttempt {
         let epoch = self.state.epoch();
         let mut current = self.current.lock();
@@ -366,8 +199,7 @@ impl RedisClient {
         let attempt = tokio::spawn(async move {
             let connection = state.connect().await;
             if connection.is_err() {
-                // The failed attempt is removed by its task, because all requests that waited for it can have timed
-                // out. The next request starts a new attempt.
+                // All requests that waited for the failed attempt can have timed out.
                 slot.lock().take_if(|current| current.epoch == epoch);
             }
             connection
@@ -380,14 +212,13 @@ impl RedisClient {
             .clone()
     }
 
-    /// Drops the connection `used`, unless another connection has already replaced it.
+    /// Drops `used`, unless another connection has already replaced it.
     fn discard(&self, used: &ConnectionAttempt) {
         let is_used = |current: &mut ConnectionAttempt| current.connection.ptr_eq(&used.connection);
         self.current.lock().take_if(is_used);
     }
 
-    /// Returns whether to repeat the call that failed with `error`. Drops the connection if it is lost or if the call
-    /// timed out. After a timeout, the server can be gone without a TCP reset.
+    /// After a timeout, the connection is dropped too: the server can be gone without a TCP reset.
     fn should_retry(
         &self,
         used: &ConnectionAttempt,
@@ -399,13 +230,12 @@ impl RedisClient {
             self.discard(used);
         }
         if is_lost {
-            // The probe is requested because Redis can have restarted without its data.
-            self.state.request_probe();
+            // Redis can have restarted without its data.
+            self.state.probe_requested.notify_one();
         }
         is_lost && !std::mem::replace(retried, true)
     }
 
-    /// Fails while the circuit breaker is open.
     fn check(&self) -> Result<(), CallError> {
         match self.breaker().degraded() {
             None => Ok(()),
@@ -413,18 +243,17 @@ impl RedisClient {
         }
     }
 
-    /// Reports `error` to the circuit breaker, and returns `error`.
+    /// Reports `error` to the circuit breaker.
     fn failed(&self, error: CallError) -> CallError {
         let breaker = self.breaker();
         let opened = match error {
-            // The circuit breaker ignores this error, because a Redis without free memory can still replay records and
-            // end claims.
+            // Ignored, because a Redis without free memory can still replay records and end claims.
             CallError::Full(_) if self.part == Part::Records => false,
             CallError::ConnectionLost(_) => breaker.failed(&error) | breaker.open(&error),
             _ => breaker.failed(&error),
         };
         if opened {
-            self.state.request_probe();
+            self.state.probe_requested.notify_one();
         }
         error
     }
@@ -442,8 +271,13 @@ impl RedisClient {
 mod tests {
     use std::net::TcpListener;
 
+    use tokio::runtime::Handle;
+
+    use super::super::connection::Endpoint;
     use super::super::script::CHARGE;
+    use super::super::settings::RedisSettings;
     use super::*;
+    use crate::clock::Clock;
 
     /// Creates a listener that accepts connections and never replies, and a client of it. Connecting fails after 300
     /// ms.
@@ -464,7 +298,7 @@ mod tests {
         let (_listener, client) = unresponsive();
         let within = Duration::from_millis(10);
         let error = client
-            .run_within(within, &CHARGE.call(&["bucket"]), false)
+            .run_within(within, &Call::new(&CHARGE, &["bucket"]), false)
             .await;
         assert!(matches!(error, Err(CallError::Timeout(it)) if it == within));
         let attempt = client
@@ -480,7 +314,7 @@ mod tests {
     #[tokio::test]
     async fn requests_that_arrive_during_an_attempt_to_connect_share_its_failure() {
         let (listener, client) = unresponsive();
-        let call = CHARGE.call(&["bucket"]);
+        let call = Call::new(&CHARGE, &["bucket"]);
         let run = || client.run_within(Duration::from_secs(30), &call, false);
         let (first, second) = tokio::join!(run(), run());
         for error in [first.unwrap_err(), second.unwrap_err()] {

@@ -1,11 +1,11 @@
-//! Connections to a single Redis server or to a cluster, with one interface for both.
+//! One interface for a single Redis server and a cluster.
 
 use std::fmt;
 use std::future::Future;
 use std::io;
 use std::time::Duration;
 
-use redis::aio::{ConnectionLike, MultiplexedConnection, PubSubStream};
+use redis::aio::{ConnectionLike, MultiplexedConnection};
 use redis::cluster::ClusterClient;
 use redis::cluster_async::ClusterConnection;
 use redis::cluster_routing::RoutingInfo;
@@ -19,7 +19,7 @@ use redis::{
 use super::RedisOpenError;
 use super::settings::{Nodes, RedisNode, RedisSettings};
 
-/// A server that a connection can address. If there is no cluster, `Random` addresses the only server.
+/// Without a cluster, `Random` addresses the only server.
 pub(super) use redis::cluster_routing::SingleNodeRoutingInfo as ServerRoute;
 
 /// Maximum number of redirections that a call to a cluster follows.
@@ -32,17 +32,15 @@ const REDIRECTION_PAUSE: (u64, u64) = (2, 16);
 /// How long a connection is idle before the first TCP keepalive probe. The same time passes between two probes.
 const KEEPALIVE: Duration = Duration::from_secs(15);
 
-/// The addresses, credentials and TLS settings of the configured Redis servers.
+/// The configured server or cluster.
 #[derive(Clone)]
-pub(super) struct Endpoint {
-    /// The only server, or the cluster nodes in `store.url`. Never empty.
-    nodes: Vec<redis::Client>,
-    cluster: Option<ClusterClient>,
-    /// How long connecting can take, and how long subscribing can take.
-    timeout: Duration,
+pub(super) enum Endpoint {
+    /// Connecting can take the duration.
+    Single(redis::Client, Duration),
+    Cluster(Box<ClusterClient>, Duration),
 }
 
-/// A multiplexed connection. Clones share the sockets.
+/// Clones share the sockets.
 #[derive(Clone)]
 pub(super) enum RedisConnection {
     Single(MultiplexedConnection),
@@ -66,54 +64,40 @@ impl Endpoint {
             client_tls: None,
             root_cert: settings.ca_file.as_ref().map(read).transpose()?,
         };
-        Self::with(settings, &certificates).map_err(RedisOpenError::Settings)
-    }
-
-    fn with(settings: &RedisSettings, certificates: &TlsCertificates) -> Result<Self, RedisError> {
-        let nodes = settings.nodes.all().iter();
-        Ok(Self {
-            nodes: nodes
-                .map(|node| single_client(node, settings, certificates.clone()))
-                .collect::<Result<_, _>>()?,
-            cluster: match &settings.nodes {
-                Nodes::Single(_) => None,
-                Nodes::Cluster(nodes) => {
-                    Some(cluster_client(nodes, settings, certificates.clone())?)
-                }
-            },
-            timeout: settings.records_timeout,
-        })
-    }
-
-    /// Opens a connection and subscribes to `channel`. The returned stream ends when the connection is lost.
-    pub(super) async fn subscribe(&self, channel: &str) -> Result<PubSubStream, RedisError> {
-        // Each node of a cluster delivers all messages, so any node can be used. The choice is random, so that the
-        // attempt after a failed one probably uses another node.
-        let node = fastrand::choice(&self.nodes).expect("`nodes` is not empty");
-        let subscribe = async {
-            let mut subscription = node.get_async_pubsub().await?;
-            subscription.subscribe(channel).await?;
-            Ok(subscription.into_on_message())
+        let timeout = settings.records_timeout;
+        let endpoint = match &settings.nodes {
+            Nodes::Single(node) => {
+                let client = single_client(node, settings, certificates);
+                client.map(|client| Self::Single(client, timeout))
+            }
+            Nodes::Cluster(nodes) => {
+                let client = cluster_client(nodes, settings, certificates);
+                client.map(|client| Self::Cluster(Box::new(client), timeout))
+            }
         };
-        with_timeout(self.timeout, subscribe).await
+        endpoint.map_err(RedisOpenError::Settings)
     }
 
     pub(super) async fn connect(&self) -> Result<RedisConnection, RedisError> {
-        if let Some(cluster) = &self.cluster {
-            let connection = with_timeout(self.timeout, cluster.get_async_connection()).await;
-            return connection.map(RedisConnection::Cluster);
+        match self {
+            Self::Single(server, timeout) => {
+                // The connection has no response timeout, because each call has its own deadline.
+                let config = AsyncConnectionConfig::new()
+                    .set_connection_timeout(Some(*timeout))
+                    .set_response_timeout(None);
+                let connection = server.get_multiplexed_async_connection_with_config(&config);
+                connection.await.map(RedisConnection::Single)
+            }
+            Self::Cluster(cluster, timeout) => {
+                let connection = with_timeout(*timeout, cluster.get_async_connection()).await;
+                connection.map(RedisConnection::Cluster)
+            }
         }
-        // The connection has no response timeout, because each call has its own deadline.
-        let config = AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(self.timeout))
-            .set_response_timeout(None);
-        let connection = self.nodes[0].get_multiplexed_async_connection_with_config(&config);
-        connection.await.map(RedisConnection::Single)
     }
 }
 
 impl RedisConnection {
-    /// Returns all primaries of the cluster, or the only server if there is no cluster.
+    /// All primaries of the cluster, or the only server.
     pub(super) async fn servers(&mut self) -> Result<Vec<ServerRoute>, RedisError> {
         let Self::Cluster(connection) = self else {
             return Ok(vec![ServerRoute::Random]);
@@ -132,7 +116,6 @@ impl RedisConnection {
         Ok(primaries.into_iter().map(server).collect())
     }
 
-    /// Runs a command on one of the [`servers`](Self::servers).
     pub(super) async fn query_server(
         &mut self,
         server: &ServerRoute,
@@ -149,7 +132,7 @@ impl RedisConnection {
     }
 }
 
-/// Awaits `step`. Fails with [`io::ErrorKind::TimedOut`] if `step` takes longer than `within`.
+/// Fails with [`io::ErrorKind::TimedOut`].
 pub(super) async fn with_timeout<T>(
     within: Duration,
     step: impl Future<Output = Result<T, RedisError>>,
@@ -160,8 +143,7 @@ pub(super) async fn with_timeout<T>(
         .unwrap_or_else(late)
 }
 
-/// Parses host and port of the primary from an entry of the reply to CLUSTER SLOTS. The primary is the third element,
-/// after the first and the last slot.
+/// Parses an entry of the reply to CLUSTER SLOTS: first slot, last slot, primary, replicas.
 fn primary(range: Value) -> Option<(String, u16)> {
     let Value::Array(range) = range else {
         return None;
@@ -175,7 +157,7 @@ fn primary(range: Value) -> Option<(String, u16)> {
     Some((host, port))
 }
 
-/// Returns socket options that disable Nagle's algorithm and detect a server that is gone without a TCP reset.
+/// The keepalive and the user timeout detect a server that is gone without a TCP reset.
 fn tcp_settings(settings: &RedisSettings) -> TcpSettings {
     let keepalive = TcpKeepalive::new()
         .with_time(KEEPALIVE)
@@ -223,8 +205,7 @@ fn cluster_client(
     builder.build()
 }
 
-/// Returns the address, the credentials and the database of `node`. A user or password in `settings` overrides the one
-/// in the URL.
+/// A user or password in `settings` overrides the one in the URL.
 fn connection_info(
     node: &RedisNode,
     settings: &RedisSettings,

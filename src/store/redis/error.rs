@@ -1,4 +1,4 @@
-//! Errors of calls to Redis. The messages include a remedy where one is known.
+//! Errors of calls to Redis, with a remedy where one is known.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,26 +8,22 @@ use thiserror::Error;
 
 use crate::idempotency::StoreError;
 
-/// Remedy in the message of an error that reports a missing permission of the Redis user.
 const NO_PERMISSION: &str =
     "; the Redis user of `store.user` lacks a permission: grant it with ACL SETUSER";
 
-/// Why a call to Redis failed.
 #[derive(Clone, Debug, Error)]
 pub(super) enum CallError {
-    /// The circuit breaker is open, so the call was not sent.
     #[error("Redis is unavailable, the circuit breaker is open: {0}")]
     Unavailable(Arc<str>),
-    /// Redis did not reply before the deadline. Redis can have executed the call.
+    /// Redis can have executed the call.
     #[error("Redis did not reply within {0:?}")]
     Timeout(Duration),
-    /// Redis rejected a write because it is at `maxmemory`.
+    /// Redis is at `maxmemory`.
     #[error("Redis is out of memory: {0}")]
     Full(Arc<str>),
-    /// The client cannot connect, or lost the connection. Redis can have executed the call.
+    /// Redis can have executed the call.
     #[error("{0}")]
     ConnectionLost(Arc<str>),
-    /// Redis returned an error, or a reply that the gateway cannot parse.
     #[error("{0}")]
     Failed(Arc<str>),
 }
@@ -48,19 +44,17 @@ impl From<RedisError> for CallError {
 impl From<CallError> for StoreError {
     fn from(error: CallError) -> Self {
         match error {
-            // This error is not logged again: the circuit breaker logged its reason when it opened.
+            // The circuit breaker logged its reason when it opened.
             CallError::Unavailable(_) => Self::known(error),
             _ => Self::new(error),
         }
     }
 }
 
-/// Returns whether the connection is unusable after `error`.
 pub(super) fn is_lost(error: &RedisError) -> bool {
     error.is_io_error() || error.is_connection_dropped() || error.is_unrecoverable_error()
 }
 
-/// Returns the message of `error`, with a remedy if one is known.
 fn describe(error: &RedisError) -> String {
     if error.is_timeout() {
         return "Redis timed out; check the load of Redis and the network".to_owned();
@@ -68,7 +62,7 @@ fn describe(error: &RedisError) -> String {
     if error.is_connection_refusal() {
         return format!("cannot connect to Redis: {error}");
     }
-    // The error text is searched, because Redis sends no error code if a command inside a script is denied.
+    // Redis sends no error code if a command inside a script is denied.
     let denied_in_script = || {
         let detail = error.detail();
         detail.is_some_and(|it| it.contains("The user executing the script"))

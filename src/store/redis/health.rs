@@ -1,29 +1,30 @@
-//! Monitoring of Redis. A monitor thread probes Redis every second, and within 20 ms after a failed call.
+//! Monitoring of Redis: a probe every second, and within 20 ms after a failed call.
 //!
-//! Only the monitor closes the [circuit breakers](StoreBreaker). Before it closes one, it checks that Redis accepts
-//! writes and evicts no idempotency records. A probe also reads the run ID of each server, the secret of the fleet and
-//! the format of its records. The monitor has its own thread, so slow requests do not delay a probe.
+//! Only the monitor closes the [circuit breakers](StoreBreaker), after it has checked that Redis accepts writes and
+//! evicts no idempotency records. It has its own thread, so slow requests do not delay a probe.
 
 mod breaker;
 mod probe;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 use tokio::time::sleep;
 
 use self::probe::{FORMAT, Probe, ServerInfo};
-use super::client::ClientState;
+use super::client_state::ClientState;
 use super::connection::RedisConnection;
 use super::error::{CallError, is_lost};
+use crate::request::hash_keys::Secret;
 use crate::store::Part;
 use crate::store::capacity_use::{Bound, UseSamples};
 
 pub(super) use self::breaker::StoreBreaker;
 pub(crate) use self::probe::UnusableServer;
 
-/// Interval between two probes while Redis works for both rate limits and idempotency records.
+/// Interval of probes while Redis works for both rate limits and idempotency records.
 const INTERVAL: Duration = Duration::from_secs(1);
 
 /// Interval after the first failed probe, ±20 %. It doubles with each further failed probe.
@@ -32,17 +33,16 @@ const RETRY_FIRST: Duration = Duration::from_millis(50);
 /// Longest interval after a failed probe.
 const RETRY_LONGEST: Duration = Duration::from_millis(500);
 
-/// Pause before a probe that is made because of a failed call. So failed calls cause at most 50 probes per second.
+/// Pause before a probe after a failed call. So failed calls cause at most 50 probes per second.
 const REQUESTED_PAUSE: Duration = Duration::from_millis(20);
 
-/// Probes Redis, and opens and closes the circuit breakers of rate limits and idempotency records.
 pub(super) struct Monitor {
     state: Arc<ClientState>,
     connection: Option<RedisConnection>,
-    /// Run IDs of the servers at the last probe; empty before the first probe.
+    /// Run IDs of the servers; empty before the first successful probe.
     runs: Vec<Arc<str>>,
     use_samples: UseSamples,
-    /// Whether the settings of Redis were checked for records, which a reload can make necessary.
+    /// A reload can make this check necessary.
     has_checked_records: bool,
 }
 
@@ -57,7 +57,6 @@ impl Monitor {
         }
     }
 
-    /// Probes Redis until this future is dropped. Sends the result of the first probe to `first`.
     pub(super) async fn run(mut self, first: SyncSender<Result<(), UnusableServer>>) {
         let mut first = Some(first);
         let mut retry = RETRY_FIRST;
@@ -82,12 +81,13 @@ impl Monitor {
         }
     }
 
-    /// Probes Redis once, and opens or closes the circuit breakers. Returns whether Redis works for both rate limits
-    /// and idempotency records. Fails if the gateway must not start with this Redis.
+    /// Returns whether Redis works for both rate limits and idempotency records. Fails if the gateway must not start
+    /// with this Redis.
     async fn check(&mut self) -> Result<bool, UnusableServer> {
         let state = Arc::clone(&self.state);
         let (limits, records) = (state.breaker(Part::Limits), state.breaker(Part::Records));
-        let probe = match self.probe().await {
+        let checks_persistence = state.is_keyed() && !self.has_checked_records;
+        let probe = match self.probe(checks_persistence).await {
             Ok(probe) => probe,
             Err(error) => {
                 limits.open(&error);
@@ -106,9 +106,9 @@ impl Monitor {
             };
         }
         self.update_epoch(&probe);
-        if is_keyed && !self.has_checked_records {
+        if checks_persistence {
             self.has_checked_records = true;
-            self.warn_about_records(&probe);
+            warn_about_persistence(servers);
         }
         if is_keyed {
             let now = Duration::from_nanos(state.clock.now().as_nanos());
@@ -162,27 +162,35 @@ impl Monitor {
         let run_id = |server: &ServerInfo| Arc::clone(&server.run_id);
         let mut runs: Vec<_> = probe.servers.iter().map(run_id).collect();
         runs.sort();
-        let new_runs = runs.iter().filter(|run| !self.runs.contains(run));
-        let new_runs: Vec<_> = new_runs.collect();
+        let has_new_secret = |secret: &Secret| secret.as_bytes() != self.state.secret().as_bytes();
+        let new_secret = probe.secret.filter(has_new_secret);
         if self.runs.is_empty() {
             self.log_first_probe(probe);
-        } else if !new_runs.is_empty() {
-            tracing::warn!(
-                run_ids = ?new_runs,
-                "Redis restarted or replaced by another server: rate limit buckets and idempotency records that Redis \
-                 did not persist are lost, so a retry whose record is lost is executed again"
-            );
-            self.state.begin_epoch();
+        } else {
+            let new_runs = runs.iter().filter(|run| !self.runs.contains(run));
+            let new_runs: Vec<_> = new_runs.collect();
+            if !new_runs.is_empty() {
+                tracing::warn!(
+                    run_ids = ?new_runs,
+                    "Redis restarted or replaced by another server: rate limit buckets and idempotency records that \
+                     Redis did not persist are lost, so a retry whose record is lost is executed again"
+                );
+                self.state.epoch.fetch_add(1, Ordering::AcqRel);
+            }
+            if probe.has_stored_secret || new_secret.is_some() {
+                self.state.data_losses.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(
+                    "Redis lost its data, for example by FLUSHALL: all idempotency keys are forgotten, so retries of \
+                     earlier requests are executed again, and all rate limit buckets are full"
+                );
+            }
         }
         self.runs = runs;
-        if let Some(secret) = probe.secret
-            && secret.as_bytes() != self.state.secret().as_bytes()
-        {
+        if let Some(secret) = new_secret {
             self.state.set_secret(secret);
         }
     }
 
-    /// Logs the Redis servers after the first successful probe.
     fn log_first_probe(&self, probe: &Probe) {
         let (nodes, servers) = (&self.state.settings.nodes, &probe.servers);
         if let Some(server) = servers.first() {
@@ -196,31 +204,10 @@ impl Monitor {
         }
     }
 
-    /// Warns about settings with which Redis can lose records, or report their outcomes late.
-    fn warn_about_records(&self, probe: &Probe) {
-        if !probe.servers.iter().all(ServerInfo::is_durable) {
-            tracing::warn!(
-                "Redis can lose acknowledged idempotency records in a crash, so their requests can be executed again: \
-                 set `appendonly` of Redis to `yes` and `appendfsync` to `always` to prevent this"
-            );
-        }
-        if probe.denies_publish {
-            let settings = &self.state.settings;
-            let (user, prefix) = (settings.user_name().unwrap_or("default"), &settings.prefix);
-            tracing::warn!(
-                "Redis user `{user}` has no permission to publish on channels `{prefix}:*`: a duplicate request that \
-                 waits on another gateway gets its response up to 250 ms later; run \
-                 `ACL SETUSER {user} &{prefix}:* +@pubsub`"
-            );
-        }
-    }
-
-    /// Probes Redis on the connection of the last probe, or on a new connection if the server has closed that
-    /// connection.
-    async fn probe(&mut self) -> Result<Probe, CallError> {
-        let is_first = self.runs.is_empty();
+    /// Uses the connection of the last probe, unless the server has closed it.
+    async fn probe(&mut self, checks_persistence: bool) -> Result<Probe, CallError> {
         if let Some(mut connection) = self.connection.take() {
-            match Probe::run(&self.state, &mut connection, is_first).await {
+            match Probe::run(&self.state, &mut connection, checks_persistence).await {
                 Err(error) if is_lost(&error) && !error.is_timeout() => {}
                 Err(error) => return Err(error.into()),
                 Ok(probe) => {
@@ -230,8 +217,23 @@ impl Monitor {
             }
         }
         let mut connection = self.state.endpoint.connect().await?;
-        let probe = Probe::run(&self.state, &mut connection, is_first).await?;
+        let probe = Probe::run(&self.state, &mut connection, checks_persistence).await?;
         self.connection = Some(connection);
         Ok(probe)
+    }
+}
+
+fn warn_about_persistence(servers: &[ServerInfo]) {
+    let is_durable = servers.iter().map(ServerInfo::is_durable);
+    if is_durable.clone().any(|known| known == Some(false)) {
+        tracing::warn!(
+            "Redis can lose acknowledged idempotency records in a crash, so their requests can be executed again: \
+             set `appendonly` of Redis to `yes` and `appendfsync` to `always` to prevent this"
+        );
+    } else if is_durable.into_iter().any(|known| known.is_none()) {
+        tracing::warn!(
+            "cannot check whether Redis can lose acknowledged idempotency records in a crash, because CONFIG \
+             GET failed: check that `appendfsync` of Redis is `always`, or allow its user `+config|get`"
+        );
     }
 }

@@ -1,17 +1,13 @@
 //! Idempotency records in Redis. A request with an idempotency key is executed once, whichever gateways receive it.
 //!
-//! Each claim has a unique token, and a lease that expires by the clock of Redis. The gateway that made the claim
-//! renews the lease while the execution runs. If the gateway crashes, the lease expires and the outcome of the
-//! idempotency key becomes unknown. A claim can be ended only with its token. So a gateway that was frozen for longer
-//! than its lease cannot end the claim of another gateway. If no other gateway has claimed the key, the frozen gateway
-//! can still store its response.
+//! Each claim has a unique token, and a lease by the clock of Redis, which its gateway renews. If the gateway crashes,
+//! the lease expires and the outcome becomes unknown. A claim can be ended only with its token. So a gateway that was
+//! frozen for longer than its lease cannot end the claim of another gateway, but can still store its response if no
+//! other gateway has claimed the key.
 //!
 //! If the reply to a claim is lost, the gateway releases the claim by its token, because it has sent no request
-//! upstream. If a response cannot be stored, the gateway retries until the lease expires. If the response is not stored
-//! by then, the client does not receive it.
-//!
-//! The gateway has two tables in memory. One has its own executions and the requests that wait for them. The other has
-//! the executions on other gateways that its requests wait for.
+//! upstream. If a response cannot be stored, the gateway retries until the lease expires. If it is not stored by then,
+//! the client does not receive it.
 
 mod calls;
 mod claims;
@@ -21,13 +17,14 @@ mod names;
 mod remote_executions;
 mod scan;
 
-pub(super) use self::names::RecordNames;
-
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
-use self::calls::{ClaimReply, FreeReply};
-use self::claims::{EndBackoff, GatewayClaims, PendingClaim};
+use redis::Value;
+
+use self::calls::ClaimReply;
+use self::claims::{FIRST_PAUSE, GatewayClaims, PendingClaim, back_off};
 use super::Redis;
 use super::client::RedisClient;
 use super::error::CallError;
@@ -37,24 +34,21 @@ use crate::idempotency::{
 };
 use crate::store::{CapacityUse, Health, Part};
 
-/// All idempotency records of a fleet. Each clone has its own connections.
+/// Each clone has its own connections.
 pub struct RedisRecords {
     client: RedisClient,
-    /// Redis client for the command WAIT, which blocks its connection.
+    /// For the command WAIT, which blocks its connection.
     replication: RedisClient,
     claims: Arc<GatewayClaims>,
-    /// The monitor thread runs as long as this field exists.
+    /// Keeps the monitor thread running.
     redis: Redis,
 }
 
 impl RedisRecords {
-    /// Creates the record store in `redis`. Starts tasks that renew leases and receive outcomes from other gateways.
     pub(super) fn new(redis: Redis) -> Self {
         let state = &redis.0.state;
         let claims = GatewayClaims::new(redis.client(Part::Records));
         state.spawn(leases::renew(Arc::downgrade(&claims)));
-        state.spawn(remote_executions::poll(Arc::downgrade(&claims)));
-        state.spawn(remote_executions::receive_messages(Arc::downgrade(&claims)));
         Self {
             client: redis.client(Part::Records),
             replication: redis.client(Part::Records),
@@ -63,17 +57,19 @@ impl RedisRecords {
         }
     }
 
-    /// Returns the health of the rate limits and of the idempotency records in Redis, in this order.
     pub fn health(&self) -> [Health; 2] {
         self.redis.health()
     }
 
-    /// Returns the use of `maxmemory`, of the fullest server of a cluster.
-    pub(crate) fn capacity_use(&self) -> Option<CapacityUse> {
-        self.redis.capacity_use()
+    pub(crate) fn data_losses(&self) -> u64 {
+        self.claims.state().data_losses.load(Ordering::Relaxed)
     }
 
-    /// Waits until the outcomes of all dropped permits are stored in Redis, or cannot be stored.
+    pub(crate) fn capacity_use(&self) -> Option<CapacityUse> {
+        *self.claims.state().memory_use.lock()
+    }
+
+    /// Waits for the outcomes of all dropped permits.
     #[cfg(test)]
     pub(crate) async fn settled(&self) {
         while !self.claims.state().tracked.is_empty() {
@@ -81,8 +77,7 @@ impl RedisRecords {
         }
     }
 
-    /// Claims the idempotency key of `request` in Redis. If this future is dropped before the reply, `pending` cancels
-    /// the claim.
+    /// If this future is dropped before the reply, `pending` cancels the claim.
     async fn claim_in_redis(
         &self,
         request: &ClaimRequest,
@@ -101,12 +96,12 @@ impl RedisRecords {
             counted,
             full.is_some(),
         );
-        // The expiry is computed before the call, so the lease expires on this gateway no later than in Redis.
+        // Before the call, so the lease expires on this gateway no later than in Redis.
         let lease_ends = claims.state().clock.now().after(lease);
         let reply = match self.client.run::<ClaimReply>(&call).await {
             Ok(reply) => reply,
             Err(failure) => {
-                // After these two errors, Redis has certainly not stored the claim, so there is no claim to cancel.
+                // After these two errors, Redis has certainly not stored the claim.
                 pending.is_open =
                     !matches!(failure, CallError::Unavailable(_) | CallError::Full(_));
                 return match failure {
@@ -133,7 +128,7 @@ impl RedisRecords {
             ClaimReply::Replay(response) => {
                 Claim::Replay(calls::decode_response(request.id, &response)?)
             }
-            ClaimReply::InFlight(owner) => Claim::InFlight(claims.remote.join(request.id, owner)),
+            ClaimReply::InFlight(owner) => Claim::InFlight(claims.join(request.id, owner)),
             ClaimReply::Rejected(rejection) => Claim::Rejected(rejection),
             ClaimReply::ClientFull => Claim::Rejected(ClaimRejection::ClientFull {
                 limit: claims
@@ -149,8 +144,7 @@ impl RedisRecords {
         })
     }
 
-    /// Waits until `store.wait_replicas` replicas have the record of `id`. Fails if fewer have it after a timeout.
-    /// Returns immediately if `store.wait_replicas` is not set.
+    /// Fails if fewer than `store.wait_replicas` replicas have the record after a timeout.
     async fn wait_for_replicas(&self, id: RecordId) -> Result<(), StoreError> {
         let Some(wanted) = self.claims.state().settings.wait_replicas else {
             return Ok(());
@@ -166,7 +160,7 @@ impl RedisRecords {
         }
     }
 
-    /// Stores the idempotency record of an execution. Retries until the record is stored or the lease has expired.
+    /// Retries until the record is stored or the lease has expired.
     async fn store_record(
         &self,
         token: &ClaimToken,
@@ -174,7 +168,7 @@ impl RedisRecords {
     ) -> Result<(), StoreError> {
         let claims = &self.claims;
         let call = claims.end_call(token, outcome);
-        let mut backoff = EndBackoff::default();
+        let mut pause = FIRST_PAUSE;
         loop {
             let why = match self.client.run::<bool>(&call).await {
                 Ok(true) => {
@@ -198,7 +192,7 @@ impl RedisRecords {
             if claims.has_lease_expired(token) {
                 return Err(why);
             }
-            backoff.pause().await;
+            back_off(&mut pause).await;
         }
     }
 }
@@ -213,9 +207,8 @@ impl Records for RedisRecords {
     }
 
     async fn end(&self, permit: Permit, outcome: ExecutionOutcome) -> Result<(), StoreError> {
-        // The permit is converted into its token only after the call to Redis. If this future is dropped earlier, it
-        // also drops the permit. The drop of the permit records an unknown outcome if the request was sent, and
-        // releases the claim otherwise.
+        // If this future is dropped before the reply, the drop of the permit records an unknown outcome if the request
+        // was sent, and releases the claim otherwise.
         let token = *permit.token();
         if outcome.is_executed() {
             let recorded = self.store_record(&token, &outcome).await;
@@ -234,11 +227,10 @@ impl Records for RedisRecords {
         if ended.is_ok() {
             self.claims.end(&token, outcome);
         } else {
-            // Other requests of this process can wait for the outcome. They receive it now, and a task continues to
-            // retry in Redis.
+            // Other requests of this process receive the outcome now, and a task continues to retry in Redis.
             let unstored = match &outcome {
-                // The copy for Redis has no response, because Redis stores no response of a released claim. A copy with
-                // the response could occupy memory until the lease expires.
+                // Redis stores no response of a released claim, so a copy would only occupy memory until the lease
+                // expires.
                 ExecutionOutcome::Released(_) => ExecutionOutcome::Released(None),
                 other => other.clone(),
             };
@@ -260,7 +252,7 @@ impl Records for RedisRecords {
     ) -> Result<Vec<RecordInfo>, StoreError> {
         let names = self.claims.names();
         match scope {
-            // Scope and key determine the Redis key of the record, so this lookup needs no SCAN.
+            // Scope and key determine the Redis key, so this lookup needs no SCAN.
             Some(scope) => {
                 let found = scan::read(&self.client, &names, RecordId { key, scope }).await?;
                 Ok(found.into_iter().collect())
@@ -274,26 +266,22 @@ impl Records for RedisRecords {
     }
 
     async fn free_unknown(&self, id: RecordId) -> Result<bool, StoreError> {
-        // A key is not freed while this gateway executes its request, even if the lease has expired in Redis.
+        // The lease can have expired in Redis while this gateway executes the request.
         if self.claims.in_flight.is_running(id) {
             return Ok(false);
         }
         let call = calls::free(&self.claims.names(), id);
-        let freed: FreeReply = self.client.run(&call).await?;
-        if let Some(client) = freed.client {
+        let (was_unknown, client) = self.client.run::<(bool, Value)>(&call).await?;
+        if let Some(client) = calls::parse_client(client).map_err(StoreError::new)? {
             self.claims
                 .update_count(&self.client, client, id, None)
                 .await;
         }
-        Ok(freed.was_unknown)
+        Ok(was_unknown)
     }
 
-    fn claims_at_once(&self) -> bool {
+    fn is_in_memory(&self) -> bool {
         false
-    }
-
-    fn copies_replays(&self) -> bool {
-        true
     }
 
     fn counts(&self) -> RecordCounts {
@@ -305,7 +293,7 @@ impl Records for RedisRecords {
 }
 
 impl RedisRecords {
-    /// Counts all records in Redis, by state. This call reads every record, so it is slow.
+    /// Slow, because it reads every record.
     pub async fn count(&self) -> Result<RecordCounts, StoreError> {
         scan::count(&self.client, &self.claims.names()).await
     }

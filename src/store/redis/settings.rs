@@ -1,4 +1,4 @@
-//! Settings of the Redis store: addresses, credentials, timeouts and maximum sizes.
+//! Settings of the Redis store.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -8,47 +8,39 @@ use std::time::Duration;
 
 use super::url::{RedisUrlError, redis_url};
 
-/// Prefix of the Redis keys in tests.
-#[cfg(test)]
+/// Default of `store.prefix`.
 pub(super) const PREFIX: &str = "tidegate";
 
 /// The section `[store]` of the configuration with `backend = "redis"`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RedisSettings {
-    /// Address of the server, or addresses of cluster nodes.
     pub nodes: Nodes,
-    /// Prefix of all Redis keys. Gateways with the same prefix are one fleet.
+    /// Gateways with the same prefix are one fleet.
     pub prefix: Arc<str>,
-    /// The Redis user. It overrides the user in the URLs.
+    /// Overrides the user in the URLs.
     pub user: Option<Arc<str>>,
-    /// The password of the Redis user. It overrides the password in the URLs.
+    /// Overrides the password in the URLs.
     pub password: Option<Password>,
-    /// PEM file of the CA certificates to trust instead of those of the system. Used only with TLS.
+    /// PEM file of the CA certificates to trust instead of those of the system.
     pub ca_file: Option<PathBuf>,
-    /// Timeout of the call that charges the rate limits of a request.
     pub limits_timeout: Duration,
-    /// Timeout of one operation on an idempotency record.
     pub records_timeout: Duration,
-    /// How long a claim is valid unless its gateway renews it. The outcome of an expired claim is unknown. The lease is
-    /// longer than any execution that the timeouts of the upstreams allow.
+    /// How long a claim is valid unless its gateway renews it. Longer than any execution that the timeouts of the
+    /// upstreams allow.
     pub lease: Duration,
-    /// Number of replicas that the gateway waits for. They must have the claim before the request is sent upstream.
-    /// They must have the record before the response is sent to the client. If this is `None`, the gateway does not
-    /// wait for replicas.
+    /// Number of replicas that must have the claim before the request is sent, and the record before the response is.
     pub wait_replicas: Option<NonZeroU32>,
-    /// Maximum number of idempotency keys of one client, or `None` for no maximum.
     pub max_keys_per_client: Option<NonZeroU32>,
 }
 
-/// Settings of an application, which has no configuration file. The defaults are those of `[store]`.
+/// Settings of an application, which has no configuration file: the defaults of `[store]`.
 impl TryFrom<&str> for RedisSettings {
     type Error = RedisUrlError;
 
-    /// Creates the settings for the server at this URL.
     fn try_from(url: &str) -> Result<Self, RedisUrlError> {
         Ok(Self {
             nodes: Nodes::Single(redis_url(url)?),
-            prefix: "tidegate".into(),
+            prefix: PREFIX.into(),
             user: None,
             password: None,
             ca_file: None,
@@ -62,65 +54,33 @@ impl TryFrom<&str> for RedisSettings {
 }
 
 impl RedisSettings {
-    /// Returns the configured name of the Redis user, or `None` for the default user.
-    pub(super) fn user_name(&self) -> Option<&str> {
-        let node = self
-            .nodes
-            .all()
-            .first()
-            .and_then(|node| node.user.as_deref());
-        self.user.as_deref().or(node)
-    }
-
-    /// Creates settings for a server on this machine. The timeouts are long, because other tests can load the machine.
+    /// The timeouts are long, because other tests can load the machine.
     #[cfg(test)]
-    pub(super) fn for_test(port: u16) -> Self {
+    pub(crate) fn for_test(port: u16) -> Self {
         Self {
-            nodes: Nodes::Single(RedisNode {
-                host: "127.0.0.1".into(),
-                port,
-                tls: false,
-                database: 0,
-                user: None,
-                password: None,
-            }),
-            prefix: PREFIX.into(),
-            user: None,
-            password: None,
-            ca_file: None,
             limits_timeout: Duration::from_secs(5),
             records_timeout: Duration::from_secs(5),
-            lease: Duration::from_mins(1),
-            wait_replicas: None,
-            max_keys_per_client: None,
+            ..Self::try_from(format!("redis://127.0.0.1:{port}").as_str()).expect("a valid URL")
         }
     }
 }
 
-/// Addresses of a Redis server or cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Nodes {
-    /// A single server, not in cluster mode.
     Single(RedisNode),
-    /// Nodes of a cluster. The client discovers further nodes from them. The list is never empty. Either all nodes use
-    /// TLS, or none of them.
+    /// Some nodes of a cluster, from which the client discovers the others. Never empty. All use TLS, or none.
     Cluster(Vec<RedisNode>),
 }
 
-/// Address and credentials of one server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RedisNode {
-    /// Host name or IP address. An IPv6 address has no brackets.
+    /// An IPv6 address has no brackets.
     pub host: Arc<str>,
-    /// TCP port.
     pub port: u16,
-    /// Whether connections use TLS.
     pub tls: bool,
-    /// Number of the Redis database; 0 on a cluster.
+    /// 0 on a cluster.
     pub database: u32,
-    /// The Redis user in the URL.
     pub user: Option<Arc<str>>,
-    /// The password in the URL.
     pub password: Option<Password>,
 }
 
@@ -129,7 +89,6 @@ pub(crate) struct RedisNode {
 pub(crate) struct Password(Arc<str>);
 
 impl Password {
-    /// Returns the password in plain text, for authentication to Redis.
     pub(crate) fn reveal(&self) -> &str {
         &self.0
     }
@@ -159,7 +118,6 @@ impl fmt::Display for RedisNode {
 }
 
 impl Nodes {
-    /// Returns the configured nodes. A single server is one node.
     pub(crate) fn all(&self) -> &[RedisNode] {
         match self {
             Self::Single(node) => std::slice::from_ref(node),

@@ -1,22 +1,15 @@
-//! Parser of the URLs of Redis servers.
-//!
-//! This module does not use a library, because `http::Uri` does not parse users and passwords, and an error of another
-//! library could contain the password. No error of this module contains a password.
+//! URLs of Redis servers. The `redis` crate parses them, and this module allows fewer forms: `#insecure` would switch
+//! off the verification of certificates, and a Unix socket has no host for the log. No error contains the URL, because
+//! the URL can contain a password.
 
 use std::borrow::Cow;
-use std::net::{Ipv4Addr, Ipv6Addr};
 use std::ops::Range;
-use std::str::FromStr;
-use std::sync::Arc;
 
+use redis::{ConnectionAddr, IntoConnectionInfo as _};
 use thiserror::Error;
 
-use super::settings::{Password, RedisNode};
+use super::settings::RedisNode;
 
-/// Port that is used if a Redis URL contains no port.
-const DEFAULT_PORT: u16 = 6379;
-
-/// Help text that shows the form of a Redis URL.
 const FORM: &str = "write scheme, host, and optional port and database: \"redis://127.0.0.1:6379\", \
                     \"rediss://redis.example/1\"";
 
@@ -27,176 +20,58 @@ const FORM: &str = "write scheme, host, and optional port and database: \"redis:
      characters in user and password as `%` and two hexadecimal digits"
 )]
 pub struct RedisUrlError {
-    /// What is wrong, in one line.
-    pub(crate) title: String,
-    /// How to fix the URL in the configuration.
-    pub(crate) help: String,
-}
-
-impl RedisUrlError {
-    fn new(title: impl Into<String>, help: impl Into<String>) -> Self {
-        Self {
-            title: title.into(),
-            help: help.into(),
-        }
-    }
+    pub(crate) title: &'static str,
+    pub(crate) help: &'static str,
 }
 
 /// Parses the URL of a Redis server, or of one node of a Redis Cluster.
 pub(crate) fn redis_url(text: &str) -> Result<RedisNode, RedisUrlError> {
-    let error =
-        |what: &str, help: &str| RedisUrlError::new(format!("`{}` {what}", masked_url(text)), help);
-    let Some((scheme, rest)) = text.split_once("://") else {
-        return Err(error("is not the URL of a Redis server", FORM));
-    };
-    let tls = match scheme {
-        "redis" => false,
-        "rediss" => true,
-        _ => {
-            return Err(error("does not begin with `redis://` or `rediss://`", FORM));
-        }
-    };
-    let (authority, tail) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
-    let (userinfo, address) = match authority.rsplit_once('@') {
-        Some((userinfo, address)) => (Some(userinfo), address),
-        None => (None, authority),
-    };
-    if tail.contains('@') || userinfo.is_some_and(|userinfo| userinfo.contains('@')) {
+    let error = |title, help| RedisUrlError { title, help };
+    if !text.starts_with("redis://") && !text.starts_with("rediss://") {
         return Err(error(
-            "has a user or password with a reserved character that is not escaped",
-            "write `@` as `%40`, `/` as `%2F`, `?` as `%3F` and `#` as `%23`, or set `user` and \
-             `password` in [store]",
+            "the URL of the Redis server does not begin with `redis://` or `rediss://`",
+            FORM,
         ));
     }
-    let (user, password) = match userinfo.map(credentials) {
-        None => (None, None),
-        Some(Ok((user, password))) => (user, Some(password)),
-        Some(Err(cause)) => return Err(error(&cause.title, &cause.help)),
+    if text.contains(['?', '#']) {
+        return Err(error(
+            "the URL of the Redis server has a query or a fragment",
+            "remove it; in user and password, write `?` as `%3F` and `#` as `%23`",
+        ));
+    }
+    let invalid = error(
+        "the URL of the Redis server has an invalid host, port or path",
+        "write a host name or IP address (IPv6 in brackets: `[::1]`), and optionally a port from 1 to 65535 and a \
+         database number; in user and password, write `/` as `%2F`, `:` as `%3A` and `@` as `%40`",
+    );
+    let Ok(info) = text.into_connection_info() else {
+        return Err(invalid);
     };
-    let (host, port) = match host_and_port(address) {
-        Ok(found) => found,
-        Err(cause) => return Err(error(&cause.title, &cause.help)),
+    let (host, port, tls) = match info.addr() {
+        ConnectionAddr::Tcp(host, port) => (host, *port, false),
+        ConnectionAddr::TcpTls { host, port, .. } => (host, *port, true),
+        _ => return Err(invalid),
     };
-    let database = match tail.strip_prefix('/') {
-        None if tail.is_empty() => 0,
-        None => return Err(error("has a query or a fragment", FORM)),
-        Some("") => 0,
-        Some(path) => {
-            digits(path).ok_or_else(|| error("has a path that is not a database number", FORM))?
-        }
+    let login = info.redis_settings();
+    let (Ok(database), 1..) = (login.db().try_into(), port) else {
+        return Err(invalid);
     };
-    Ok(RedisNode {
-        host: host.into(),
-        port,
-        tls,
-        database,
-        user,
-        password,
-    })
-}
-
-/// Parses the part of the URL before the `@`: `user:password` or `:password`. The title of an error has no
-/// subject, because the caller puts the redacted URL before it.
-fn credentials(userinfo: &str) -> Result<(Option<Arc<str>>, Password), RedisUrlError> {
-    let (user, password) = userinfo.split_once(':').unwrap_or((userinfo, ""));
-    if password.is_empty() {
-        return Err(RedisUrlError::new(
-            "has a user without a password",
+    let password = login.password().filter(|password| !password.is_empty());
+    if password.is_none() && text.contains('@') {
+        return Err(error(
+            "the URL of the Redis server has a user without a password",
             "write `user:password@` or `:password@`, or remove the user from the URL and set `user` and `password` \
              in [store]",
         ));
     }
-    let decoded = |text: &str| {
-        percent_decoded(text).ok_or_else(|| {
-            RedisUrlError::new(
-                "has an invalid percent escape in its user or password",
-                "write `%` as `%25`, and other bytes as `%` and two hexadecimal digits",
-            )
-        })
-    };
-    let password = Password::from(&*decoded(password)?);
-    if user.is_empty() {
-        return Ok((None, password));
-    }
-    let user = decoded(user)?;
-    if user.contains(|c: char| c.is_whitespace() || c.is_control()) {
-        return Err(RedisUrlError::new(
-            "has a user name with spaces",
-            "write a name without spaces, or remove `user` to use the default user",
-        ));
-    }
-    Ok((Some(user.into()), password))
-}
-
-fn host_and_port(address: &str) -> Result<(&str, u16), RedisUrlError> {
-    let bracketed = address.strip_prefix('[');
-    if bracketed.is_none() && address.matches(':').count() > 1 {
-        return Err(RedisUrlError::new(
-            "has an IPv6 address without brackets",
-            "write an IPv6 address in brackets: \"redis://[::1]:6379\"",
-        ));
-    }
-    let (host, port) = match bracketed {
-        Some(bracketed) => bracketed.split_once(']').unwrap_or(("", "")),
-        None => address.split_at(address.find(':').unwrap_or(address.len())),
-    };
-    let is_host = match bracketed {
-        Some(_) => host.parse::<Ipv6Addr>().is_ok(),
-        None => is_name(host),
-    };
-    if !is_host {
-        return Err(RedisUrlError::new("has no valid host", FORM));
-    }
-    if port.is_empty() {
-        return Ok((host, DEFAULT_PORT));
-    }
-    match port.strip_prefix(':').and_then(digits) {
-        Some(port) if port > 0 => Ok((host, port)),
-        _ => Err(RedisUrlError::new(
-            "has an invalid port",
-            "write a port from 1 to 65535, or omit it for the default port 6379",
-        )),
-    }
-}
-
-/// Whether a text is a valid IPv4 address or host name.
-fn is_name(host: &str) -> bool {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
-    let numeric = host
-        .bytes()
-        .all(|byte| byte.is_ascii_digit() || byte == b'.');
-    matches!(host.len(), 1..=253)
-        && host.bytes().all(plain)
-        && (!numeric || host.parse::<Ipv4Addr>().is_ok())
-}
-
-/// Parses a number that consists only of digits. `str::parse` alone would also accept a sign.
-fn digits<N: FromStr>(text: &str) -> Option<N> {
-    let plain = text.bytes().all(|byte| byte.is_ascii_digit());
-    plain.then(|| text.parse().ok()).flatten()
-}
-
-fn percent_decoded(text: &str) -> Option<String> {
-    let mut octets = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, tail @ ..] = rest {
-        if *first != b'%' {
-            octets.push(*first);
-            rest = tail;
-            continue;
-        }
-        let (escape, tail) = tail.split_at_checked(2)?;
-        let nibble = |octet: u8| char::from(octet).to_digit(16);
-        let octet = nibble(escape[0])? << 4 | nibble(escape[1])?;
-        octets.push(u8::try_from(octet).ok()?);
-        rest = tail;
-    }
-    String::from_utf8(octets).ok()
-}
-
-/// Returns a URL, which can be malformed, with its password replaced by `***`.
-pub(crate) fn masked_url(url: &str) -> Cow<'_, str> {
-    mask(url, password_in_url(url))
+    Ok(RedisNode {
+        host: host.as_str().into(),
+        port,
+        tls,
+        database,
+        user: login.username().map(Into::into),
+        password: password.map(Into::into),
+    })
 }
 
 /// Returns `text` with the range `secret` replaced by `***`.
@@ -226,4 +101,95 @@ pub(crate) fn password_in_url(url: &str) -> Option<Range<usize>> {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    fn node(text: &str) -> RedisNode {
+        redis_url(text).unwrap_or_else(|error| panic!("{text}: {error}"))
+    }
+
+    #[test]
+    fn all_parts_of_a_url_are_parsed() {
+        let plain = RedisNode {
+            host: "redis.example".into(),
+            port: 6379,
+            tls: false,
+            database: 0,
+            user: None,
+            password: None,
+        };
+        assert_eq!(node("redis://redis.example"), plain);
+        assert_eq!(node("redis://redis.example:6379/0"), plain);
+        let all = RedisNode {
+            host: "10.0.0.1".into(),
+            port: 6390,
+            tls: true,
+            database: 3,
+            user: Some("g/te".into()),
+            password: Some("p@s:s%ü+".into()),
+        };
+        assert_eq!(
+            node("rediss://g%2Fte:p%40s%3As%25%C3%BC+@10.0.0.1:6390/3"),
+            all
+        );
+        let nameless = RedisNode { user: None, ..all };
+        assert_eq!(
+            node("rediss://:p%40s%3As%25%C3%BC+@10.0.0.1:6390/3"),
+            nameless
+        );
+        assert!(!format!("{nameless:?}").contains("p@s"));
+        assert_eq!(&*node("redis://[2001:db8::7]:7000").host, "2001:db8::7");
+    }
+
+    #[test]
+    fn malformed_urls_are_reported_without_their_password() {
+        for (text, title) in [
+            ("", "does not begin"),
+            ("localhost:6379", "does not begin"),
+            ("gate:s3cret@h", "does not begin"),
+            ("http://gate:s3cret@h", "does not begin"),
+            ("redis+unix:///run/redis.sock", "does not begin"),
+            ("REDIS://h", "does not begin"),
+            ("redis://h?db=1", "a query"),
+            ("rediss://:s3cret@h#insecure", "a fragment"),
+            ("redis://", "invalid host"),
+            ("redis:///1", "invalid host"),
+            ("redis://:s3cret@", "invalid host"),
+            ("redis://a b", "invalid host"),
+            ("redis://2001:db8::7:7000", "invalid host"),
+            ("redis://gate:s3cret/0", "invalid host"),
+            ("redis://:s3/cret@h", "invalid host"),
+            ("redis://:s3cret@h:x", "port"),
+            ("redis://h:0", "port"),
+            ("redis://h:65536", "port"),
+            ("redis://:s3cret@h/db", "path"),
+            ("redis://h/-1", "path"),
+            ("redis://h/4294967296", "path"),
+            ("redis://s3cret@h", "without a password"),
+            ("redis://gate:@h", "without a password"),
+            ("redis://@h", "without a password"),
+        ] {
+            let error = redis_url(text).expect_err(text);
+            assert!(error.title.contains(title), "{text}: {}", error.title);
+            let shown = format!("{error} {}", error.help);
+            assert!(!shown.contains("s3"), "{shown}");
+        }
+    }
+
+    #[test]
+    fn passwords_are_masked_in_malformed_urls() {
+        for (url, shown) in [
+            ("redis://h:6379/1", "redis://h:6379/1"),
+            ("redis://[fe80::ab]:6379", "redis://[fe80::ab]:6379"),
+            ("redis://u:p@h:6379", "redis://u:***@h:6379"),
+            ("redis://p@h", "redis://***@h"),
+            ("redis://:p:q/r@s@h", "redis://:***@h"),
+            ("u:p@redis://h", "u:***@redis://h"),
+            ("redis://:6p/0", "redis://:***"),
+            ("redis://@h", "redis://@h"),
+            ("h:6379", "h:6379"),
+        ] {
+            assert_eq!(mask(url, password_in_url(url)), shown, "{url}");
+        }
+    }
+}

@@ -1,10 +1,10 @@
 //! Redis servers for the tests of stores.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::store::redis::settings::{Nodes, RedisNode, RedisSettings};
+use crate::store::redis::url::redis_url;
 
 use super::record_fixture::StoreKind;
 use super::redis::{RedisCluster, RedisServer};
@@ -49,15 +49,8 @@ impl StoreServer {
         RedisSettings {
             nodes,
             prefix: format!("test{}", stores.fetch_add(1, Ordering::Relaxed)).into(),
-            user: None,
-            password: None,
-            ca_file: None,
-            // The timeouts are long, because other tests can load the machine.
-            limits_timeout: Duration::from_secs(5),
-            records_timeout: Duration::from_secs(5),
             lease: LEASE,
-            wait_replicas: None,
-            max_keys_per_client: None,
+            ..RedisSettings::for_test(6379)
         }
     }
 
@@ -69,14 +62,6 @@ impl StoreServer {
     }
 }
 
-/// Returns the address of `server` as a node in the settings.
-pub(crate) fn node(server: &RedisServer) -> RedisNode {
-    RedisNode {
-        host: Arc::from("127.0.0.1"),
-        port: server.port(),
-        tls: false,
-        database: 0,
-        user: None,
-        password: None,
-    }
+fn node(server: &RedisServer) -> RedisNode {
+    redis_url(&server.url()).unwrap()
 }

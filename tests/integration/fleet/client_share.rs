@@ -69,13 +69,6 @@ async fn invented_credentials_do_not_raise_the_bound_of_a_client() {
 }
 
 #[tokio::test]
-async fn the_bound_of_a_client_holds_without_credentials() {
-    let (api, redis) = (Api::start(), RedisServer::start());
-    let setup = Setup::new(&api, &redis.url()).store("max_keys_per_client = 40");
-    assert_other_clients_can_claim(&[setup.start(), setup.start()], &api, false).await;
-}
-
-#[tokio::test]
 async fn the_bound_of_a_client_holds_on_a_cluster() {
     let (api, cluster) = (Api::start(), RedisCluster::start());
     let setup = Setup::on_cluster(&api, &cluster.urls()).store("max_keys_per_client = 40");

@@ -1,11 +1,11 @@
-//! Tests of connections to Redis: startup before Redis, replicas, TLS, ACL users, full memory.
+//! Tests of connections to Redis: startup before Redis, replicas, TLS, ACL users.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use crate::fleet::gateways::{Setup, is_unavailable};
-use crate::fleet::upstream_api::{Api, ApiResponse, Withheld};
+use crate::fleet::upstream_api::{Api, ApiResponse};
 use crate::support::redis::RedisServer;
 use crate::support::{Certificates, Process, eventually};
 
@@ -92,9 +92,9 @@ async fn with_wait_replicas_a_request_is_sent_only_after_a_replica_has_the_claim
     assert_eq!(api.times("later"), 1);
 }
 
-/// The ACL rules with all permissions that a gateway needs, and no others.
-const RULES: &str = "on >s3cret ~tidegate:* &tidegate:* +@read +@write +@scripting +@pubsub \
-                     +@connection -@dangerous +time +wait +info";
+/// The ACL rules of `docs/fleet.md`.
+pub(crate) const RULES: &str =
+    "on >s3cret ~tidegate:* +@read +@write +@scripting +@connection -@dangerous +time +wait +info";
 
 #[tokio::test]
 async fn a_gateway_uses_tls_and_an_acl_user() {
@@ -127,65 +127,6 @@ async fn a_gateway_uses_tls_and_an_acl_user() {
     without_ca.wait_for_line("certificate");
     let rejected = without_ca.pay("key").await;
     assert!(is_unavailable(&rejected), "{rejected:?}");
-}
-
-#[tokio::test]
-async fn without_permission_for_channels_a_warning_is_logged_and_duplicates_poll() {
-    let rules = RULES.replace("&tidegate:*", "resetchannels");
-    let redis = RedisServer::options().user("gate", &rules).start();
-    let api = Api::holding(Withheld::Responses);
-    let setup = Setup::new(&api, &redis.url()).store("user = \"gate\"\npassword = \"s3cret\"");
-    let gateways = [setup.start(), setup.start()];
-    for gateway in &gateways {
-        gateway.wait_for_line("`ACL SETUSER gate &tidegate:* +@pubsub`");
-    }
-    let keys: Vec<_> = (0..5).map(|key| format!("key-{key}")).collect();
-    let firsts: Vec<_> = keys
-        .iter()
-        .map(|key| tokio::spawn(gateways[0].pay_request(key).send()))
-        .collect();
-    eventually("the executions have begun", async || {
-        api.count() == keys.len()
-    })
-    .await;
-    let seconds: Vec<_> = keys
-        .iter()
-        .map(|key| tokio::spawn(gateways[1].pay_request(key).send()))
-        .collect();
-    eventually("the duplicates wait", async || {
-        gateways[1].outcomes("waited").await == keys.len() as u64
-    })
-    .await;
-    api.hold(Withheld::Nothing);
-    for (first, second) in firsts.into_iter().zip(seconds) {
-        let (first, second) = (first.await.unwrap(), second.await.unwrap());
-        assert!(second.is_replay(), "{second:?}");
-        assert_eq!(ApiResponse::of(&second), ApiResponse::of(&first));
-    }
-    for gateway in &gateways {
-        gateway
-            .execute(&format!("unrelated-{}", gateway.address()))
-            .await;
-        assert_eq!(gateway.metric_sum("store_failures_total").await, 0);
-    }
-}
-
-#[tokio::test]
-async fn a_redis_without_memory_replays_and_rejects_new_keys() {
-    let (api, redis) = (Api::start(), RedisServer::start());
-    let setup = Setup::new(&api, &redis.url());
-    let gateways = [setup.start(), setup.start()];
-    let known = gateways[0].execute("known").await;
-    redis.fill();
-    for gateway in &gateways {
-        assert_eq!(gateway.replay("known").await, known);
-        let rejected = gateway.pay("new").await;
-        assert!(is_unavailable(&rejected), "{rejected:?}");
-    }
-    assert_eq!(api.times("new"), 0);
-    redis.unfill();
-    let new = gateways[1].execute("new").await;
-    assert_eq!(gateways[0].replay("new").await, new);
 }
 
 /// The head of the request arrives before the gateway has the secret of the fleet, and the body arrives after that.

@@ -51,10 +51,6 @@ impl FakeServer {
         }
     }
 
-    pub(crate) fn port(&self) -> u16 {
-        self.server.address.port()
-    }
-
     pub(crate) fn url(&self) -> String {
         format!("redis://{}", self.server.address)
     }

@@ -1,6 +1,7 @@
 //! Tests with a Redis that the gateway cannot use. The gateway logs the reason, applies rate limits locally, and
 //! rejects requests with an idempotency key.
 
+use crate::fleet::connecting::RULES;
 use crate::fleet::fake_servers::FakeServer;
 use crate::fleet::gateways::{Setup, is_unavailable};
 use crate::fleet::upstream_api::Api;
@@ -164,16 +165,42 @@ async fn a_warning_is_logged_if_redis_can_lose_acknowledged_records() {
     ] {
         let gateway = setup.start();
         gateway.wait_for_line("connected to Redis");
-        assert!(!gateway.log().contains(WARNING), "{}", gateway.log());
+        let log = gateway.log();
+        assert!(!log.contains(WARNING) && !log.contains("CONFIG"), "{log}");
     }
 }
 
-/// These are the ACL rules of the README, with the additional permission that a cluster needs.
+#[tokio::test]
+async fn a_warning_is_logged_if_the_persistence_of_redis_cannot_be_checked() {
+    let api = Api::start();
+    let redis = RedisServer::options().append_only().user("gate", RULES);
+    let redis = redis.start();
+    let setup = Setup::new(&api, &redis.url()).store("user = \"gate\"\npassword = \"s3cret\"");
+    let gateway = setup.start();
+    gateway.wait_for_line("cannot check whether Redis can lose acknowledged idempotency records");
+    gateway.execute("key").await;
+    let log = gateway.log();
+    assert!(!log.contains("WARN Redis can lose"), "{log}");
+    assert_eq!(gateway.readyz().await, "ready\n");
+}
+
+#[tokio::test]
+async fn a_redis_that_is_emptied_is_reported() {
+    let (api, redis) = (Api::start(), RedisServer::start());
+    let gateway = Setup::new(&api, &redis.url()).start();
+    gateway.execute("key").await;
+    assert_eq!(gateway.metric_sum("redis_data_losses_total").await, 0);
+    redis.command(&["FLUSHALL"]);
+    gateway.wait_for_line("Redis lost its data, for example by FLUSHALL");
+    assert_eq!(gateway.metric_sum("redis_data_losses_total").await, 1);
+    gateway.execute("key").await;
+    assert_eq!(api.times("key"), 2);
+}
+
 #[tokio::test]
 async fn a_user_of_a_cluster_needs_permission_for_cluster_slots() {
-    let rules = "on >s3cret ~tidegate:* &tidegate:* +@read +@write +@scripting +@pubsub +@connection -@dangerous \
-                 +time +wait +info +cluster|slots";
-    let cluster = RedisCluster::with(Options::default().user("gate", rules));
+    let rules = format!("{RULES} +cluster|slots");
+    let cluster = RedisCluster::with(Options::default().user("gate", &rules));
     let api = Api::start();
     let setup = Setup::on_cluster(&api, &cluster.urls());
     let gateway = setup

@@ -48,8 +48,7 @@ async fn two_gateways_share_a_quota_and_report_when_redis_is_down() {
     let gateway = &gateways[0];
     let text = wait_until_ready(gateway, "ready, degraded: limits: ").await;
     assert!(text.contains("\nready, degraded: records: "), "{text}");
-    // The gateway still rejects this request during the Redis outage, because it remembers the last rejection from
-    // Redis.
+    // The gateway has the last state of the bucket in memory.
     assert_eq!(gateway.client().get("/").send().await.status, 429);
     let metrics = gateway.admin().get("/metrics").send().await.text();
     assert!(metrics.contains("tidegate_store_degraded{part=\"limits\"} 1\n"));

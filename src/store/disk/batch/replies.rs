@@ -1,4 +1,4 @@
-//! Replies to the operations of a batch. They are sent after the commit of the batch has succeeded or failed.
+//! Replies to the operations of a batch, sent after its commit has succeeded or failed.
 
 use std::sync::Arc;
 
@@ -7,33 +7,31 @@ use super::super::writer::{Ack, ClaimEnd, send_reply};
 use super::super::{DiskStoreState, RecentResponse, Timestamp};
 use crate::idempotency::{Claim, ExecutionOutcome, Permit, RecordId, StoreError};
 
-/// Replies that are sent after the commit of a batch.
 #[derive(Default)]
 pub(in super::super) struct PendingReplies {
-    /// Claims that are won in this batch. Each caller receives its permit after the commit.
+    /// Each caller receives its permit after the commit.
     pub(super) won: Vec<(Ack<Claim>, Permit)>,
     pub(super) ended: Vec<PendingEnd>,
     pub(super) freed: Vec<(RecordId, Ack<bool>)>,
 }
 
-/// An execution that has ended. The batch records its outcome.
+/// An execution whose outcome the batch records.
 pub(super) struct PendingEnd {
     pub(super) end: ClaimEnd,
-    /// Time of the store clock at which the record of the execution expires.
     pub(super) expires: Timestamp,
 }
 
-/// Operations of a failed batch that have to be repeated when the engine is open again.
+/// To be repeated when the engine is open again.
 #[derive(Default)]
 pub(in super::super) struct Unwritten {
-    /// Claims to which no execution belongs. They are removed if the failed batch reached the disk.
+    /// Claims without an execution, to be removed if the failed batch reached the disk.
     pub(in super::super) orphaned_claims: Vec<RecordId>,
-    /// Completions (outcomes of executed requests) that still have to be recorded.
+    /// Outcomes of executed requests.
     pub(in super::super) completions: Vec<ClaimEnd>,
 }
 
 impl PendingReplies {
-    /// Sends the results of all operations after a successful commit, and adds the responses to the cache.
+    /// Also adds the responses to the cache.
     pub(in super::super) fn send(self, shared: &DiskStoreState, admission: &mut ClaimAdmission) {
         for PendingEnd { end, expires } in self.ended {
             let ClaimEnd {
@@ -54,8 +52,7 @@ impl PendingReplies {
             admission.execution_recorded(token.number);
         }
         for (ack, permit) in self.won {
-            // A send error is ignored: the caller no longer waits. The error drops the permit, which releases the
-            // claim.
+            // If the caller no longer waits, the drop of the permit releases the claim.
             drop(ack.send(Ok(Claim::Won(permit))));
         }
         for (_, ack) in self.freed {
@@ -63,9 +60,8 @@ impl PendingReplies {
         }
     }
 
-    /// Sends the error `reason` to the callers of all operations except completions. Returns the completions, and the
-    /// claims whose requests were certainly not sent. This function is called after a failed commit, when it is unknown
-    /// whether the batch is on disk.
+    /// After a failed commit, it is unknown whether the batch is on disk. Completions and claims whose requests were
+    /// certainly not sent are returned.
     pub(in super::super) fn fail(self, shared: &DiskStoreState, reason: &StoreError) -> Unwritten {
         let now = shared.store_clock.clock.now();
         let mut unwritten = Unwritten::default();

@@ -10,21 +10,20 @@ use super::{Engine, EngineResult, ExpiryEntry, ExpiryKey, TOTALS, engine_error};
 use crate::failpoint::fails;
 use crate::idempotency::{RecordId, ScopeHash, StoreError};
 
-/// Changes to the database that are committed together or not at all.
+/// Committed together or not at all.
 pub(in super::super) struct Changes<'a> {
     pub(super) engine: &'a Engine,
     pub(super) batch: fjall::OwnedWriteBatch,
 }
 
-/// How durable a commit is: which failures its changes survive.
+/// Which failures a change survives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super) enum Durability {
-    /// The change is buffered in the process. It is lost if the process crashes.
+    /// None: the change is lost if the process crashes.
     Engine,
-    /// The change is in the page cache of the operating system. It survives a crash of the process, but not a power
-    /// failure.
+    /// A crash of the process, but not a power failure.
     System,
-    /// The change is synced to disk. It survives a power failure.
+    /// A power failure.
     Disk,
 }
 
@@ -39,7 +38,7 @@ impl Changes<'_> {
         self.batch.remove(&self.engine.claims, id.to_bytes());
     }
 
-    /// Writes an idempotency record and its entry in the expiry index. Returns the encoded size of the record in bytes.
+    /// Also writes the entry in the expiry index. Returns the encoded size in bytes.
     pub(in super::super) fn put_record(&mut self, id: RecordId, record: &DiskRecord) -> u64 {
         let name = id.to_bytes();
         let bytes = record.encode(&name);
@@ -62,14 +61,13 @@ impl Changes<'_> {
         weight
     }
 
-    /// Removes an idempotency record and its entry in the expiry index.
+    /// With its entry in the expiry index.
     pub(in super::super) fn remove_record(&mut self, key: ExpiryKey) {
         self.batch.remove(&self.engine.records, key.id.to_bytes());
         self.remove_expiry(key);
     }
 
-    /// Removes only the entry of a record in the expiry index. The caller must overwrite the record with one that
-    /// expires at another time.
+    /// The caller must overwrite the record with one that expires at another time.
     pub(in super::super) fn remove_expiry(&mut self, key: ExpiryKey) {
         self.batch.remove(&self.engine.expiries, key.to_bytes());
     }
@@ -83,8 +81,7 @@ impl Changes<'_> {
         }
     }
 
-    /// Commits the changes together with `totals` and a reading of the clocks. Returns the totals with this reading.
-    /// After an error, it is unknown whether the changes are stored.
+    /// Returns `totals` with a reading of the clocks. After an error, it is unknown whether the changes are stored.
     pub(in super::super) fn commit(
         mut self,
         totals: StoreTotals,
@@ -106,19 +103,17 @@ impl Changes<'_> {
             return Err(StoreError::new(Errno::IO));
         }
         if fails!("store-sync") {
-            // Simulates a failed `fdatasync`: the batch is in the page cache, but it can be missing on disk.
+            // Simulates a failed `fdatasync`: the batch is in the page cache only.
             let mode = Some(PersistMode::Buffer);
             self.batch.durability(mode).commit().map_err(engine_error)?;
             return Err(StoreError::new(Errno::IO));
         }
-        // Tests configure this failpoint to sleep, which simulates a disk that does not respond. It never fails, so its
-        // result is ignored.
+        // Tests make this failpoint sleep, like a disk that does not respond.
         let _ = fails!("store-stall");
         self.engine.wait_for_flush()?;
         self.batch.durability(mode).commit().map_err(engine_error)?;
         if durability == Durability::Disk {
-            // The background threads are checked after the commit, because one of them can have failed to sync a file
-            // that the batch needs.
+            // A background thread can have failed to sync a file that the batch needs.
             self.engine.check_workers()?;
         }
         Ok(totals)

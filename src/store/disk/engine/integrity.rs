@@ -1,13 +1,12 @@
-//! Checks of files that fjall does not verify itself. They run before fjall opens the files.
+//! Checks of files that fjall does not verify itself, before it opens them.
 //!
 //! fjall deletes a keyspace whose file `current` is missing, and does not verify the checksum of a keyspace's table
-//! list. In both cases, records of used idempotency keys would be missing, and their requests could be executed again.
+//! list. In both cases, records of used keys would be missing, and their requests could be executed again. Table files
+//! need no check: fjall verifies each block that it reads.
 //!
 //! The layout of these files is private to fjall and its crate lsm-tree. Therefore `Cargo.toml` requires one exact
-//! version of fjall, and with it lsm-tree 3.1. Before an update of fjall, check that the layout has not changed. A
-//! checksum file of our own is no alternative: it would have to be written whenever fjall changes a table list.
-//!
-//! Table files are not checked here, because fjall verifies each block that it reads.
+//! version of fjall, and with it lsm-tree 3.1. Before an update, check that the layout has not changed. A checksum file
+//! of our own would have to be written whenever fjall changes a table list.
 
 use std::fs;
 use std::io;
@@ -16,11 +15,10 @@ use std::path::Path;
 use super::EngineResult;
 use crate::idempotency::StoreError;
 
-/// Number of keyspaces: five of the disk store, and one in which fjall stores their names.
+/// Five of the disk store, and one in which fjall stores their names.
 const KEYSPACES: usize = 6;
 
-/// Returns the number of journals in `path`. There is more than one only if the process died shortly after fjall
-/// started a new journal.
+/// There are several only if the process died shortly after fjall started a new one.
 pub(super) fn journals(path: &Path) -> EngineResult<usize> {
     let mut journals = 0;
     for entry in fs::read_dir(path).map_err(StoreError::new)? {
@@ -30,7 +28,6 @@ pub(super) fn journals(path: &Path) -> EngineResult<usize> {
     Ok(journals)
 }
 
-/// Fails if a keyspace is missing or its table list is damaged.
 pub(super) fn check_keyspaces(path: &Path) -> EngineResult<()> {
     let mut found = 0;
     for entry in fs::read_dir(path).map_err(StoreError::new)? {
@@ -50,8 +47,8 @@ pub(super) fn check_keyspaces(path: &Path) -> EngineResult<()> {
     Ok(())
 }
 
-/// Fails if the table list of a keyspace is damaged. The file `current` has 25 bytes: 8 bytes for the number of the
-/// list, 16 bytes for its xxh3 checksum, and 1 byte for the type of the checksum, which must be 0.
+/// The file `current` has 25 bytes: 8 for the number of the list, 16 for its xxh3 checksum, and 1 for the type of the
+/// checksum, which must be 0.
 fn check_tables(keyspace: &Path) -> io::Result<()> {
     let current = fs::read(keyspace.join("current"))?;
     let Ok(current): Result<[u8; 25], _> = current.try_into() else {

@@ -1,23 +1,21 @@
 //! Rewrites and syncs the files of the database after a failed sync.
 //!
 //! After a failed `fsync`, the kernel can mark pages as clean although they never reached the disk. fjall still reads
-//! these pages from the page cache, but after a power failure they are missing. Later journal entries are then lost
-//! too, because a journal is read only up to its first gap. Therefore all files except tables are rewritten in place
-//! and synced before the database is reopened. Table files are safe: fjall syncs such a file before it adds the file to
-//! the table list, and never changes it.
+//! them from the page cache, but after a power failure they are missing, and with them all later journal entries.
+//! Therefore all files except tables are rewritten in place and synced before the database is reopened. fjall syncs a
+//! table file before it adds it to the table list, and never changes it.
 //!
-//! A new journal and new table files would be an alternative. But they need disk space for a copy, which a full disk
-//! does not have.
+//! A new journal and new table files would need disk space for a copy, which a full disk does not have.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 
-/// Number of bytes that are read and written at a time.
+/// Bytes read and written at a time.
 const CHUNK: usize = 1 << 20;
 
-/// Rewrites and syncs all files under `path` except table files, and syncs the directories.
+/// Except table files.
 pub(in super::super) fn resync(path: &Path) -> io::Result<()> {
     for entry in fs::read_dir(path)? {
         let entry = entry?;
@@ -30,8 +28,8 @@ pub(in super::super) fn resync(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// Rewrites a file in place, up to its last non-zero byte. The zeros after this byte are space that fjall allocated for
-/// the journal and has not used yet.
+/// Up to the last non-zero byte. The zeros after it are space that fjall allocated for the journal and has not used
+/// yet.
 fn rewrite(path: &Path) -> io::Result<()> {
     let file = OpenOptions::new().read(true).write(true).open(path)?;
     let mut chunk = vec![0; CHUNK];
@@ -56,7 +54,7 @@ fn rewrite(path: &Path) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Reads the bytes from `start` to `end` into `chunk`, but at most [`CHUNK`] bytes. Returns the bytes that were read.
+/// At most [`CHUNK`] bytes.
 fn read_chunk<'a>(file: &File, chunk: &'a mut [u8], start: u64, end: u64) -> io::Result<&'a [u8]> {
     let size = usize::try_from(end - start).map_or(CHUNK, |size| size.min(CHUNK));
     file.read_exact_at(&mut chunk[..size], start)?;

@@ -1,8 +1,7 @@
 //! Number of idempotency keys in the memory store, in total and per client.
 //!
-//! The keys of a client can be in any shard of the record table. So they are counted in separate shards, which the hash
-//! of the client selects. The lock of such a shard is always taken after the lock of a record shard, and held for a few
-//! instructions. A replay does not take this lock.
+//! The keys of a client can be in any record shard, so they are counted in shards of their own. The lock of such a
+//! shard is always taken after that of a record shard, and held for a few instructions. A replay does not take it.
 
 use std::fmt;
 use std::hash::BuildHasher as _;
@@ -15,7 +14,6 @@ use crate::idempotency::ClientHash;
 use crate::request::hash_keys::BuildIdentityHasher;
 use crate::store::capacity::{ClientCounts, Full, StoreCapacity};
 
-/// Number of idempotency keys, in total and per client.
 pub(super) struct KeyCounts {
     capacity: StoreCapacity,
     keys: AtomicUsize,
@@ -40,15 +38,14 @@ impl KeyCounts {
     }
 
     fn of(&self, client: ClientHash) -> MutexGuard<'_, ClientCounts> {
-        // The index uses the upper bits of the hash, because the hash maps in the shards use the lower ones.
+        // The hash maps in the shards use the lower bits.
         let hash = BuildIdentityHasher.hash_one(client) >> 32;
         let index =
             usize::try_from(hash % SHARDS as u64).expect("the index of a shard fits into a usize");
         self.clients[index].lock()
     }
 
-    /// Adds a new idempotency key of a client. Fails if the store has `max_keys` keys, or if it is nearly full and the
-    /// client exceeds its share.
+    /// Fails if the store has `max_keys` keys, or if it is nearly full and the client exceeds its share.
     pub(super) fn add(&self, client: ClientHash) -> Result<(), Full> {
         let mut clients = self.of(client);
         let held = clients.held(client);
@@ -65,10 +62,10 @@ impl KeyCounts {
         Ok(())
     }
 
-    /// Subtracts one idempotency key for each entry of `clients`. A client can be in the list several times.
+    /// A client can be in the list several times.
     pub(super) fn remove(&self, clients: &[ClientHash]) {
         if clients.is_empty() {
-            // This case is frequent. A write of the unchanged total would cause contention between worker threads.
+            // Frequent. A write of the unchanged total would cause contention between worker threads.
             return;
         }
         self.keys.fetch_sub(clients.len(), Ordering::Relaxed);
@@ -77,7 +74,6 @@ impl KeyCounts {
         }
     }
 
-    /// Moves one idempotency key from the count of client `from` to the count of client `to`.
     pub(super) fn transfer(&self, from: ClientHash, to: ClientHash) {
         self.of(from).remove(from);
         self.of(to).add(to);

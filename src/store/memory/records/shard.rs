@@ -16,57 +16,47 @@ use crate::idempotency::{
 use crate::request::hash_keys::BuildIdentityHasher;
 use crate::store::ended_queues::EndedQueues;
 
-/// A shard of the table of idempotency records.
 #[derive(Default)]
 pub(super) struct RecordShard {
     records: HashMap<RecordId, MemoryRecord, BuildIdentityHasher>,
-    /// Number of idempotency keys of each scope.
     scopes: HashMap<ScopeHash, u32, BuildIdentityHasher>,
-    /// Ended records with the number of their claim. If a record was replaced, the claim number in its old entry does
-    /// not match, and the entry is skipped.
+    /// With the number of their claim. If a record was replaced, the number in its old entry does not match, and the
+    /// entry is skipped.
     pub(super) ended: EndedQueues<Moment, (RecordId, u64)>,
     counts: StateCounts,
 }
 
-/// Number of records in each state.
 #[derive(Default)]
 struct StateCounts([u64; RecordState::ALL.len()]);
 
-/// The record of an idempotency key.
 enum MemoryRecord {
-    /// The execution is boxed, because it is larger than an ended record and most records are ended.
+    /// Boxed, because it is larger than an ended record and most records are ended.
     InFlight(Box<InFlightExecution>),
     Ended(EndedRecord),
 }
 
-/// The record of an execution that has ended.
 #[derive(Debug)]
 pub(super) struct EndedRecord {
-    /// State of the record. It is never `InProgress`.
+    /// Never `InProgress`.
     pub(super) state: RecordState,
-    /// Number of the claim whose execution ended. Each claim of the store has its own number.
     pub(super) number: u64,
     pub(super) fingerprint: Fingerprint,
-    /// Client whose number of idempotency keys includes this record.
     pub(super) client: ClientHash,
-    /// Time at which the execution ended.
     pub(super) since: Moment,
-    /// Time at which the record expires.
     pub(super) expires: Moment,
-    /// Weak reference to the response of a completed record. It cannot be upgraded after the response was evicted.
+    /// Cannot be upgraded after the response was evicted.
     pub(super) response: Weak<StoredResponse>,
 }
 
-/// Expired records that were dropped from the table.
 #[derive(Default)]
 pub(super) struct DroppedRecords {
-    /// The client of each dropped record. The caller subtracts one idempotency key from the count of this client.
+    /// The caller subtracts one key from the count of each client.
     pub(super) clients: SmallVec<[ClientHash; 2]>,
-    /// The claim number of each dropped record, which is the cache key of its response.
+    /// Cache keys of the responses.
     pub(super) numbers: ClaimNumbers,
 }
 
-/// Numbers of claims. Most lists have at most two entries and need no allocation.
+/// Most lists have at most two entries.
 pub(super) type ClaimNumbers = SmallVec<[u64; 2]>;
 
 impl StateCounts {
@@ -94,7 +84,7 @@ impl MemoryRecord {
         }
     }
 
-    /// Returns the description of the record for the admin API, or `None` if the record has expired.
+    /// `None` if the record has expired.
     fn summary(&self, id: RecordId, now: Moment) -> Option<RecordInfo> {
         match self {
             Self::InFlight(execution) => Some(RecordInfo {
@@ -129,12 +119,11 @@ impl RecordShard {
         Some(decide_claim(record.view(), request, now))
     }
 
-    /// Returns the number of idempotency keys of a scope, or 0 if the scope has none.
     pub(super) fn keys_of(&self, scope: ScopeHash) -> u32 {
         self.scopes.get(&scope).copied().unwrap_or(0)
     }
 
-    /// Adds an execution in flight. Returns the ended record that the execution replaces, if there was one.
+    /// Returns the ended record that the execution replaces.
     pub(super) fn begin(&mut self, execution: InFlightExecution) -> Option<EndedRecord> {
         let id = execution.token.request.id;
         *self.counts.of(RecordState::InProgress) += 1;
@@ -152,7 +141,7 @@ impl RecordShard {
         }
     }
 
-    /// Replaces an execution in flight with a record. Returns the execution, or `None` if its claim no longer exists.
+    /// Returns `None` if the claim no longer exists.
     pub(super) fn end_with_record(
         &mut self,
         token: &ClaimToken,
@@ -179,8 +168,7 @@ impl RecordShard {
         }
     }
 
-    /// Ends an execution in flight and stores no record. Returns the execution, or `None` if its claim no longer
-    /// exists.
+    /// Returns `None` if the claim no longer exists.
     pub(super) fn release(&mut self, token: &ClaimToken) -> Option<InFlightExecution> {
         let is_same_claim = |record: &MemoryRecord| match record {
             MemoryRecord::InFlight(execution) => execution.token.number == token.number,
@@ -192,8 +180,7 @@ impl RecordShard {
         }
     }
 
-    /// Turns the completed record of claim `number` into a tombstone. Does nothing if another claim has replaced the
-    /// record.
+    /// Does nothing if another claim has replaced the record.
     pub(super) fn make_tombstone(&mut self, id: RecordId, number: u64) {
         if let Some(MemoryRecord::Ended(ended)) = self.records.get_mut(&id)
             && ended.number == number
@@ -206,8 +193,7 @@ impl RecordShard {
         }
     }
 
-    /// If the outcome of the record `id` is unknown, removes the record and returns its client. Otherwise returns
-    /// `None`.
+    /// Returns the client of the record if its outcome was unknown.
     pub(super) fn free_unknown(&mut self, id: RecordId) -> Option<ClientHash> {
         match self.remove_if(id, |record| record.state() == RecordState::Unknown)? {
             MemoryRecord::Ended(ended) => Some(ended.client),
@@ -215,7 +201,7 @@ impl RecordShard {
         }
     }
 
-    /// Drops up to `most` expired records, earliest first.
+    /// Earliest first.
     pub(super) fn drop_expired(&mut self, now: Moment, most: usize) -> DroppedRecords {
         let mut dropped = DroppedRecords::default();
         while dropped.numbers.len() < most
@@ -229,7 +215,7 @@ impl RecordShard {
         dropped
     }
 
-    /// Removes and returns the oldest completed record or tombstone, if it is at least `min_ttl` old.
+    /// Removes the oldest completed record or tombstone, if it is at least `min_ttl` old.
     pub(super) fn forget_oldest(&mut self, now: Moment, min_ttl: Duration) -> Option<EndedRecord> {
         while let Some((_, (id, number))) = self.ended.pop_oldest(now, min_ttl) {
             let forgotten = self.remove_ended(id, number);
@@ -240,7 +226,7 @@ impl RecordShard {
         None
     }
 
-    /// Removes the record of the ended claim `number`, unless another claim has replaced it.
+    /// Does nothing if another claim has replaced the record.
     fn remove_ended(&mut self, id: RecordId, number: u64) -> Option<EndedRecord> {
         let is_same_claim = |record: &MemoryRecord| match record {
             MemoryRecord::InFlight(_) => false,
@@ -274,7 +260,7 @@ impl RecordShard {
         Some(record)
     }
 
-    /// Returns the records of the idempotency key `key` in all scopes of this shard. Expired records are skipped.
+    /// Expired records are skipped.
     pub(super) fn find(&self, key: KeyHash, now: Moment) -> Vec<RecordInfo> {
         let records = self.records.iter().filter(|(id, _)| id.key == key);
         records
@@ -282,13 +268,11 @@ impl RecordShard {
             .collect()
     }
 
-    /// Returns the record `id`. Returns `None` if it does not exist or has expired.
     pub(super) fn get(&self, id: RecordId, now: Moment) -> Option<RecordInfo> {
         self.records.get(&id)?.summary(id, now)
     }
 
-    /// Returns the response of the record `id`. Returns `None` if the record has no response or has expired, or the
-    /// response was evicted.
+    /// `None` also after the response was evicted.
     pub(super) fn response(&self, id: RecordId, now: Moment) -> Option<Arc<StoredResponse>> {
         match self.records.get(&id)? {
             MemoryRecord::Ended(ended) if ended.expires > now => ended.response.upgrade(),
@@ -305,7 +289,6 @@ impl RecordShard {
         self.ended.oldest_unknown(is_current)
     }
 
-    /// Adds the numbers of records in this shard, by state, to `counts`.
     pub(super) fn count_into(&self, counts: &mut RecordCounts) {
         let StateCounts([in_progress, completed, unknown, tombstones]) = self.counts;
         counts.in_progress += in_progress;

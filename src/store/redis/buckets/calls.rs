@@ -1,14 +1,13 @@
-//! The script calls that charge and refund the rate limit buckets of a request, and their replies.
+//! The script calls that charge and refund the rate limit buckets of a request.
 //!
-//! On a single server, one script charges all buckets of a request. A cluster spreads the buckets over slots, and a
-//! script can use the Redis keys of one slot only. So the buckets of each slot form a group. The names have no hash
-//! tag. A hash tag would put the load of a busy client on one server. Buckets that all clients share could not have
-//! such a tag.
+//! On a cluster, a script can use the Redis keys of one slot only, so the buckets of each slot form a group. The names
+//! have no hash tag, which would put the load of a busy client on one server, and which buckets that all clients share
+//! could not have.
 //!
 //! The scripts do not know the quota. A call passes the refill time of a bucket, the age of the quota, the maximum debt
-//! of the bucket after the charge, and what the charge adds to the debt. A stored bucket has the refill time of its
-//! last charge, and the script scales its debt if a gateway with another quota charges it. So gateways with the old and
-//! the new quota share buckets while a change is rolled out. The gateway decides by the reply, with the same
+//! after the charge, and what the charge adds to the debt. A stored bucket has the refill time of its last charge, and
+//! the script scales its debt if a gateway with another quota charges it. So gateways with the old and the new quota
+//! share buckets while a change is rolled out. The gateway decides by the reply, with the same
 //! [`decide`](crate::throttle::decide) as for buckets in memory.
 
 use std::time::Duration;
@@ -23,39 +22,32 @@ use crate::store::redis::script::{CHARGE, Call, REFUND};
 use crate::throttle::decision::USUAL_LIMITS;
 use crate::throttle::{BucketKey, Charge, Exceed};
 
-/// Number of hash slots of a Redis cluster.
 const SLOTS: u16 = 16_384;
 
-/// Maximum debt that a call passes to a script: 136 years until a bucket is full. The scripts compute exactly with
-/// numbers of this size.
+/// 136 years until a bucket is full. The scripts compute exactly with debts up to this size.
 const LONGEST: Duration = Duration::from_secs(u32::MAX as u64);
 
-/// The charges of a request that one script makes, because their buckets are in one slot.
+/// Charges whose buckets are in one slot.
 #[derive(Debug, Default)]
 pub(super) struct Group {
-    /// Indexes into the charges of the request. The enforced charges come first.
+    /// Indexes into the charges of the request, the enforced ones first.
     pub(super) indexes: SmallVec<[usize; USUAL_LIMITS]>,
-    /// The number of enforced charges in this group.
     pub(super) enforced: usize,
-    /// The Redis keys of the buckets.
     pub(super) names: SmallVec<[String; USUAL_LIMITS]>,
 }
 
-/// The groups of a request. On a single server, a request has one group.
+/// One group, unless on a cluster.
 pub(super) type Groups = SmallVec<[Group; 1]>;
 
-/// The reply of the script that charges one group.
 #[derive(Debug)]
 pub(super) struct ChargeReply {
-    /// Whether the enforced charges were made.
     pub(super) admitted: bool,
-    /// The time of the charge by the clock of Redis, in seconds and microseconds since 1970.
+    /// By the clock of Redis, in seconds and microseconds since 1970.
     pub(super) at: (u64, u64),
-    /// The debt of each bucket before the charge. A debt is the time until the bucket is full.
+    /// The debt of each bucket before the charge: the time until it is full.
     pub(super) owed: SmallVec<[Duration; USUAL_LIMITS]>,
 }
 
-/// Divides `charges` into groups: one group for each slot on a cluster, or one group on a single server.
 pub(super) fn groups(charges: &RequestCharges<'_>, prefix: &str, is_cluster: bool) -> Groups {
     let mut groups = Groups::new();
     let mut slots: SmallVec<[u16; USUAL_LIMITS]> = SmallVec::new();
@@ -77,15 +69,14 @@ pub(super) fn groups(charges: &RequestCharges<'_>, prefix: &str, is_cluster: boo
 }
 
 impl Group {
-    /// Creates the call that charges this group at `now`. `owed` has one debt for each charge of the request. Before
-    /// the charge, Redis raises the debt of each bucket to at least this debt.
+    /// Redis raises the debt of each bucket to at least that in `owed`, which has one for each charge of the request.
     pub(super) fn charge(
         &self,
         charges: &RequestCharges<'_>,
         owed: &[Duration],
         now: Moment,
     ) -> Call {
-        let mut call = CHARGE.call(&self.names).arg(self.enforced);
+        let mut call = Call::new(&CHARGE, &self.names).arg(self.enforced);
         for charge in self.indexes.iter().map(|&index| &charges.all[index]) {
             let quota_age = now.since(charge.limit.quota_since.get());
             let refill = charge.limit.quota.refill();
@@ -99,7 +90,6 @@ impl Group {
         call
     }
 
-    /// Creates the call that refunds the enforced charges of this group.
     pub(super) fn refund(
         &self,
         charges: &RequestCharges<'_>,
@@ -107,15 +97,14 @@ impl Group {
         prefix: &str,
     ) -> Call {
         let (seconds, micros) = reply.at;
-        // The marker records that the refund was made, so that Redis does not make it twice. The braces are a hash tag,
-        // which puts the marker in the slot of the first bucket.
+        // The marker makes the refund unique. Its braces are a hash tag, for the slot of the first bucket.
         let name = &self.names[0];
         let marker = format!("{prefix}:back:{{{name}}}:{:032x}", fastrand::u128(..));
         let names: SmallVec<[&str; USUAL_LIMITS]> = std::iter::once(&marker)
             .chain(&self.names[..self.enforced])
             .map(String::as_str)
             .collect();
-        let mut call = REFUND.call(&names).arg(seconds).arg(micros);
+        let mut call = Call::new(&REFUND, &names).arg(seconds).arg(micros);
         for (&index, &owed) in self.indexes[..self.enforced].iter().zip(&reply.owed) {
             let charge = &charges.all[index];
             let times = [charge.limit.quota.refill(), added_debt(charge), owed];
@@ -129,8 +118,7 @@ fn with_time(call: Call, time: Duration) -> Call {
     call.arg(time.as_secs()).arg(time.subsec_nanos())
 }
 
-/// Returns the maximum debt of a bucket after `charge`. A debt is the time until the bucket is full. The maximum is the
-/// refill time, plus the longest delay if the rate limit delays requests.
+/// Maximum debt after `charge`: the refill time, plus the longest delay.
 fn max_debt(charge: &Charge<'_>) -> Duration {
     let refill = charge.limit.quota.refill();
     match charge.limit.exceed {
@@ -139,23 +127,20 @@ fn max_debt(charge: &Charge<'_>) -> Duration {
     }
 }
 
-/// Returns how much `charge` adds to the debt of a bucket, which is the time until the bucket is full.
 fn added_debt(charge: &Charge<'_>) -> Duration {
     let quota = charge.limit.quota;
     if charge.cost > quota.capacity() {
-        // A bucket never has enough tokens for this cost. The returned debt exceeds the maximum, so the script rejects
-        // the charge.
+        // The debt exceeds the maximum, so the script rejects the charge.
         return max_debt(charge) + Duration::from_secs(1);
     }
     quota.interval() * charge.cost.get()
 }
 
-/// Returns the Redis key of a bucket.
 pub(super) fn name(prefix: &str, bucket: BucketKey) -> String {
     format!("{prefix}:b:{:016x}{:016x}", bucket.high, bucket.low)
 }
 
-/// Returns the cluster slot of a Redis key. `name` must not contain braces, which would be a hash tag.
+/// `name` must not contain braces, which would be a hash tag.
 fn slot(name: &[u8]) -> u16 {
     State::<XMODEM>::calculate(name) % SLOTS
 }

@@ -196,9 +196,9 @@ fn the_charge_script_and_decide_agree_on_every_request() {
             }
             // The clock starts at a random time, because the decision must depend only on durations.
             let base = Moment::from_nanos(fastrand::u64(..1 << 60));
-            let before = reply.owed.iter().map(|&owed| Some(base.after(owed)));
-            let fallback = &buckets.fallback;
-            let (result, _) = fallback.decide_all(&charges, &before.collect(), base);
+            let before = reply.owed.iter().map(|&owed| base.after(owed));
+            let mut before: States = before.collect();
+            let result = fallback::decide_by(&mut before, &charges, base);
             let expected = model.decide_all(&charges, now);
             prop_assert_eq!(reply.admitted, expected.decision.is_admitted());
             prop_assert_eq!(&result, &expected);

@@ -1,10 +1,9 @@
-//! The circuit breaker for one part of the Redis store: rate limits or idempotency records.
+//! The circuit breaker for one part of the Redis store.
 //!
-//! Each part has its own breaker, because timeouts and requirements differ. A Redis without free memory can still
-//! replay records. A Redis that replies in 100 ms is too slow for rate limits, but not for records. Requests only open
-//! a breaker. The [monitor](super::Monitor) closes it after a successful probe, so no request serves as a probe. This
-//! code is separate from the circuit breaker of upstream servers. The upstream breaker has other rules (a failure
-//! ratio, half-open requests, retry times), and a store must not depend on `upstream`.
+//! Each part has its own breaker: a Redis without free memory can still replay records, and one that replies in 100 ms
+//! is too slow for rate limits, but not for records. Requests only open a breaker, and the [monitor](super::Monitor)
+//! closes it, so no request serves as a probe. The breaker of upstream servers has other rules (a failure ratio,
+//! half-open requests, retry times).
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,45 +15,38 @@ use parking_lot::Mutex;
 use crate::store::redis::settings::Nodes;
 use crate::store::{Health, Part};
 
-/// Number of consecutive failed calls that open the circuit breaker.
 const FAILURES: u32 = 3;
 
-/// If a circuit breaker closes and opens again within this time, this is a relapse. After a relapse, the breaker stays
-/// open for a minimum time.
+/// A breaker that closes and opens again within this time has a relapse, and stays open for a minimum time.
 const RELAPSE_WINDOW: Duration = Duration::from_secs(10);
 
-/// Half of the minimum time that the circuit breaker stays open after its first relapse. The minimum time doubles with
-/// each further relapse.
+/// Half of the minimum time after the first relapse. It doubles with each further relapse.
 const MIN_OPEN: Duration = Duration::from_millis(50);
 
-/// The minimum open time doubles up to this maximum.
 const LONGEST_MIN_OPEN: Duration = Duration::from_secs(1);
 
-/// Circuit breaker for the calls of one part of the store.
 #[derive(Debug)]
 pub(crate) struct StoreBreaker {
     part: Part,
-    /// The configured addresses of Redis, for the log.
     nodes: Arc<str>,
     open: AtomicBool,
     consecutive_failures: AtomicU32,
-    /// Number of failed calls since startup, for the metrics.
     all_failures: AtomicU64,
     history: Mutex<BreakerHistory>,
 }
 
 #[derive(Debug)]
 struct BreakerHistory {
-    /// Why the circuit breaker is open. `None` if it is closed, and before the first probe.
+    /// `None` while the breaker is closed, and before the first probe.
     reason: Option<Arc<str>>,
     opened: Instant,
     closed: Option<Instant>,
-    /// Number of consecutive relapses. In a relapse, the breaker opens again within [`RELAPSE_WINDOW`] after it closed.
+    /// Number of consecutive relapses.
     relapses: u32,
 }
 
 impl StoreBreaker {
-    /// Creates a circuit breaker that is open until the first successful probe.
+    /// The breaker is open until the first successful probe.
     pub(crate) fn new(part: Part, nodes: &Nodes) -> Self {
         Self {
             part,
@@ -75,7 +67,6 @@ impl StoreBreaker {
         self.open.load(Ordering::Acquire)
     }
 
-    /// Returns why the circuit breaker is open, or `None` if it is closed.
     pub(crate) fn degraded(&self) -> Option<Arc<str>> {
         let reason = || self.history.lock().reason.clone();
         let unknown = || "Redis has not responded since startup".into();
@@ -90,32 +81,29 @@ impl StoreBreaker {
         }
     }
 
-    /// Reports a successful call, which resets the number of consecutive failures.
     pub(crate) fn succeeded(&self) {
-        // The counter is read first. If every call wrote it, its cache line would move between the worker threads.
+        // Read first: if every call wrote it, its cache line would move between the worker threads.
         if self.consecutive_failures.load(Ordering::Relaxed) != 0 {
             self.consecutive_failures.store(0, Ordering::Relaxed);
         }
     }
 
-    /// Counts a failed call in the metrics. The circuit breaker ignores this failure.
     pub(crate) fn count_failure(&self) {
         self.all_failures.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Reports a failed call. Returns whether this call opened the circuit breaker.
+    /// Returns whether this call opened the breaker.
     pub(crate) fn failed(&self, reason: &dyn fmt::Display) -> bool {
         self.count_failure();
         let failures = self.consecutive_failures.fetch_add(1, Ordering::Relaxed) + 1;
         failures >= FAILURES && self.open(reason)
     }
 
-    /// Opens the circuit breaker. Returns whether it was closed before.
+    /// Returns whether the breaker was closed before.
     pub(crate) fn open(&self, reason: &dyn fmt::Display) -> bool {
         let mut history = self.history.lock();
         let was_closed = !self.open.swap(true, Ordering::AcqRel);
-        // At startup, the breaker is open without a reason. So the first reason is logged even if the breaker was
-        // already open.
+        // At startup, the breaker is open without a reason. So the first reason is logged too.
         if was_closed || history.reason.is_none() {
             let reason: Arc<str> = reason.to_string().into();
             self.log_degraded(&reason);
@@ -128,7 +116,7 @@ impl StoreBreaker {
         was_closed
     }
 
-    /// Opens the circuit breaker for a reason that only an operator can correct. Replaces any other reason.
+    /// For a reason that only an operator can correct. It replaces any other reason.
     pub(super) fn open_permanently(&self, reason: &dyn fmt::Display) {
         let mut history = self.history.lock();
         if history.reason.as_deref() != Some(&*reason.to_string()) {
@@ -138,7 +126,7 @@ impl StoreBreaker {
         self.open(reason);
     }
 
-    /// Closes the circuit breaker, unless it must stay open longer after a relapse. Returns whether it is closed.
+    /// The breaker can have to stay open after a relapse. Returns whether it is closed.
     pub(super) fn close(&self) -> bool {
         let mut history = self.history.lock();
         if !self.is_open() {
@@ -150,19 +138,13 @@ impl StoreBreaker {
         }
         self.consecutive_failures.store(0, Ordering::Relaxed);
         self.open.store(false, Ordering::Release);
-        // The recovery is logged only after a logged failure. At startup, the breaker is open although no failure was
-        // logged.
+        // At startup, the breaker is open although no failure was logged.
         if history.reason.take().is_some() {
-            match self.part {
-                Part::Limits => tracing::info!(
-                    "store recovered: circuit breaker closed, rate limits use Redis again"
-                ),
-                Part::Records => {
-                    tracing::info!(
-                        "store recovered: circuit breaker closed, idempotency records use Redis again"
-                    );
-                }
-            }
+            let users = match self.part {
+                Part::Limits => "rate limits",
+                Part::Records => "idempotency records",
+            };
+            tracing::info!("store recovered: circuit breaker closed, {users} use Redis again");
             history.closed = Some(Instant::now());
         }
         true
@@ -170,19 +152,15 @@ impl StoreBreaker {
 
     fn log_degraded(&self, reason: &str) {
         let nodes = &*self.nodes;
-        match self.part {
-            Part::Limits => tracing::error!(
-                nodes,
-                reason,
-                "store degraded: Redis cannot be used for rate limits, so `on_store_error` of each limit applies"
-            ),
-            Part::Records => tracing::error!(
-                nodes,
-                reason,
-                "store degraded: Redis cannot be used for idempotency records, so requests with an idempotency key \
-                 get 503"
-            ),
-        }
+        let effect = match self.part {
+            Part::Limits => "rate limits, so `on_store_error` of each limit applies",
+            Part::Records => "idempotency records, so requests with an idempotency key get 503",
+        };
+        tracing::error!(
+            nodes,
+            reason,
+            "store degraded: Redis cannot be used for {effect}"
+        );
     }
 }
 

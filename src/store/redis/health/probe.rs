@@ -1,21 +1,20 @@
-//! A probe of Redis. It reads INFO and the secret of the fleet. It also checks that a script can write, because
-//! requests require this.
+//! A probe of Redis. It reads INFO and the secret of the fleet, and runs a script that writes, as requests do.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{FromRedisValue, RedisError, Value};
+use redis::{FromRedisValue, InfoDict, RedisError};
 use thiserror::Error;
 use tokio::time::Instant;
 
 use crate::idempotency::Secret;
 use crate::store::Part;
-use crate::store::redis::client::ClientState;
+use crate::store::redis::client_state::ClientState;
 use crate::store::redis::connection::{RedisConnection, ServerRoute, with_timeout};
 use crate::store::redis::error::{CallError, is_lost};
-use crate::store::redis::records::RecordNames;
-use crate::store::redis::script::PROBE;
+use crate::store::redis::script::{Call, PROBE};
 
 /// The oldest supported Redis version. The scripts use commands and flags that Redis 7.0 introduced.
 const OLDEST: (u32, u32) = (7, 0);
@@ -24,45 +23,41 @@ const OLDEST: (u32, u32) = (7, 0);
 /// bytes.
 pub(super) const FORMAT: &str = "2";
 
-/// The record format of a fleet that has stored a secret but no format.
+/// The format of a fleet that has stored a secret but no format.
 const FORMAT_1: &str = "1";
 
 /// Expiry of the Redis key that a probe writes, in milliseconds.
 const TEST_KEY_TTL: u32 = 10_000;
 
-/// The secret of the fleet and the record format, as stored in Redis; `None` if Redis has no such value.
+/// The secret of the fleet and the record format, as stored in Redis.
 type FleetValues = (Option<Vec<u8>>, Option<Vec<u8>>);
 
-/// The result of a probe.
 pub(super) struct Probe {
-    /// All primaries, which are the servers that accept writes. If there is no cluster, this is the only server.
+    /// All primaries of the cluster, or the only server.
     pub(super) servers: Vec<ServerInfo>,
-    /// The secret of the fleet. `None` if Redis has no secret, and rejected the write when this gateway tried to store
-    /// one.
+    /// `None` if Redis has no secret and rejected the write of one.
     pub(super) secret: Option<Secret>,
-    /// The record format of the fleet.
+    /// Whether Redis had no secret and this probe stored one.
+    pub(super) has_stored_secret: bool,
     pub(super) format: Arc<str>,
-    /// How long the write took, or why it failed.
+    /// How long the write took.
     pub(super) write: Result<Duration, CallError>,
-    /// Whether the Redis user lacks the permission to publish on the channel of the fleet. Only the first probe checks
-    /// this; later probes report `false`.
-    pub(super) denies_publish: bool,
 }
 
-/// Properties of one server, from its reply to INFO.
+/// Properties of one server, from INFO.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ServerInfo {
-    /// Random ID of the server process. It changes at each start.
+    /// It changes at each start of the server.
     pub(super) run_id: Arc<str>,
     version: Arc<str>,
-    /// The `maxmemory-policy` of the server, for example `noeviction`.
     eviction: Arc<str>,
     is_replica: bool,
     append_only: bool,
-    /// Whether the server syncs the append-only file to disk before it acknowledges a write.
-    syncs_always: bool,
+    /// Whether `appendfsync` is `always`. `None` if no probe has read it, for example because the Redis user lacks the
+    /// permission.
+    syncs_always: Option<bool>,
     used_memory: u64,
-    /// 0 if the memory of the server is not limited.
+    /// 0 means no limit.
     max_memory: u64,
 }
 
@@ -97,28 +92,25 @@ pub enum UnusableServer {
 }
 
 impl Probe {
-    /// Probes Redis on `connection`. If `is_first` is true, also checks the persistence settings and the permission to
-    /// publish.
-    ///
     /// Each step has the timeout `store.records_timeout`. The probe of a cluster fails if one of its servers fails,
     /// because any request can need Redis keys of that server.
     pub(super) async fn run(
         state: &ClientState,
         connection: &mut RedisConnection,
-        is_first: bool,
+        checks_persistence: bool,
     ) -> Result<Self, RedisError> {
         let within = state.timeout(Part::Records);
         let mut servers = Vec::new();
         for server in with_timeout(within, connection.servers()).await? {
-            servers.push(ServerInfo::query(connection, &server, is_first, within).await?);
+            servers.push(ServerInfo::query(connection, &server, checks_persistence, within).await?);
         }
         let (secret, format) = (state.fleet_key("secret"), state.fleet_key("format"));
         let mut get = redis::cmd("MGET");
         let stored = get.arg(&secret).arg(&format).query_async(connection);
         let stored: FleetValues = with_timeout(within, stored).await?;
+        let had_secret = stored.0.is_some();
 
-        let write = PROBE
-            .call(&[secret, state.fleet_key("mark"), format])
+        let write = Call::new(&PROBE, &[secret, state.fleet_key("mark"), format])
             .arg(state.secret().as_bytes())
             .arg(TEST_KEY_TTL)
             .arg(FORMAT);
@@ -132,55 +124,41 @@ impl Probe {
         let secret = secret.and_then(|bytes| <[u8; 32]>::try_from(bytes).ok());
         Ok(Self {
             servers,
+            has_stored_secret: !had_secret && write.is_ok(),
             secret: secret.map(Secret::from_bytes),
             format: format.map_or(FORMAT_1.into(), |format| {
                 String::from_utf8_lossy(&format).into()
             }),
             write,
-            denies_publish: is_first && denies_publish(state, connection).await,
         })
     }
-}
-
-/// Publishes an empty message, which gateways ignore. Returns whether the Redis user lacks the permission for it.
-async fn denies_publish(state: &ClientState, connection: &mut RedisConnection) -> bool {
-    let prefix = &state.settings.prefix;
-    let mut publish = redis::cmd("PUBLISH");
-    publish.arg(RecordNames { prefix }.channel()).arg("");
-    let published = publish.query_async::<Value>(connection);
-    let denied = |error: RedisError| error.code() == Some("NOPERM");
-    let published = with_timeout(state.timeout(Part::Records), published);
-    published.await.is_err_and(denied)
 }
 
 impl ServerInfo {
     async fn query(
         connection: &mut RedisConnection,
         server: &ServerRoute,
-        is_first: bool,
+        checks_persistence: bool,
         within: Duration,
     ) -> Result<Self, RedisError> {
         let info = connection.query_server(server, redis::cmd("INFO"));
-        let mut info = Self::parse(&text(with_timeout(within, info).await?));
-        if is_first {
+        let info = InfoDict::from_redis_value(with_timeout(within, info).await?)?;
+        let mut info = Self::parse(&info);
+        if checks_persistence {
             let mut command = redis::cmd("CONFIG");
             command.arg("GET").arg("appendfsync");
             let reply = with_timeout(within, connection.query_server(server, command)).await;
-            // An error is treated as a setting other than `always`. The probe does not fail, because the Redis user can
-            // lack the permission for CONFIG.
-            info.syncs_always = reply.is_ok_and(contains_always);
+            let reply = reply.and_then(|reply| Ok(HashMap::<_, _>::from_redis_value(reply)?));
+            let appendfsync =
+                |settings: HashMap<String, String>| settings.get("appendfsync").cloned();
+            info.syncs_always = reply.ok().and_then(appendfsync).map(|it| it == "always");
         }
         Ok(info)
     }
 
-    /// Parses the reply to INFO. A field that is absent from the reply is empty.
-    fn parse(info: &str) -> Self {
-        let field = |name: &str| {
-            info.lines()
-                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-                .unwrap_or_default()
-                .trim()
-        };
+    /// A field that is absent from `info` is empty.
+    fn parse(info: &InfoDict) -> Self {
+        let field = |name| info.get::<String>(name).unwrap_or_default();
         Self {
             run_id: field("run_id").into(),
             // In this field, Valkey reports the Redis version with which it is compatible.
@@ -188,13 +166,13 @@ impl ServerInfo {
             eviction: field("maxmemory_policy").into(),
             is_replica: field("role") == "slave",
             append_only: field("aof_enabled") == "1",
-            syncs_always: false,
+            syncs_always: None,
             used_memory: field("used_memory").parse().unwrap_or(0),
             max_memory: field("maxmemory").parse().unwrap_or(0),
         }
     }
 
-    /// Returns `used_memory` and `maxmemory` in bytes, if the memory of the server is limited.
+    /// `used_memory` and `maxmemory` in bytes.
     pub(super) fn memory_use(&self) -> Option<(u64, u64)> {
         (self.max_memory > 0).then_some((self.used_memory, self.max_memory))
     }
@@ -218,15 +196,17 @@ impl ServerInfo {
         Ok(())
     }
 
-    /// Returns whether the server evicts Redis keys when it is out of memory.
     pub(super) fn evicts(&self) -> bool {
         &*self.eviction != "noeviction"
     }
 
-    /// Returns whether acknowledged writes survive a crash of the server: `appendonly` is on and `appendfsync` is
-    /// `always`.
-    pub(super) fn is_durable(&self) -> bool {
-        self.append_only && self.syncs_always
+    /// Whether acknowledged writes survive a crash of the server. `None` if this is not known.
+    pub(super) fn is_durable(&self) -> Option<bool> {
+        if self.append_only {
+            self.syncs_always
+        } else {
+            Some(false)
+        }
     }
 
     fn version(&self) -> (u32, u32) {
@@ -242,23 +222,6 @@ impl fmt::Display for ServerInfo {
     }
 }
 
-fn text(value: Value) -> String {
-    match value {
-        Value::BulkString(text) => String::from_utf8_lossy(&text).into_owned(),
-        Value::VerbatimString { text, .. } | Value::SimpleString(text) => text,
-        _ => String::new(),
-    }
-}
-
-/// Returns whether the reply to `CONFIG GET appendfsync` is `always`.
-fn contains_always(value: Value) -> bool {
-    match value {
-        Value::Map(pairs) => pairs.into_iter().any(|(_, value)| text(value) == "always"),
-        Value::Array(values) => values.into_iter().any(|value| text(value) == "always"),
-        _ => false,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -266,39 +229,39 @@ mod tests {
     const INFO: &str = "# Server\r\nredis_version:7.2.4\r\nrun_id:abc\r\n\r\n# Replication\r\nrole:master\r\n\
                         # Memory\r\nmaxmemory:0\r\nmaxmemory_policy:noeviction\r\naof_enabled:1\r\n";
 
+    fn parsed(info: &str) -> ServerInfo {
+        ServerInfo::parse(&InfoDict::new(info))
+    }
+
     #[test]
     fn a_healthy_server_is_usable_for_limits_and_records() {
-        let info = ServerInfo::parse(INFO);
+        let info = parsed(INFO);
         assert_eq!(&*info.run_id, "abc");
         assert_eq!(info.check(), Ok(()));
         assert_eq!(info.check_for_records(), Ok(()));
-        assert!(!info.is_durable(), "`appendfsync` has not been read");
-        let syncs_always = true;
-        let synced = ServerInfo {
-            syncs_always,
-            ..info.clone()
-        };
-        assert!(synced.is_durable());
+        assert_eq!(info.is_durable(), None, "`appendfsync` has not been read");
+        let volatile = parsed(&INFO.replace("aof_enabled:1", "aof_enabled:0"));
+        assert_eq!(volatile.is_durable(), Some(false));
         assert_eq!(info.to_string(), "version 7.2.4");
     }
 
     #[test]
     fn the_memory_use_of_a_server_is_known_if_its_memory_is_limited() {
-        assert_eq!(ServerInfo::parse(INFO).memory_use(), None);
+        assert_eq!(parsed(INFO).memory_use(), None);
         let limited = INFO.replace("maxmemory:0", "used_memory:70\r\nmaxmemory:100");
-        assert_eq!(ServerInfo::parse(&limited).memory_use(), Some((70, 100)));
+        assert_eq!(parsed(&limited).memory_use(), Some((70, 100)));
     }
 
     #[test]
     fn an_unusable_server_is_reported_with_a_remedy() {
-        let old = ServerInfo::parse(&INFO.replace("7.2.4", "6.2.14"));
+        let old = parsed(&INFO.replace("7.2.4", "6.2.14"));
         let message = old.check().unwrap_err().to_string();
         assert!(message.contains("6.2.14") && message.contains("use Redis 7.0"));
 
-        let replica = ServerInfo::parse(&INFO.replace("role:master", "role:slave"));
+        let replica = parsed(&INFO.replace("role:master", "role:slave"));
         assert_eq!(replica.check(), Err(UnusableServer::Replica));
 
-        let evicting = ServerInfo::parse(&INFO.replace("noeviction", "allkeys-lru"));
+        let evicting = parsed(&INFO.replace("noeviction", "allkeys-lru"));
         assert_eq!(evicting.check(), Ok(()));
         let message = evicting.check_for_records().unwrap_err().to_string();
         assert!(message.contains("allkeys-lru") && message.contains("noeviction"));

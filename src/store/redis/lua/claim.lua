@@ -8,7 +8,6 @@
 --            t  start of the state, in ms since 1970
 --            l  in progress: expiry of the lease, in ms since 1970; the record is unknown from then on
 --            x  in progress: how long the record is stored after the lease, in ms
---            w  in progress: set if a request on another gateway waits for the outcome
 --            c  the client that sent the request, 8 bytes; only if the keys of clients are counted
 --            a  completed: the response
 -- KEYS[2]  sorted set of the idempotency keys of the scope, each with the expiry of its record, in ms since 1970
@@ -56,9 +55,6 @@ if state then
     return {0}
   end
   if state == 'p' and tonumber(lease_ends) > now then
-    -- An error is ignored, because the waiting gateway also polls the record. The write fails if Redis is out of
-    -- memory.
-    redis.pcall('HSET', KEYS[1], 'w', '1')
     return {2, owner}
   end
   if state == 'c' then

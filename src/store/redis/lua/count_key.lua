@@ -5,7 +5,7 @@
 -- ARGV[2]  time until the record of a claim expires, in ms
 -- ARGV[3]  maximum number of idempotency keys of the client
 --
--- Returns
+-- Returns a result code and a time in ms
 --   0  if the set already has the key
 --   1  if the script has added the key
 --   2  if the client has the maximum number of keys; with the time until the first of them expires, in ms
@@ -19,7 +19,7 @@ end
 
 local counted = redis.call('ZSCORE', KEYS[1], ARGV[1])
 if counted and tonumber(counted) > now then
-  return {0}
+  return {0, 0}
 end
 local since = '(' .. format_ms(now)
 if redis.call('ZCOUNT', KEYS[1], since, '+inf') >= tonumber(ARGV[3]) then
@@ -37,4 +37,4 @@ local expired = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', format_ms(now), 'LI
 if #expired > 0 then
   redis.call('ZREM', KEYS[1], unpack(expired))
 end
-return {1}
+return {1, 0}

@@ -9,10 +9,8 @@
 -- ARGV[3]  how long the record is stored, in ms
 -- ARGV[4]  the fingerprint of the request
 -- ARGV[5]  the idempotency key, without its scope
--- ARGV[6]  the channel that notifies requests waiting on other gateways
--- ARGV[7]  the message: scope and idempotency key of the record
--- ARGV[8]  completed: the response
--- ARGV[9]  the client that sent the request, 8 bytes; empty if the keys of clients are not counted
+-- ARGV[6]  completed: the response
+-- ARGV[7]  the client that sent the request, 8 bytes; empty if the keys of clients are not counted
 --
 -- Returns 1 if the record is stored, also by an earlier call; or 0 if another claim has the idempotency key.
 
@@ -23,8 +21,8 @@ local function format_ms(ms)
   return string.format('%.0f', ms)
 end
 
-local record = redis.call('HMGET', KEYS[1], 's', 'o', 'w')
-local state, owner, waited = record[1], record[2], record[3]
+local record = redis.call('HMGET', KEYS[1], 's', 'o')
+local state, owner = record[1], record[2]
 if state then
   if owner ~= ARGV[1] then
     return 0
@@ -43,20 +41,15 @@ end
 local expiry = now + tonumber(ARGV[3])
 redis.call('DEL', KEYS[1])
 redis.call('HSET', KEYS[1], 's', ARGV[2], 'f', ARGV[4], 'o', ARGV[1], 't', format_ms(now))
-if ARGV[9] ~= '' then
-  redis.call('HSET', KEYS[1], 'c', ARGV[9])
+if ARGV[7] ~= '' then
+  redis.call('HSET', KEYS[1], 'c', ARGV[7])
 end
 if ARGV[2] == 'c' then
-  redis.call('HSET', KEYS[1], 'a', ARGV[8])
+  redis.call('HSET', KEYS[1], 'a', ARGV[6])
 end
 redis.call('PEXPIREAT', KEYS[1], format_ms(expiry))
 redis.call('ZADD', KEYS[2], format_ms(expiry), ARGV[5])
 if redis.call('PEXPIREAT', KEYS[2], format_ms(expiry), 'NX') == 0 then
   redis.call('PEXPIREAT', KEYS[2], format_ms(expiry), 'GT')
-end
-if waited then
-  -- An error is ignored, because other gateways also poll the record. The Redis user can lack the permission to
-  -- publish.
-  redis.pcall('PUBLISH', ARGV[6], ARGV[7])
 end
 return 1

@@ -5,7 +5,7 @@
 -- KEYS[2]  sorted set of the idempotency keys of the scope
 -- ARGV[1]  the idempotency key, without its scope
 --
--- Returns 1 and the client whose count includes the key, if any; or 0 if the outcome is not unknown.
+-- Returns 1 and the client whose count includes the key, if any; or 0 and nil if the outcome is not unknown.
 
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -17,4 +17,4 @@ if state == 'u' or (state == 'p' and tonumber(lease_ends) <= now) then
   redis.call('ZREM', KEYS[2], ARGV[1])
   return {1, client}
 end
-return {0}
+return {0, false}

@@ -6,9 +6,7 @@
 -- KEYS[3]  marker that cancels this claim if it arrives later
 -- ARGV[1]  the token of the claim
 -- ARGV[2]  the idempotency key, without its scope
--- ARGV[3]  the channel that notifies requests waiting on other gateways
--- ARGV[4]  the message: scope and idempotency key of the record
--- ARGV[5]  how long a claim that is not in Redis can still arrive, in ms; 0 if it cannot
+-- ARGV[3]  how long a claim that is not in Redis can still arrive, in ms; 0 if it cannot
 --
 -- Returns 1 if the script ended a claim, otherwise 0.
 --
@@ -16,19 +14,14 @@
 -- claim, because Redis can still read the claim from the buffer of an abandoned connection. The marker cancels such a
 -- late claim.
 
-local record = redis.call('HMGET', KEYS[1], 's', 'o', 'w')
-local state, owner, waited = record[1], record[2], record[3]
+local record = redis.call('HMGET', KEYS[1], 's', 'o')
+local state, owner = record[1], record[2]
 if state == 'p' and owner == ARGV[1] then
   redis.call('DEL', KEYS[1])
   redis.call('ZREM', KEYS[2], ARGV[2])
-  if waited then
-    -- An error is ignored, because other gateways also poll the record. The Redis user can lack the permission to
-    -- publish.
-    redis.pcall('PUBLISH', ARGV[3], ARGV[4])
-  end
   return 1
 end
-if ARGV[5] ~= '0' then
-  redis.call('SET', KEYS[3], '1', 'PX', ARGV[5])
+if ARGV[3] ~= '0' then
+  redis.call('SET', KEYS[3], '1', 'PX', ARGV[3])
 end
 return 0

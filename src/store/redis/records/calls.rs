@@ -1,4 +1,4 @@
-//! Calls of the scripts that read and change idempotency records, and their replies.
+//! Calls of the scripts of idempotency records, and their replies.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,36 +13,26 @@ use crate::idempotency::{
 };
 use crate::store::encoding::{DecodeError, EncodedResponse, open, seal, summary_of_start};
 
-/// How long a cancelled claim can still arrive at Redis, in milliseconds. The marker that cancels the claim expires
-/// after this time.
+/// How long a cancelled claim can still arrive at Redis, in milliseconds.
 const LATE_CLAIM: u32 = 120_000;
 
-/// How many bytes to read from the start of a stored response. They usually include its status and headers.
-const RESPONSE_START: u32 = 4 << 10;
+/// First bytes of a stored response, which usually include its status and headers.
+pub(super) const RESPONSE_START: i64 = 4 << 10;
 
-/// The reply of the claim script.
+pub(super) const WHOLE_RESPONSE: i64 = -1;
+
 #[derive(Debug)]
 pub(super) enum ClaimReply {
-    /// The claim is won. The value is the client of the record that the claim replaces, or `None` if there was no such
-    /// record.
+    /// With the client of the record that the claim replaces, if any.
     Won(Option<ClientHash>),
     Replay(Vec<u8>),
     InFlight(OwnerToken),
     Rejected(ClaimRejection),
-    /// The client of a new key has too many keys. The caller knows their maximum.
+    /// The caller knows the maximum.
     ClientFull,
     Cancelled,
 }
 
-/// The reply of the script that deletes a record whose outcome is unknown. It contains the client of the record, and
-/// whether the outcome was unknown.
-#[derive(Debug)]
-pub(super) struct FreeReply {
-    pub(super) was_unknown: bool,
-    pub(super) client: Option<ClientHash>,
-}
-
-/// A record in Redis, as the read script returns it.
 #[derive(Debug)]
 pub(super) struct RedisRecord {
     pub(super) state: RecordState,
@@ -50,18 +40,17 @@ pub(super) struct RedisRecord {
     pub(super) fingerprint: Fingerprint,
     pub(super) age: Duration,
     pub(super) expires_in: Duration,
-    /// Size of the encoded response, in bytes.
+    /// Of the encoded response.
     pub(super) response_bytes: u64,
-    /// The encoded response or its first bytes, or `None` if there is no response or the call did not request it.
+    /// The encoded response or its first bytes, if the call requested it.
     pub(super) response: Option<Vec<u8>>,
 }
 
-/// The reply of the script that reads a record, or `None` if Redis has no such record.
+/// `None` if Redis has no such record.
 #[derive(Debug)]
 pub(super) struct ReadReply(pub(super) Option<RedisRecord>);
 
-/// Creates the call that claims an idempotency key. `counted` states whether the record stores the client. If
-/// `client_is_full` is true, the claim of a key that has no record is rejected.
+/// `counted` states whether the record stores the client. `client_is_full` rejects the claim of a key without a record.
 pub(super) fn claim(
     names: &RecordNames<'_>,
     request: &ClaimRequest,
@@ -76,8 +65,7 @@ pub(super) fn claim(
         names.scope(id.scope),
         names.cancellation(id.scope, owner),
     ];
-    CLAIM
-        .call(&keys)
+    Call::new(&CLAIM, &keys)
         .arg(&request.fingerprint.to_bytes())
         .arg(&owner.to_bytes())
         .arg(millis(lease))
@@ -89,8 +77,6 @@ pub(super) fn claim(
         .arg(u8::from(client_is_full))
 }
 
-/// Creates the call that ends a claim and stores a record in `state`. A completed record has a `response`. `counted`
-/// states whether the record stores the client.
 pub(super) fn settle(
     names: &RecordNames<'_>,
     token: &ClaimToken,
@@ -101,23 +87,19 @@ pub(super) fn settle(
 ) -> Call {
     let id = token.request.id;
     let name = id.to_bytes();
-    let call = SETTLE
-        .call(&[names.record(id), names.scope(id.scope)])
-        .arg(&owner.to_bytes());
+    let call =
+        Call::new(&SETTLE, &[names.record(id), names.scope(id.scope)]).arg(&owner.to_bytes());
     let response =
         response.map(|response| EncodedResponse::of(response, |response| seal(&name, &response)));
     call.arg(letter(state))
         .arg(millis(token.request.settings.ttl))
         .arg(&token.request.fingerprint.to_bytes())
         .arg(&id.key.0)
-        .arg(names.channel())
-        .arg(&name)
         .arg(response.unwrap_or_default())
         .arg(client_field(token.request.client, counted))
 }
 
-/// Creates the call that ends a claim and deletes its record. If `may_arrive_late` is true, a claim that is not yet in
-/// Redis is cancelled when it arrives.
+/// With `may_arrive_late`, a claim that is not yet in Redis is cancelled when it arrives.
 pub(super) fn release(
     names: &RecordNames<'_>,
     id: RecordId,
@@ -129,51 +111,34 @@ pub(super) fn release(
         names.scope(id.scope),
         names.cancellation(id.scope, owner),
     ];
-    RELEASE
-        .call(&keys)
+    Call::new(&RELEASE, &keys)
         .arg(&owner.to_bytes())
         .arg(&id.key.0)
-        .arg(names.channel())
-        .arg(&id.to_bytes())
         .arg(if may_arrive_late { LATE_CLAIM } else { 0 })
 }
 
-/// Creates the call that extends the lease of a claim.
 pub(super) fn renew(
     names: &RecordNames<'_>,
     id: RecordId,
     owner: OwnerToken,
     lease: Duration,
 ) -> Call {
-    RENEW
-        .call(&[names.record(id), names.scope(id.scope)])
+    Call::new(&RENEW, &[names.record(id), names.scope(id.scope)])
         .arg(&owner.to_bytes())
         .arg(millis(lease))
         .arg(&id.key.0)
 }
 
-/// Creates the call that reads a record with its response.
-pub(super) fn read(names: &RecordNames<'_>, id: RecordId) -> Call {
-    READ.call(&[names.record(id)]).arg(-1)
+/// `bytes` is how many bytes of the response to read, or [`WHOLE_RESPONSE`].
+pub(super) fn read(names: &RecordNames<'_>, id: RecordId, bytes: i64) -> Call {
+    Call::new(&READ, &[names.record(id)]).arg(bytes)
 }
 
-/// Creates the call that reads a record with the first bytes of its response.
-pub(super) fn read_with_start(names: &RecordNames<'_>, id: RecordId) -> Call {
-    READ.call(&[names.record(id)]).arg(RESPONSE_START)
-}
-
-/// Creates the call that reads a record without its response.
-pub(super) fn read_without_response(names: &RecordNames<'_>, id: RecordId) -> Call {
-    READ.call(&[names.record(id)]).arg(0)
-}
-
-/// Creates the call that deletes the record of an idempotency key whose outcome is unknown.
 pub(super) fn free(names: &RecordNames<'_>, id: RecordId) -> Call {
-    FREE.call(&[names.record(id), names.scope(id.scope)])
-        .arg(&id.key.0)
+    Call::new(&FREE, &[names.record(id), names.scope(id.scope)]).arg(&id.key.0)
 }
 
-/// Decodes the response of the record `id`. Fails if the response is damaged or belongs to another record.
+/// Fails if the response is damaged or belongs to another record.
 pub(super) fn decode_response(
     id: RecordId,
     bytes: &[u8],
@@ -184,7 +149,7 @@ pub(super) fn decode_response(
     decode().map(Arc::new).map_err(undecodable)
 }
 
-/// Parses status and body length of a response from its first bytes, or returns `None` if `bytes` ends before the body.
+/// Returns `None` if `bytes` ends before the body.
 pub(super) fn decode_start(bytes: &[u8]) -> Result<Option<ResponseSummary>, StoreError> {
     summary_of_start(bytes).map_err(undecodable)
 }
@@ -196,7 +161,6 @@ fn undecodable(error: DecodeError) -> StoreError {
     ))
 }
 
-/// Returns the letter of a state in the field `s` of a record.
 fn letter(state: RecordState) -> &'static str {
     match state {
         RecordState::InProgress => "p",
@@ -206,7 +170,7 @@ fn letter(state: RecordState) -> &'static str {
     }
 }
 
-/// Returns the field `c` of a record: the client, or empty if the idempotency keys of clients are not counted.
+/// Empty if the keys of clients are not counted.
 fn client_field(client: ClientHash, counted: bool) -> Vec<u8> {
     if counted {
         client.0.to_be_bytes().to_vec()
@@ -285,23 +249,8 @@ impl FromRedisValue for ReadReply {
     }
 }
 
-impl FromRedisValue for FreeReply {
-    fn from_redis_value(value: Value) -> Result<Self, ParsingError> {
-        let Value::Array(parts) = value else {
-            return Err("the reply of free_unknown.lua is not an array".into());
-        };
-        let mut parts = parts.into_iter();
-        let mut next = || parts.next().unwrap_or(Value::Nil);
-        Ok(Self {
-            was_unknown: bool::from_redis_value(next())?,
-            client: parse_client(next())?,
-        })
-    }
-}
-
-/// Parses the client in a record. Returns `None` if the record has no client. This is the case if the idempotency keys
-/// of clients were not counted when the record was stored.
-fn parse_client(value: Value) -> Result<Option<ClientHash>, ParsingError> {
+/// Returns `None` if the keys of clients were not counted when the record was stored.
+pub(super) fn parse_client(value: Value) -> Result<Option<ClientHash>, ParsingError> {
     let Some(bytes) = Option::<Vec<u8>>::from_redis_value(value)? else {
         return Ok(None);
     };

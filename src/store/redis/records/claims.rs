@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::super::client::ClientState;
 use super::super::client::RedisClient;
+use super::super::client_state::ClientState;
 use super::super::script::Call;
 use super::calls;
 use super::client_counts::CountedKey;
@@ -20,59 +20,41 @@ use crate::idempotency::{
 };
 use crate::store::in_flight::InFlightTable;
 
-/// Pause after the first failed attempt to end a claim in Redis. It doubles with each further attempt.
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
+/// Pause after the first failed attempt to end a claim. It doubles with each further attempt.
+pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
-/// Longest pause between two attempts to end a claim in Redis.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// The claims of this gateway, and the executions on other gateways that its requests wait for.
 pub(super) struct GatewayClaims {
     myself: Weak<GatewayClaims>,
-    /// Random number that identifies this gateway process in the tokens of claims.
+    /// Random number of this process in the tokens of its claims.
     gateway: u64,
-    /// Number for the next claim of this gateway. Each claim gets its own number.
+    /// Each claim of this gateway has its own number.
     next_number: AtomicU64,
     pub(super) in_flight: InFlightTable,
     pub(super) leases: Leases,
     pub(super) remote: RemoteExecutions,
-    /// Redis client for calls that no request waits for.
+    /// For calls that no request waits for.
     pub(super) background: RedisClient,
 }
 
-/// A claim whose reply from Redis is outstanding. Its drop cancels the claim, and removes the idempotency key from the
-/// count of the client.
+/// A claim whose reply is outstanding. Its drop cancels the claim, and uncounts the key for the client.
 pub(super) struct PendingClaim<'a> {
     claims: &'a Arc<GatewayClaims>,
     id: RecordId,
     pub(super) number: u64,
-    /// Whether Redis can have stored the claim. If this is true, the drop cancels the claim.
+    /// Whether Redis can have stored the claim, so that the drop cancels it.
     pub(super) is_open: bool,
-    /// The idempotency key, if Redis has possibly added it to the key count of its client; otherwise `None`.
     pub(super) counted: Option<CountedKey>,
 }
 
-/// The pauses between attempts to end a claim in Redis.
-pub(super) struct EndBackoff {
-    pause: Duration,
-}
-
-impl Default for EndBackoff {
-    fn default() -> Self {
-        Self { pause: FIRST_PAUSE }
-    }
-}
-
-impl EndBackoff {
-    /// Waits before the next attempt, and doubles the next pause.
-    pub(super) async fn pause(&mut self) {
-        tokio::time::sleep(self.pause).await;
-        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
-    }
+/// Waits before the next attempt to end a claim.
+pub(super) async fn back_off(pause: &mut Duration) {
+    tokio::time::sleep(*pause).await;
+    *pause = (*pause * 2).min(LONGEST_PAUSE);
 }
 
 impl GatewayClaims {
-    /// Creates a table without claims. `background` is the Redis client for calls that no request waits for.
     pub(super) fn new(background: RedisClient) -> Arc<Self> {
         Arc::new_cyclic(|myself| Self {
             myself: Weak::clone(myself),
@@ -95,13 +77,11 @@ impl GatewayClaims {
         }
     }
 
-    /// Returns the maximum number of idempotency keys of one client, or `None` if keys are not counted per client.
     pub(super) fn max_keys_per_client(&self) -> Option<NonZeroU32> {
         self.state().settings.max_keys_per_client
     }
 
-    /// Starts a task that removes an idempotency key from the key count of `client`, because a claim of another client
-    /// has replaced the record of the key.
+    /// Uncounts a key for `client`, because a claim of another client has replaced its record.
     pub(super) fn spawn_uncount(self: &Arc<Self>, client: ClientHash, id: RecordId) {
         if self.max_keys_per_client().is_some() {
             let claims = Arc::clone(self);
@@ -113,7 +93,6 @@ impl GatewayClaims {
         }
     }
 
-    /// Returns the token of the claim `number` of this gateway.
     pub(super) fn owner(&self, number: u64) -> OwnerToken {
         OwnerToken {
             gateway: self.gateway,
@@ -121,7 +100,6 @@ impl GatewayClaims {
         }
     }
 
-    /// Creates a claim of `id` with a new number.
     pub(super) fn pending(self: &Arc<Self>, id: RecordId) -> PendingClaim<'_> {
         PendingClaim {
             claims: self,
@@ -132,7 +110,7 @@ impl GatewayClaims {
         }
     }
 
-    /// Adds a claim to the tables of this gateway, and returns its permit. Redis has already stored the claim.
+    /// Redis has already stored the claim.
     pub(super) fn win(
         self: &Arc<Self>,
         request: &ClaimRequest,
@@ -150,7 +128,7 @@ impl GatewayClaims {
         Permit::new(token, on_abandon).with_lease_end(lease_ends)
     }
 
-    /// Removes an execution from all tables of this process, and passes its outcome to the requests that wait for it.
+    /// Passes `outcome` to the requests of this process that wait for it.
     pub(super) fn end(&self, token: &ClaimToken, outcome: ExecutionOutcome) {
         self.leases.remove(token);
         let owner = self.owner(token.number);
@@ -163,7 +141,6 @@ impl GatewayClaims {
         ends.is_none_or(|ends| self.state().clock.now() >= ends)
     }
 
-    /// Creates the script call that ends a claim with `outcome`.
     pub(super) fn end_call(&self, token: &ClaimToken, outcome: &ExecutionOutcome) -> Call {
         let (names, owner) = (self.names(), self.owner(token.number));
         match outcome.record() {
@@ -182,8 +159,7 @@ impl GatewayClaims {
         }
     }
 
-    /// Makes one attempt to end a claim in Redis. The caller must ensure that the request was not executed or that its
-    /// outcome is unknown.
+    /// One attempt. The request was not executed, or its outcome is unknown.
     pub(super) async fn end_in_redis(
         &self,
         redis: &RedisClient,
@@ -200,13 +176,12 @@ impl GatewayClaims {
         Ok(ended.map(|_| ())?)
     }
 
-    /// Ends a claim as [`end_in_redis`](Self::end_in_redis) does, but retries until an attempt succeeds or the lease
-    /// has expired.
+    /// Retries until an attempt succeeds or the lease has expired.
     pub(super) async fn end_with_retries(&self, token: &ClaimToken, outcome: &ExecutionOutcome) {
-        let mut backoff = EndBackoff::default();
+        let mut pause = FIRST_PAUSE;
         let end = async || self.end_in_redis(&self.background, token, outcome).await;
         while end().await.is_err() && !self.has_lease_expired(token) {
-            backoff.pause().await;
+            back_off(&mut pause).await;
         }
     }
 }
@@ -233,15 +208,14 @@ impl Drop for PendingClaim<'_> {
         let ends = claims.state().clock.now().after(claims.state().lease());
         self.claims.state().spawn_tracked(async move {
             let owner = claims.owner(number);
-            let mut backoff = EndBackoff::default();
+            let mut pause = FIRST_PAUSE;
             while is_open {
                 let call = calls::release(&claims.names(), id, owner, true);
                 let released = claims.background.run::<bool>(&call).await;
-                // Retries stop when the lease of the claim has expired, because the outcome of the idempotency key is
-                // unknown from then on.
+                // The outcome is unknown once the lease has expired.
                 is_open = released.is_err() && claims.state().clock.now() < ends;
                 if is_open {
-                    backoff.pause().await;
+                    back_off(&mut pause).await;
                 }
             }
             if let Some(counted) = counted {

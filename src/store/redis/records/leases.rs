@@ -1,4 +1,4 @@
-//! Leases of the claims of this gateway. A task renews each lease while the execution of its claim runs.
+//! Leases of the claims of this gateway. A task renews each lease while its execution runs.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,20 +11,20 @@ use super::claims::GatewayClaims;
 use crate::clock::Moment;
 use crate::idempotency::{ClaimToken, RecordId};
 
-/// The interval at which the task looks for leases to renew is the duration of a lease divided by this number.
+/// The task looks for leases to renew this often per lease.
 const ROUNDS_PER_LEASE: u32 = 8;
 
-/// Maximum number of renewals that run at the same time.
+/// Maximum number of concurrent renewals.
 const BATCH: usize = 256;
 
-/// The leases of this gateway, by the number of the claim.
+/// By the number of the claim.
 #[derive(Debug, Default)]
 pub(super) struct Leases(Mutex<HashMap<u64, ClaimLease>>);
 
 #[derive(Clone, Copy, Debug)]
 struct ClaimLease {
     id: RecordId,
-    /// When the lease expires, on the clock of this gateway. In Redis it expires at this time or later.
+    /// On the clock of this gateway. In Redis the lease expires at this time or later.
     ends: Moment,
 }
 
@@ -34,12 +34,11 @@ impl Leases {
         self.0.lock().insert(token.number, ClaimLease { id, ends });
     }
 
-    /// Removes the lease of a claim, so that it is no longer renewed.
     pub(super) fn remove(&self, token: &ClaimToken) {
         self.0.lock().remove(&token.number);
     }
 
-    /// Returns when the lease of a claim expires, or `None` if the lease was removed.
+    /// `None` if the lease was removed.
     pub(super) fn ends(&self, token: &ClaimToken) -> Option<Moment> {
         self.0.lock().get(&token.number).map(|lease| lease.ends)
     }
@@ -50,7 +49,6 @@ impl Leases {
         }
     }
 
-    /// Returns number and record id of each claim whose lease expires before `moment`.
     fn ending_before(&self, moment: Moment) -> Vec<(u64, RecordId)> {
         let leases = self.0.lock();
         let ending = leases.iter().filter(|(_, lease)| lease.ends < moment);
@@ -58,14 +56,13 @@ impl Leases {
     }
 }
 
-/// Renews leases until `claims` is dropped.
 pub(super) async fn renew(claims: std::sync::Weak<GatewayClaims>) {
     while let Some(lease) = claims.upgrade().map(|claims| claims.state().lease()) {
         tokio::time::sleep(lease / ROUNDS_PER_LEASE).await;
         let Some(claims) = claims.upgrade() else {
             return;
         };
-        // A lease is renewed after a quarter of its duration, so short executions need no renewal.
+        // Short executions need no renewal.
         let due = claims.state().clock.now().after(lease * 3 / 4);
         let due = claims.leases.ending_before(due);
         for batch in due.chunks(BATCH) {
@@ -83,14 +80,14 @@ async fn renew_one(claims: &Arc<GatewayClaims>, number: u64, id: RecordId) {
     let call = calls::renew(&claims.names(), id, claims.owner(number), lease);
     match claims.background.run::<bool>(&call).await {
         Ok(true) => claims.leases.renewed(number, called.after(lease)),
-        // The request is not informed here that its claim is lost, because the script that ends the claim reports this.
+        // The script that ends the claim reports that it is lost.
         Ok(false) => {
             tracing::debug!(
                 key = %id.key,
                 "cannot renew lease of idempotency key, claim is no longer in Redis"
             );
         }
-        // There is no retry here, because the next round renews the lease before it expires.
+        // The next round renews the lease before it expires.
         Err(error) => {
             tracing::debug!(
                 key = %id.key,

@@ -1,35 +1,31 @@
-//! Names of the Redis keys and channels for idempotency records.
+//! Names of the Redis keys of idempotency records.
 //!
-//! A scope separates the idempotency keys of different callers. All Redis keys of a scope contain the scope in braces,
-//! so a cluster puts them into one slot. One script can therefore read a record and count the idempotency keys of its
-//! scope. The idempotency keys of a client are counted in another slot, which depends on the client.
+//! All Redis keys of a scope contain the scope in braces, so a cluster puts them into one slot, and one script can read
+//! a record and count the keys of its scope. The keys of a client are counted in another slot.
 
 use crate::idempotency::{ClientHash, KeyHash, RecordId, ScopeHash};
 
-/// Names of the Redis keys and channels of one fleet.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct RecordNames<'a> {
-    pub(in super::super) prefix: &'a str,
+pub(super) struct RecordNames<'a> {
+    pub(super) prefix: &'a str,
 }
 
 impl RecordNames<'_> {
-    /// Returns the Redis key of an idempotency record.
     pub(super) fn record(&self, id: RecordId) -> String {
         format!("{}:{{{}}}:r:{}", self.prefix, id.scope, id.key)
     }
 
-    /// Returns the Redis key of the sorted set of all idempotency keys of a scope.
+    /// Sorted set of all idempotency keys of a scope.
     pub(super) fn scope(&self, scope: ScopeHash) -> String {
         format!("{}:{{{scope}}}:keys", self.prefix)
     }
 
-    /// Returns the Redis key of the sorted set of all idempotency keys of a client. Its slot depends on the client
-    /// only.
+    /// Sorted set of all idempotency keys of a client.
     pub(super) fn client(&self, client: ClientHash) -> String {
         format!("{}:{{{:016x}}}:client", self.prefix, client.0)
     }
 
-    /// Returns the Redis key of the marker that cancels the claim with the token `owner`.
+    /// Marker that cancels the claim `owner`.
     pub(super) fn cancellation(&self, scope: ScopeHash, owner: OwnerToken) -> String {
         format!(
             "{}:{{{scope}}}:x:{:016x}{:016x}",
@@ -37,13 +33,7 @@ impl RecordNames<'_> {
         )
     }
 
-    /// Returns the channel on which gateways announce that an execution has ended.
-    pub(in super::super) fn channel(&self) -> String {
-        format!("{}:ended", self.prefix)
-    }
-
-    /// Returns the SCAN pattern for the records of the idempotency key `key` in all scopes, or for all records if `key`
-    /// is `None`.
+    /// SCAN pattern of the records of a key in all scopes, or of all records.
     pub(super) fn pattern(&self, key: Option<KeyHash>) -> String {
         match key {
             Some(key) => format!("{}:{{*}}:r:{key}", self.prefix),
@@ -51,8 +41,7 @@ impl RecordNames<'_> {
         }
     }
 
-    /// Parses the Redis key of a record into the id of the record. Returns `None` if `name` is not the Redis key of a
-    /// record.
+    /// Returns `None` if `name` is not the Redis key of a record.
     pub(super) fn parse(&self, name: &[u8]) -> Option<RecordId> {
         let name = std::str::from_utf8(name).ok()?;
         let rest = name.strip_prefix(self.prefix)?.strip_prefix(":{")?;
@@ -65,25 +54,20 @@ impl RecordNames<'_> {
     }
 }
 
-/// A token that identifies a claim among the claims of all gateways.
+/// Identifies a claim among the claims of all gateways.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct OwnerToken {
-    /// Random number of the gateway process.
     pub(super) gateway: u64,
-    /// Number of the claim within the gateway process.
     pub(super) number: u64,
 }
 
 impl OwnerToken {
     pub(super) fn to_bytes(self) -> [u8; 16] {
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&self.gateway.to_be_bytes());
-        bytes[8..].copy_from_slice(&self.number.to_be_bytes());
-        bytes
+        (u128::from(self.gateway) << 64 | u128::from(self.number)).to_be_bytes()
     }
 
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (gateway, number) = bytes.split_first_chunk::<8>()?;
+        let (gateway, number) = bytes.split_first_chunk()?;
         Some(Self {
             gateway: u64::from_be_bytes(*gateway),
             number: u64::from_be_bytes(number.try_into().ok()?),

@@ -1,8 +1,7 @@
 //! Reads and counts idempotency records for the admin endpoints.
 //!
-//! Redis has no list of all records, because updating such a list would cost time in every request. Operators query
-//! records rarely, so these functions iterate over all Redis keys with SCAN. Each SCAN call visits 500 Redis keys, so
-//! that it does not delay other calls.
+//! A list of all records would cost time in every request, and operators query rarely. So these functions iterate over
+//! all Redis keys with SCAN, 500 per call, so that it does not delay other calls.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,10 +18,9 @@ use crate::idempotency::{
     KeyHash, RecordCounts, RecordId, RecordInfo, RecordState, StoreError, StoredResponse,
 };
 
-/// Number of Redis keys that one SCAN call visits.
 const SCAN_COUNT: usize = 500;
 
-/// Returns up to `most` records of the idempotency key `key`, in all scopes and without their responses.
+/// Without responses.
 pub(super) async fn find(
     client: &RedisClient,
     names: &RecordNames<'_>,
@@ -36,8 +34,7 @@ pub(super) async fn find(
             if found.len() == most {
                 return Ok(found.into_values().collect());
             }
-            // SCAN can return a name twice, so a record that was already found is not read again. A record that has
-            // expired since SCAN is skipped.
+            // SCAN can return a name twice. A record that has expired since is skipped.
             if !found.contains_key(&id)
                 && let Some(info) = read(client, names, id).await?
             {
@@ -48,13 +45,12 @@ pub(super) async fn find(
     Ok(found.into_values().collect())
 }
 
-/// Reads one record without its response. Returns `None` if Redis has no such record.
 pub(super) async fn read(
     client: &RedisClient,
     names: &RecordNames<'_>,
     id: RecordId,
 ) -> Result<Option<RecordInfo>, StoreError> {
-    let call = calls::read_with_start(names, id);
+    let call = calls::read(names, id, calls::RESPONSE_START);
     let ReadReply(record) = client.run(&call).await?;
     let Some(record) = record else {
         return Ok(None);
@@ -62,7 +58,7 @@ pub(super) async fn read(
     let start = record.response.as_deref();
     let mut response = start.map_or(Ok(None), calls::decode_start)?;
     if start.is_some() && response.is_none() {
-        // The first bytes do not include all headers, so the complete response is read.
+        // The first bytes do not include all headers.
         let complete = self::response(client, names, id).await?;
         response = complete.map(|response| (&*response).into());
     }
@@ -76,20 +72,19 @@ pub(super) async fn read(
     }))
 }
 
-/// Reads the response of a record. Returns `None` if there is no record or no response.
 pub(super) async fn response(
     client: &RedisClient,
     names: &RecordNames<'_>,
     id: RecordId,
 ) -> Result<Option<Arc<StoredResponse>>, StoreError> {
-    let call = calls::read(names, id);
+    let call = calls::read(names, id, calls::WHOLE_RESPONSE);
     let ReadReply(record) = client.run(&call).await?;
     let bytes = record.and_then(|record| record.response);
     let response = bytes.map(|bytes| calls::decode_response(id, &bytes));
     response.transpose()
 }
 
-/// Counts all records by state. A record that SCAN returns twice is counted twice.
+/// A record that SCAN returns twice is counted twice.
 pub(super) async fn count(
     client: &RedisClient,
     names: &RecordNames<'_>,
@@ -97,10 +92,7 @@ pub(super) async fn count(
     let mut counts = RecordCounts::default();
     let mut scan = RedisScan::new(client, names, None).await?;
     while let Some(ids) = scan.next().await? {
-        let calls: Vec<_> = ids
-            .iter()
-            .map(|&id| calls::read_without_response(names, id))
-            .collect();
+        let calls: Vec<_> = ids.iter().map(|&id| calls::read(names, id, 0)).collect();
         let replies = calls.iter().map(|call| client.run(call));
         for record in try_join_all(replies).await? {
             let ReadReply(Some(record)) = record else {
@@ -118,12 +110,11 @@ pub(super) async fn count(
     Ok(counts)
 }
 
-/// An iteration over the ids of all records, one Redis server after the other.
 struct RedisScan<'a> {
     connection: RedisConnection,
     names: &'a RecordNames<'a>,
     pattern: String,
-    /// The servers that are not completely scanned. The last server in the list is scanned first.
+    /// Not completely scanned. The last server is scanned first.
     servers: Vec<ServerRoute>,
     cursor: u64,
 }
@@ -146,7 +137,7 @@ impl<'a> RedisScan<'a> {
         })
     }
 
-    /// Returns the ids of the next records, or `None` if all servers are scanned.
+    /// Returns `None` if all servers are scanned.
     async fn next(&mut self) -> Result<Option<Vec<RecordId>>, StoreError> {
         let Some(server) = self.servers.last() else {
             return Ok(None);

@@ -21,7 +21,6 @@ pub(crate) async fn a_burst_is_admitted_immediately_and_the_next_request_waits_f
         assert_eq!(decision.outcome, ADMITTED);
         assert_eq!(decision.readings[0].remaining, remaining);
     }
-    // The store can take the second and third rejection from its cache. They must equal the first rejection.
     for _ in 0..3 {
         let decision = request(&gateway, &[&bucket]).await;
         let (wait, by) = rejection(decision.outcome);
@@ -50,7 +49,6 @@ pub(crate) async fn a_client_that_waits_as_long_as_its_rejection_requires_is_adm
 
 pub(crate) async fn limits_are_charged_only_if_all_of_them_admit(kind: BucketStoreKind) {
     let fixture = BucketFixture::new(kind);
-    // The test uses two gateways, because the cached rejections of one gateway could hide an error in Redis.
     let (gateway, other) = (fixture.gateway(), fixture.gateway());
     let (wide, tight) = (TestBucket::new(HOUR, 3), TestBucket::new(HOUR, 0));
     assert_eq!(request(&gateway, &[&wide, &tight]).await.outcome, ADMITTED);

@@ -8,7 +8,8 @@ use crate::clock::Clock;
 use crate::store::BucketStore;
 use crate::store::memory::MemoryBuckets;
 use crate::store::redis::Redis;
-use crate::store::redis::settings::{Nodes, RedisNode, RedisSettings};
+use crate::store::redis::settings::{Nodes, RedisSettings};
+use crate::store::redis::url::redis_url;
 use crate::throttle::{
     BucketKey, Buckets as _, Charge, ChargeOutcome, ChargeResult, Decision, Exceed, Limit, Quota,
 };
@@ -63,8 +64,12 @@ impl BucketFixture {
             BucketBackend::Memory(buckets) => buckets.clone(),
             BucketBackend::Redis(server) => gateway_of(server),
             BucketBackend::Cluster(cluster) => {
-                let ports = cluster.nodes().iter().map(RedisServer::port);
-                gateway_with_nodes(Nodes::Cluster(ports.map(node).collect()))
+                let nodes = cluster.nodes().iter();
+                let nodes = nodes.map(|node| redis_url(&node.url()).unwrap());
+                gateway_with_settings(RedisSettings {
+                    nodes: Nodes::Cluster(nodes.collect()),
+                    ..settings(6379)
+                })
             }
         }
     }
@@ -82,7 +87,7 @@ fn shared<T>(known: &Mutex<Weak<T>>, start: impl FnOnce() -> T) -> Arc<T> {
 
 /// Creates the bucket store of a gateway on `server`.
 pub(crate) fn gateway_of(server: &RedisServer) -> BucketStore {
-    gateway_with_nodes(Nodes::Single(node(server.port())))
+    gateway_with_settings(settings(server.port()))
 }
 
 /// Creates the bucket store of a gateway on `server`, with short timeouts.
@@ -100,18 +105,13 @@ pub(crate) fn short_timeout_settings(port: u16) -> RedisSettings {
     RedisSettings {
         limits_timeout: Duration::from_millis(100),
         records_timeout: Duration::from_millis(500),
-        ..settings(Nodes::Single(node(port)))
+        ..settings(port)
     }
-}
-
-fn gateway_with_nodes(nodes: Nodes) -> BucketStore {
-    gateway_with_settings(settings(nodes))
 }
 
 /// Creates the bucket store of a gateway on `server` whose own clock is `clock`.
 pub(crate) fn gateway_with_clock(server: &RedisServer, clock: Clock) -> BucketStore {
-    let settings = settings(Nodes::Single(node(server.port())));
-    let redis = Redis::open(settings, false, clock).unwrap();
+    let redis = Redis::open(settings(server.port()), false, clock).unwrap();
     BucketStore::Redis(redis.buckets(1_000))
 }
 
@@ -120,30 +120,10 @@ fn gateway_with_settings(settings: RedisSettings) -> BucketStore {
     BucketStore::Redis(redis.buckets(1_000))
 }
 
-fn node(port: u16) -> RedisNode {
-    RedisNode {
-        host: "127.0.0.1".into(),
-        port,
-        tls: false,
-        database: 0,
-        user: None,
-        password: None,
-    }
-}
-
-fn settings(nodes: Nodes) -> RedisSettings {
+fn settings(port: u16) -> RedisSettings {
     RedisSettings {
-        nodes,
         prefix: "gate".into(),
-        user: None,
-        password: None,
-        ca_file: None,
-        // The timeouts are far longer than the defaults, because other tests can load the machine.
-        limits_timeout: Duration::from_secs(5),
-        records_timeout: Duration::from_secs(5),
-        lease: Duration::from_mins(1),
-        wait_replicas: None,
-        max_keys_per_client: None,
+        ..RedisSettings::for_test(port)
     }
 }
 
@@ -193,15 +173,6 @@ impl TestBucket {
         let mut changed = self.clone();
         changed.limit.quota = Quota::new(NonZeroU32::MIN, interval, burst).unwrap();
         changed
-    }
-
-    /// Sends a request that has only this rate limit and costs `cost` tokens.
-    pub(crate) async fn request_at_cost(&self, gateway: &BucketStore, cost: u32) -> ChargeOutcome {
-        gateway
-            .charge(&[self.charge(cost)], &[])
-            .await
-            .decision
-            .outcome
     }
 
     /// Sends a request that has only this rate limit and costs one token.

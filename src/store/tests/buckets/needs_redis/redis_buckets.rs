@@ -1,5 +1,4 @@
-//! Tests of rate limit buckets in Redis: number of calls, stored values, cached rejections, and several quotas of one
-//! limit.
+//! Tests of rate limit buckets in Redis: number of calls, stored values, and several quotas of one limit.
 
 use std::time::{Duration, Instant};
 
@@ -25,44 +24,6 @@ async fn a_request_with_many_limits_is_one_call() {
         charge_all(&gateway, &enforced, &shadow).await;
     }
     assert_eq!(server.calls("evalsha") - before, 10);
-}
-
-#[tokio::test]
-async fn a_client_that_retries_too_early_is_rejected_without_a_call() {
-    let server = RedisServer::start();
-    let gateway = gateway_of(&server);
-    let bucket = TestBucket::new(Duration::from_millis(400), 0);
-    assert_eq!(bucket.request(&gateway).await, ADMITTED);
-    let before = server.calls("evalsha");
-    let (wait, _) = rejection(bucket.request(&gateway).await);
-    let due = Instant::now() + wait;
-    for _ in 0..100 {
-        let (wait, _) = rejection(bucket.request(&gateway).await);
-        let now = Instant::now();
-        // The wait must not be too short. Otherwise the client would be rejected again after it.
-        assert!(now + wait + Duration::from_millis(1) > due);
-        if now + Duration::from_millis(50) > due {
-            break;
-        }
-    }
-    assert_eq!(server.calls("evalsha") - before, 1);
-    sleep(due.saturating_duration_since(Instant::now())).await;
-    assert_eq!(bucket.request(&gateway).await, ADMITTED);
-}
-
-#[tokio::test]
-async fn cached_rejections_do_not_survive_a_restart_of_redis_without_its_data() {
-    let server = RedisServer::start();
-    let gateway = gateway_of(&server);
-    let bucket = TestBucket::new(HOUR, 0);
-    assert_eq!(bucket.request(&gateway).await, ADMITTED);
-    rejection(bucket.request(&gateway).await);
-    server.restart_empty();
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while bucket.request(&gateway).await != ADMITTED {
-        assert!(Instant::now() < deadline, "the request is still rejected");
-        sleep(Duration::from_millis(20)).await;
-    }
 }
 
 #[tokio::test]
@@ -164,56 +125,6 @@ async fn a_bucket_takes_about_200_bytes() {
     }
     let bytes = (used() - before) / BUCKETS;
     assert!((150..=220).contains(&bytes), "{bytes}");
-}
-
-/// Requests on other routes empty the buckets of both rate limits. The gateway has cached the rejection of only one
-/// limit.
-#[tokio::test]
-async fn a_rejection_by_two_limits_waits_for_the_one_whose_state_was_not_cached() {
-    let server = RedisServer::start();
-    let gateway = gateway_of(&server);
-    let (short, long) = (
-        TestBucket::new(Duration::from_secs(5), 0),
-        TestBucket::new(Duration::from_mins(1), 0),
-    );
-    assert_eq!(short.request(&gateway).await, ADMITTED);
-    assert_eq!(long.request(&gateway).await, ADMITTED);
-    rejection(short.request(&gateway).await);
-    let (wait, by) = rejection(request(&gateway, &[&short, &long]).await.outcome);
-    assert!(wait > Duration::from_secs(50) && by == 1, "{wait:?}, {by}");
-}
-
-/// Another gateway charges a rate limit that did not reject the request, so the cached state of this limit is out of
-/// date.
-#[tokio::test]
-async fn a_rejection_by_two_limits_counts_what_another_gateway_charged_since() {
-    let server = RedisServer::start();
-    let gateways = [gateway_of(&server), gateway_of(&server)];
-    let (short, long) = (
-        TestBucket::new(Duration::from_secs(5), 0),
-        TestBucket::new(Duration::from_mins(1), 0),
-    );
-    assert_eq!(short.request(&gateways[0]).await, ADMITTED);
-    let (wait, _) = rejection(request(&gateways[0], &[&short, &long]).await.outcome);
-    assert!(wait <= Duration::from_secs(5));
-    assert_eq!(long.request(&gateways[1]).await, ADMITTED);
-    let (wait, by) = rejection(request(&gateways[0], &[&short, &long]).await.outcome);
-    assert!(wait > Duration::from_secs(50) && by == 1, "{wait:?}, {by}");
-}
-
-/// The bucket has one token left and rejects a cost of 2. Another gateway then takes this token, so the next rejection
-/// has a longer wait than the cached rejection.
-#[tokio::test]
-async fn a_rejection_of_a_larger_cost_counts_a_smaller_one_that_another_gateway_charged_since() {
-    let server = RedisServer::start();
-    let gateways = [gateway_of(&server), gateway_of(&server)];
-    let bucket = TestBucket::new(HOUR, 2);
-    assert_eq!(bucket.request_at_cost(&gateways[0], 2).await, ADMITTED);
-    let (wait, _) = rejection(bucket.request_at_cost(&gateways[0], 2).await);
-    assert!(wait <= HOUR);
-    assert_eq!(bucket.request(&gateways[1]).await, ADMITTED);
-    let (wait, _) = rejection(bucket.request_at_cost(&gateways[0], 2).await);
-    assert!(wait > HOUR, "{wait:?}");
 }
 
 #[tokio::test]
