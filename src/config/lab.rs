@@ -3,7 +3,6 @@
 //! Of the file, only `[scenario]` and `[limit]` are used. A rate limit with the name of the scenario applies to the
 //! route.
 
-use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,30 +14,25 @@ use super::problem::Findings;
 use super::{ConfigErrors, Environment, Loaded, Overrides, Purpose, policy, syntax, tree};
 use crate::scenario::Scenario;
 
-/// Text of the file with the scenarios that are part of the program.
 pub(crate) const SHIPPED_SCENARIOS: &str = include_str!("scenarios.toml");
 
-/// Sections of a file that the lab uses.
 const USED_SECTIONS: [&str; 2] = ["scenario", "limit"];
 
-/// Text of a file with scenarios, and the name of the file in problems.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ScenarioFile<'a> {
     pub(crate) name: &'a str,
     pub(crate) text: &'a str,
 }
 
-/// What a run of the lab needs besides the scenario.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LabOptions<'a> {
-    /// URL of the server that requests pass to. Without it, they get 200.
+    /// Without it, requests get 200.
     pub(crate) upstream: Option<&'a str>,
-    /// PEM files with the TLS certificate and its private key.
+    /// Certificate and private key.
     pub(crate) tls: Option<(&'a Path, &'a Path)>,
 }
 
 impl ScenarioFile<'static> {
-    /// Returns the file with the scenarios that are part of the program.
     pub(crate) fn shipped() -> Self {
         Self {
             name: "shipped scenarios",
@@ -48,7 +42,7 @@ impl ScenarioFile<'static> {
 }
 
 impl ScenarioFile<'_> {
-    /// Reads the scenarios of the file, in the order of their names.
+    /// In the order of their names.
     pub(crate) fn scenarios(&self, env: &Environment) -> Result<Vec<Arc<Scenario>>, ConfigErrors> {
         let mut findings = Findings::default();
         findings.sources.add(self.name, self.text);
@@ -63,7 +57,6 @@ impl ScenarioFile<'_> {
         }
     }
 
-    /// Returns the configuration of a gateway whose only route has the scenario with this name.
     pub(crate) fn policy(
         &self,
         scenario: &str,
@@ -92,13 +85,8 @@ impl ScenarioFile<'_> {
         super::loaded(policy, super::hash(self.text), findings)
     }
 
-    /// Parses the file and removes the sections that the lab does not use.
     fn used_sections(&self, findings: &mut Findings) -> Option<Spanned<DeTable<'_>>> {
-        // A file with syntax errors is not read further, because few sections are used.
-        let Cow::Borrowed(text) = syntax::check(self.text, findings)? else {
-            return None;
-        };
-        let mut table = tree::parse(text);
+        let mut table = syntax::parse(self.text, findings)?;
         tree::retain_sections(&mut table, &USED_SECTIONS);
         Some(table)
     }
@@ -109,9 +97,9 @@ fn has_limit(table: &DeTable<'_>, name: &str) -> bool {
     matches!(limits, Some(DeValue::Table(limits)) if limits.contains_key(name))
 }
 
-/// Returns the sections of the gateway. Some clients end only when the server closes their idle connections, so
-/// `idle_timeout` is shorter than the time limit of a command. It is longer than the time for which the rule on connection
-/// reuse expects a connection to stay open. `json!` quotes strings in a form that TOML also accepts.
+/// Some clients end only when the server closes their idle connections, so `idle_timeout` is shorter than the time
+/// limit of a command. It is longer than the time for which the rule on connection reuse expects a connection to stay
+/// open. `json!` quotes strings in a form that TOML also accepts.
 fn gateway(scenario: &str, has_limit: bool, options: LabOptions<'_>) -> String {
     let tls = options.tls.map(|(cert, key)| {
         let quoted = |path: &Path| json!(path.to_string_lossy());
