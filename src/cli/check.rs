@@ -10,8 +10,9 @@ const EXAMPLES: &str = "\
 Examples:
   tidegate check tidegate.toml
   tidegate check --no-files tidegate.toml    without certificates and secrets, as in a CI job
+  tidegate check --strict tidegate.toml      fails on warnings, too
 
-Exit codes: 0 if the configuration is valid, also with warnings; otherwise 1.";
+Exit codes: 0 if the configuration is valid; otherwise 1. Warnings fail only with --strict.";
 
 /// Validate a configuration file, and print its errors and warnings.
 #[derive(Debug, clap::Args)]
@@ -22,6 +23,9 @@ pub(super) struct Args {
     /// Do not read the files that the configuration names: certificates, private keys, tokens and passwords
     #[arg(long)]
     no_files: bool,
+    /// Exit with 1 if there are warnings
+    #[arg(long)]
+    strict: bool,
 }
 
 /// Prints `FILE: ok` with a summary to standard output, and errors and warnings to standard error.
@@ -37,6 +41,15 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Ok(loaded) => {
             for warning in &loaded.warnings {
                 writeln!(stderr(), "{}\n", warning.render(colour))?;
+            }
+            if args.strict && !loaded.warnings.is_empty() {
+                let warnings = count(loaded.warnings.len(), "warning");
+                writeln!(
+                    stderr(),
+                    "{}: {warnings}, which --strict rejects",
+                    path.display()
+                )?;
+                return Ok(ExitCode::FAILURE);
             }
             writeln!(stdout(), "{}: ok ({})", path.display(), summary(&loaded))?;
             Ok(ExitCode::SUCCESS)

@@ -214,7 +214,13 @@ fn bind_admin(address: SocketAddr, inherited: &Inherited) -> anyhow::Result<TcpL
         None => TcpListener::bind(address),
     };
     socket
-        .map_err(|source| anyhow::Error::msg(ListenError { address, source }.to_string()))
+        .map_err(|source| match source.kind() {
+            std::io::ErrorKind::AddrInUse => anyhow::anyhow!(
+                "cannot listen on {address}: the port is in use; stop the other process, or choose another port with \
+                 `listen` in [admin], or --admin of `tidegate demo`"
+            ),
+            _ => anyhow::Error::msg(ListenError { address, source }.to_string()),
+        })
         .context("cannot start the admin listener")
 }
 

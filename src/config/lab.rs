@@ -1,7 +1,6 @@
 //! Configuration of `tidegate lab`: one route with one scenario, and with the rate limit of the same name, if there is
 //! one.
 
-use std::borrow::Cow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -56,7 +55,6 @@ impl ScenarioFile<'_> {
         }
     }
 
-    /// Returns the configuration of a gateway whose only route has the scenario with this name.
     pub(crate) fn policy(
         &self,
         scenario: &str,
@@ -86,11 +84,7 @@ impl ScenarioFile<'_> {
     }
 
     fn used_sections(&self, findings: &mut Findings) -> Option<Spanned<DeTable<'_>>> {
-        // A file with syntax errors is not read further, because few sections are used.
-        let Cow::Borrowed(text) = syntax::check(self.text, findings)? else {
-            return None;
-        };
-        let mut table = tree::parse(text);
+        let mut table = syntax::parse(self.text, findings)?;
         tree::retain_sections(&mut table, &USED_SECTIONS);
         Some(table)
     }
@@ -101,9 +95,9 @@ fn has_limit(table: &DeTable<'_>, name: &str) -> bool {
     matches!(limits, Some(DeValue::Table(limits)) if limits.contains_key(name))
 }
 
-/// Returns the sections of the gateway. Some clients end only when the server closes their idle connections, so
-/// `idle_timeout` is shorter than the time limit of a command. It is longer than the time for which the rule on
-/// connection reuse expects a connection to stay open. `json!` quotes strings in a form that TOML also accepts.
+/// Some clients end only when the server closes their idle connections, so `idle_timeout` is shorter than the time
+/// limit of a command. It is longer than the time for which the rule on connection reuse expects a connection to stay
+/// open. `json!` quotes strings in a form that TOML also accepts.
 fn gateway(scenario: &str, has_limit: bool, options: LabOptions<'_>) -> String {
     let tls = options.tls.map(|(cert, key)| {
         let quoted = |path: &Path| json!(path.to_string_lossy());

@@ -12,7 +12,7 @@ use toml::Spanned;
 
 use super::source::{NOT_CONFIGURED, Span};
 
-/// Decoded value with its source location. Comparison and ordering ignore the location.
+/// Comparison and ordering ignore the location.
 #[derive(Clone, Debug)]
 pub(super) struct Located<T> {
     pub(super) span: Span,
@@ -59,16 +59,15 @@ impl<T: Ord> Ord for Located<T> {
     }
 }
 
-/// Value of a configuration key that has a default.
+/// Value of a key that has a default.
 #[derive(Clone, Debug)]
 pub(super) struct Setting<T> {
     pub(super) value: T,
-    /// Source location of the value. `None` means that the configuration does not set the key.
+    /// `None` means that the configuration does not set the key.
     pub(super) span: Option<Span>,
 }
 
 impl<T> Setting<T> {
-    /// Returns the value with its source location if the configuration sets the key.
     pub(super) fn configured(&self) -> Option<(&T, &Span)> {
         self.span.as_ref().map(|span| (&self.value, span))
     }
@@ -92,7 +91,7 @@ impl<T: JsonSchema> JsonSchema for Setting<T> {
     }
 }
 
-/// One value or a list of at least one value. A single value becomes a list of one.
+/// A single value becomes a list of one.
 #[derive(Clone, Debug)]
 pub(super) struct Many<T>(pub(super) Vec<Located<T>>);
 
@@ -116,7 +115,7 @@ impl<T: JsonSchema> JsonSchema for Many<T> {
     }
 }
 
-/// One value or a list of at least one value. A single value stays distinct from a list of one.
+/// A single value stays distinct from a list of one.
 ///
 /// `Deserialize` is implemented manually, because serde's untagged enums lose the source location of errors.
 #[derive(Clone, Debug)]
@@ -162,8 +161,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for OneOrMany<T> {
     }
 }
 
-/// Table whose keys are names that the user chooses, such as the `NAME` of `[limit.NAME]`. Validation has checked that
-/// each name is a valid `K`.
+/// Table whose keys the user chooses, such as the `NAME` of `[limit.NAME]`. Validation has checked that each is a `K`.
 #[derive(Clone, Debug)]
 pub(super) struct Named<K, V> {
     pub(super) entries: BTreeMap<Located<String>, Located<V>>,

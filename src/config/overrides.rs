@@ -1,13 +1,10 @@
 //! Overrides of the configuration file: environment variables `TIDEGATE__SECTION__KEY`, and command-line flags.
 //!
-//! Overrides are written into the tree of TOML values before validation, so the same rules apply to them as to the
-//! file. Each override is a separate source text, so a problem is shown in the variable or flag that caused it.
+//! They are written into the tree of TOML values before validation, so the same rules apply to them as to the file.
+//! Each is a separate source text, so a problem is shown in the variable or flag that caused it.
 //!
-//! A variable can set any configuration key of a section, and of an upstream, rate limit or route that the file
-//! contains. A variable cannot create an upstream, rate limit or route. Otherwise a misspelt name would create a new
-//! one instead of being reported.
-
-mod single_underscores;
+//! A variable cannot create an upstream, rate limit or route. Otherwise a misspelt name would create a new one instead
+//! of being reported.
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
@@ -20,7 +17,7 @@ use super::problem::Findings;
 use super::source::Span;
 use super::tree::{TomlNode, relocate, string, type_name};
 use super::variables::Environment;
-use super::{schema, suggest, validate};
+use super::{scalar, schema, suggest, validate};
 
 const PREFIX: &str = "TIDEGATE__";
 
@@ -40,15 +37,13 @@ pub struct Overrides {
     pub tls: Option<(String, String)>,
 }
 
-/// Writes the values of all environment variables that start with `TIDEGATE__` into the tree of TOML values. Warns about
-/// variables that name a key with single underscores, because they have no effect.
 pub(super) fn apply_environment<'i>(
     table: &mut DeTable<'i>,
     schema: &Value,
     env: &'i Environment,
     findings: &mut Findings,
 ) {
-    single_underscores::warn(table, schema, env, findings);
+    warn_about_single_underscores(table, schema, env, findings);
     for (name, value) in env.starting_with(PREFIX) {
         let start = findings.sources.add(name, format!("{name}={value}"));
         let mut offset = start + PREFIX.len();
@@ -61,6 +56,7 @@ pub(super) fn apply_environment<'i>(
             })
             .collect();
         let mut variable = EnvOverride {
+            name,
             value,
             start: start + name.len() + 1,
             findings,
@@ -69,13 +65,66 @@ pub(super) fn apply_environment<'i>(
     }
 }
 
+/// Warns about variables such as `TIDEGATE_SERVER_LISTEN`, which have no effect, unless the file refers to them. Other
+/// variables with this prefix are not ours: Kubernetes sets `TIDEGATE_SERVICE_HOST` for a service named `tidegate`.
+fn warn_about_single_underscores(
+    file: &DeTable<'_>,
+    schema: &Value,
+    env: &Environment,
+    findings: &mut Findings,
+) {
+    for (variable, _) in env.starting_with("TIDEGATE_") {
+        let name = variable["TIDEGATE_".len()..].to_lowercase();
+        let Some((section, rest)) = name.split_once('_') else {
+            continue;
+        };
+        let Some(property) = schema::property(schema, section) else {
+            continue;
+        };
+        let names: Vec<String> = match file.get(section).map(Spanned::get_ref) {
+            Some(DeValue::Table(table)) => table
+                .keys()
+                .map(|key| normalise_name(key.get_ref()))
+                .collect(),
+            Some(DeValue::Array(items)) => items
+                .iter()
+                .filter_map(name_of)
+                .map(normalise_name)
+                .collect(),
+            _ => vec![],
+        };
+        let named = schema::named_values(property).or(property.get("items"));
+        let correct = schema::known_keys(named.unwrap_or(property)).find_map(|key| match named {
+            None => (rest == key).then(|| format!("{section}__{key}")),
+            Some(_) => {
+                let name = rest.strip_suffix(key)?.strip_suffix('_')?;
+                let is_in_file = names.iter().any(|known| known == name);
+                is_in_file.then(|| format!("{section}__{name}__{key}"))
+            }
+        });
+        let text = findings.sources.text(&(0..usize::MAX));
+        if let Some(correct) = correct.filter(|_| !text.contains(&format!("${{{variable}}}"))) {
+            let start = findings.sources.add(variable, variable);
+            findings.warning(
+                &(start..start + variable.len()),
+                format!("the environment variable `{variable}` has no effect"),
+                format!(
+                    "write `{PREFIX}{}`, with two underscores between the parts",
+                    correct.to_uppercase()
+                ),
+            );
+        }
+    }
+}
+
 struct Segment<'i> {
     text: &'i str,
     span: Span,
 }
 
-/// Value of one environment variable. `start` is the offset of the value in the source texts.
+/// `start` is the offset of the value in the source texts.
 struct EnvOverride<'i, 'f> {
+    name: &'i str,
     value: &'i str,
     start: usize,
     findings: &'f mut Findings,
@@ -105,9 +154,11 @@ impl<'i> EnvOverride<'i, '_> {
         };
         let position = Spanned::new(segment.span.clone(), DeString::Owned(key));
         if rest.is_empty() {
-            let node = self.read_value(property);
             table.remove(position.get_ref().as_ref());
-            table.insert(position, node);
+            match self.read_value(property) {
+                Some(node) => drop(table.insert(position, node)),
+                None => self.findings.remove(&path),
+            }
             return;
         }
         match schema::types(property).as_slice() {
@@ -140,8 +191,7 @@ impl<'i> EnvOverride<'i, '_> {
         }
     }
 
-    /// Writes the value into one table of a list of tables, such as `[[route]]`. The first of the `segments` of the
-    /// variable name is the `name` of this table.
+    /// The first of the `segments` is the `name` of a table in the list, such as a `[[route]]`.
     fn write_item(
         &mut self,
         items: &mut DeArray<'i>,
@@ -168,8 +218,7 @@ impl<'i> EnvOverride<'i, '_> {
         }
     }
 
-    /// Returns the configuration key that a segment of the variable name refers to: a key of the schema, or a name in
-    /// the file. If no such key exists, reports an error and returns `None`.
+    /// Finds a key of the schema or a name in the file; reports an error if there is none.
     fn find_key(
         &mut self,
         table: &DeTable<'i>,
@@ -214,26 +263,44 @@ impl<'i> EnvOverride<'i, '_> {
         );
     }
 
-    /// Redacts the value of this variable, so that no problem report shows it. This function is called if the name of
-    /// the variable is unknown: the name can be misspelt, and the value can be a secret.
+    /// Called if the name of the variable is unknown: it can be misspelt, and the value can be a secret.
     fn redact_value(&mut self) {
         let span = self.start..self.start + self.value.len();
         self.findings.sources.redact(&span);
     }
 
-    /// Parses the value as TOML if the configuration key allows the resulting type. Otherwise returns the value as a
-    /// string, so that strings need no quotes.
-    fn read_value(&self, schema: &Value) -> TomlNode<'i> {
-        let text = || string(self.start..self.start + self.value.len(), self.value.into());
-        let Ok(node) = DeValue::parse(self.value) else {
-            return text();
-        };
-        let found = type_name(node.get_ref());
-        let fits = schema::accepts_type(schema, found) && found != "string";
-        if fits || !schema::accepts_type(schema, "string") {
-            relocate(node, self.start)
-        } else {
-            text()
+    /// Parses the value as TOML if the key allows the resulting type, else takes it as a string, so that strings need
+    /// no quotes. Returns `None` after an error about the form of a list.
+    fn read_value(&mut self, schema: &Value) -> Option<TomlNode<'i>> {
+        let span = self.start..self.start + self.value.len();
+        let parsed = DeValue::parse(self.value);
+        if let Ok(node) = &parsed {
+            let found = type_name(node.get_ref());
+            if found != "string" && schema::accepts_type(schema, found) {
+                return parsed.ok().map(|node| relocate(node, self.start));
+            }
+        }
+        let format = validate::string_format(schema);
+        let is_one_value = schema::accepts_type(schema, "string")
+            && !self.value.starts_with('[')
+            && (!self.value.contains(',')
+                || format.is_none_or(|format| scalar::check(format, self.value).is_ok()));
+        if schema::accepts_type(schema, "array") && !is_one_value {
+            self.redact_value();
+            self.findings.error(
+                &span,
+                "the value of the variable is not a list",
+                format!(
+                    "write a list as in TOML, for example {}='{}'",
+                    self.name,
+                    validate::example_list(schema)
+                ),
+            );
+            return None;
+        }
+        match parsed {
+            Ok(node) if !schema::accepts_type(schema, "string") => Some(relocate(node, self.start)),
+            _ => Some(string(span, self.value.into())),
         }
     }
 }
@@ -242,115 +309,106 @@ fn name_of<'a>(item: &'a TomlNode<'_>) -> Option<&'a str> {
     item.get_ref().get("name")?.get_ref().as_str()
 }
 
-/// Converts a name to lower case, and replaces dashes, dots and spaces with `_`, because the name of an environment
-/// variable cannot contain them.
+/// The name of an environment variable cannot contain dashes, dots and spaces.
 fn normalise_name(name: &str) -> String {
     name.to_lowercase().replace(['-', '.', ' '], "_")
 }
 
-/// Writes the values of the command-line flags into the tree of TOML values.
 pub(super) fn apply_flags(table: &mut DeTable<'_>, overrides: &Overrides, findings: &mut Findings) {
-    if !overrides.listen.is_empty() {
-        let addresses: Vec<_> = overrides.listen.iter().map(SocketAddr::to_string).collect();
-        let text = addresses.join(" ");
-        let start = findings.sources.add("--listen", text.as_str());
-        let mut offset = start;
-        let listen: DeArray<'_> = addresses
-            .into_iter()
-            .map(|address| {
-                let span = offset..offset + address.len();
-                offset = span.end + 1;
-                string(span, address)
-            })
-            .collect();
-        let span = start..start + text.len();
-        if let Some(server) = section(table, "server", &span) {
-            set(server, "listen", Spanned::new(span, DeValue::Array(listen)));
-        }
-    }
+    let mut flag = |name, value: String| {
+        let start = findings.sources.add(name, value.as_str());
+        string(start..start + value.len(), value)
+    };
+    let listen = overrides.listen.iter();
+    let listen = listen.map(|address| flag("--listen", address.to_string()));
+    set_list(table, &["server"], "listen", listen.collect());
     if let Some((cert, key)) = &overrides.tls {
-        let mut file = |flag, path: &String| {
-            let start = findings.sources.add(flag, path.as_str());
-            string(start..start + path.len(), path.clone())
-        };
-        let (cert, key) = (file("--tls-cert", cert), file("--tls-key", key));
-        let span = cert.span();
-        if let Some(server) = section(table, "server", &span) {
-            let mut tls = DeTable::new();
-            set(&mut tls, "cert", cert);
-            set(&mut tls, "key", key);
-            set(server, "tls", Spanned::new(span, DeValue::Table(tls)));
+        let (cert, key) = (
+            flag("--tls-cert", cert.clone()),
+            flag("--tls-key", key.clone()),
+        );
+        if let Some(server) = section(table, &["server"], &cert.span()) {
+            server.remove("tls");
         }
+        set(table, &["server", "tls"], "cert", cert);
+        set(table, &["server", "tls"], "key", key);
     }
     if let Some(address) = overrides.admin {
-        let address = address.to_string();
-        let start = findings.sources.add("--admin", address.as_str());
-        let span = start..start + address.len();
-        if let Some(admin) = section(table, "admin", &span) {
-            set(admin, "listen", string(span, address));
-        }
+        set(
+            table,
+            &["admin"],
+            "listen",
+            flag("--admin", address.to_string()),
+        );
     }
     if let Some(rate) = &overrides.limit {
-        let start = findings.sources.add("--limit", rate.as_str());
-        let span = start..start + rate.len();
-        let limits = section(table, "limit", &span);
-        if let Some(limit) = limits.and_then(|limits| section(limits, "client", &span)) {
-            set(limit, "rate", string(span, rate.clone()));
-        }
+        set(
+            table,
+            &["limit", "client"],
+            "rate",
+            flag("--limit", rate.clone()),
+        );
     }
-    if let Some(url) = &overrides.upstream {
-        let start = findings.sources.add("--upstream", url.as_str());
-        let span = start..start + url.len();
-        let Some(upstreams) = section(table, "upstream", &span) else {
-            return;
-        };
-        let names: Vec<_> = upstreams.keys().map(ToString::to_string).collect();
-        let name = match names.as_slice() {
-            [] => "default",
-            [only] => only,
-            several => {
-                findings.error(
-                    &span,
-                    format!(
-                        "`--upstream` requires a configuration with at most one upstream, but this configuration has \
-                         {}",
-                        several.len()
-                    ),
-                    format!(
-                        "remove `--upstream` and set TIDEGATE__UPSTREAM__NAME__SERVERS, where NAME is one of {}",
-                        several.join(", ")
-                    ),
-                );
-                return;
-            }
-        };
-        if let Some(upstream) = section(upstreams, name, &span) {
-            let servers = DeArray::from_iter([string(span.clone(), url.clone())]);
-            set(
-                upstream,
-                "servers",
-                Spanned::new(span, DeValue::Array(servers)),
+    let Some(url) = &overrides.upstream else {
+        return;
+    };
+    let url = flag("--upstream", url.clone());
+    let upstreams = section(table, &["upstream"], &url.span());
+    let names: Vec<_> = upstreams
+        .iter()
+        .flat_map(|all| all.keys())
+        .map(ToString::to_string)
+        .collect();
+    match names.as_slice() {
+        [] => set_list(table, &["upstream", "default"], "servers", vec![url]),
+        [only] => set_list(table, &["upstream", only], "servers", vec![url]),
+        several => {
+            findings.error(
+                &url.span(),
+                format!(
+                    "`--upstream` requires a configuration with at most one upstream, but this configuration has {}",
+                    several.len()
+                ),
+                format!(
+                    "remove `--upstream` and set TIDEGATE__UPSTREAM__NAME__SERVERS, where NAME is one of {}",
+                    several.join(", ")
+                ),
             );
         }
     }
 }
 
-/// Returns the table `name` in `table`, and creates it if absent. Returns `None` if the value in the file is not a
-/// table; validation reports this.
+/// Returns `None` if a value in the file is not a table, which validation reports.
 fn section<'t, 'i>(
     table: &'t mut DeTable<'i>,
-    name: &str,
+    path: &[&str],
     span: &Span,
 ) -> Option<&'t mut DeTable<'i>> {
-    let key = Spanned::new(span.clone(), Cow::Owned(name.to_owned()));
-    let absent = || Spanned::new(span.clone(), DeValue::Table(DeTable::new()));
-    match table.entry(key).or_insert_with(absent).get_mut() {
-        DeValue::Table(section) => Some(section),
-        _ => None,
+    path.iter().try_fold(table, |table, name| {
+        let key = Spanned::new(span.clone(), Cow::Owned((*name).to_owned()));
+        let absent = || Spanned::new(span.clone(), DeValue::Table(DeTable::new()));
+        match table.entry(key).or_insert_with(absent).get_mut() {
+            DeValue::Table(section) => Some(section),
+            _ => None,
+        }
+    })
+}
+
+fn set<'i>(table: &mut DeTable<'i>, path: &[&str], key: &'static str, value: TomlNode<'i>) {
+    if let Some(section) = section(table, path, &value.span()) {
+        section.remove(key);
+        section.insert(Spanned::new(value.span(), Cow::Borrowed(key)), value);
     }
 }
 
-fn set<'i>(table: &mut DeTable<'i>, key: &'static str, value: TomlNode<'i>) {
-    table.remove(key);
-    table.insert(Spanned::new(value.span(), Cow::Borrowed(key)), value);
+fn set_list<'i>(
+    table: &mut DeTable<'i>,
+    path: &[&str],
+    key: &'static str,
+    values: Vec<TomlNode<'i>>,
+) {
+    if let Some(span) = values.first().map(Spanned::span) {
+        let list = DeValue::Array(values.into_iter().collect());
+        set(table, path, key, Spanned::new(span, list));
+    }
 }

@@ -1,7 +1,7 @@
-//! Converts the decoded configuration file to a [`Policy`].
+//! Valid configuration, and its conversion from the decoded file: resolves names and compares values with each other.
 //!
-//! This step resolves names and compares values with each other. An invalid part is reported and omitted, so that the
-//! checks of the other parts can continue. The policy is used only if no error was reported.
+//! An invalid part is reported and omitted, so that the checks of the other parts can continue. The policy is used
+//! only if no error was reported.
 
 mod buffers;
 mod files;
@@ -16,17 +16,187 @@ pub(super) mod server;
 mod store;
 mod upstreams;
 
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+use std::sync::Arc;
+
 use super::file::{AdminSection, ClientSection, File};
 use super::located::Located;
 use super::problem::Findings;
 use super::scalar::{Cidr, Listen, Size, TokenText};
-use super::{AdminSettings, Policy, Purpose};
+use super::{LogSettings, Purpose};
+use crate::idempotency::KeyRule;
 use crate::request::client::{Trust, families_covered};
+use crate::request::headers::{HeaderNames, IdentifyingHeaders};
+use crate::request::methods::KnownMethods;
+use crate::request::route::Matcher;
+use crate::request::{EntryRule, EntrySettings};
+use crate::respond::RespondSettings;
+use crate::scenario::{CountBy, Scenario};
+use crate::store::StoreCapacity;
+use crate::store::redis::settings::{Password, RedisSettings};
+use crate::throttle::Limit;
+use crate::upstream::{Timeouts, Upstream};
 
-/// Converts a decoded configuration file to a policy. Returns `None` if any error was reported.
+use server::ServerSettings;
+
+/// Valid configuration in the form that the gateway uses: names are resolved, and defaults are set.
+#[derive(Debug)]
+pub struct Policy {
+    pub(crate) server: ServerSettings,
+    /// `None` if `admin.listen` is not set, so there is no admin listener.
+    pub(crate) admin: Option<AdminSettings>,
+    pub(crate) trust: Trust,
+    /// Over all rate limits.
+    pub(crate) max_clients: usize,
+    pub(crate) store: StoreSettings,
+    pub(crate) respond: RespondSettings,
+    pub(crate) log: LogSettings,
+    pub(crate) upstreams: Vec<Arc<Upstream>>,
+    pub(crate) limits: Vec<Arc<Limit>>,
+    /// In the order of their names.
+    pub(crate) scenarios: Vec<Arc<Scenario>>,
+    /// In the order of the file. The first route that matches a request applies.
+    pub(crate) routes: Matcher<RoutePolicy>,
+    /// Request headers that some route reads: for the key of a rate limit, an idempotency scope or an idempotency key.
+    pub(crate) headers: HeaderNames,
+    /// Methods whose case is checked: the registered ones, and those in `methods` of routes and of `idempotency`.
+    pub(crate) methods: KnownMethods,
+}
+
+/// One `[[route]]`, without `path` and `methods`, which are in the [`Matcher`].
+#[derive(Clone, Debug)]
+pub(crate) struct RoutePolicy {
+    pub(crate) name: Arc<str>,
+    /// `None` only for a route with a scenario: requests that pass the scenario then get 200.
+    pub(crate) upstream: Option<RouteUpstream>,
+    /// Responds before the upstream.
+    pub(crate) scenario: Option<Arc<Scenario>>,
+    pub(crate) limits: Vec<Arc<Limit>>,
+    /// Tokens that a request takes from each rate limit.
+    pub(crate) cost: NonZeroU32,
+    /// `None` means that the gateway only forwards idempotency keys.
+    pub(crate) idempotency: Option<Arc<KeyRule>>,
+    /// In bytes; 0 for none.
+    pub(crate) request_buffer: usize,
+    pub(crate) access_log: bool,
+    /// Those in the keys of the rate limits and in the idempotency scope.
+    pub(crate) identifying_headers: IdentifyingHeaders,
+}
+
+impl EntryRule for RoutePolicy {
+    fn identifying_headers(&self) -> &IdentifyingHeaders {
+        &self.identifying_headers
+    }
+
+    fn takes_test_ids(&self) -> bool {
+        let scenario = self.scenario.as_ref();
+        scenario.is_some_and(|scenario| scenario.by == CountBy::Test)
+    }
+}
+
+impl Policy {
+    pub(crate) fn entry_settings<'a, R: EntryRule>(
+        &'a self,
+        routes: &'a Matcher<R>,
+    ) -> EntrySettings<'a, R> {
+        EntrySettings {
+            max_body: self.server.limits.body_bytes,
+            names: &self.headers,
+            methods: &self.methods,
+            trust: &self.trust,
+            routes,
+            responds_to_preflights: self.respond.cors.is_some(),
+            takes_test_ids: self.scenarios.iter().any(|it| it.by == CountBy::Test),
+        }
+    }
+
+    /// Keeps the values of `running` that only a restart can change, and returns the keys that differ.
+    pub(crate) fn keep_until_restart(&mut self, running: &Self) -> Vec<&'static str> {
+        let mut pending = Vec::new();
+        macro_rules! keep {
+            ($($key:literal: $($field:ident).+;)+) => {$(
+                if self.$($field).+ != running.$($field).+ {
+                    pending.push($key);
+                    self.$($field).+.clone_from(&running.$($field).+);
+                }
+            )+};
+        }
+        keep! {
+            "server.listen": server.listen;
+            "server.workers": server.workers;
+            "server.max_connections": server.limits.connections;
+            "server.max_connections_per_client": server.limits.connections_per_client;
+            "server.max_buffered": server.buffers.total;
+            "server.max_buffered_per_client": server.buffers.per_client;
+            "server.tunnel_timeout": server.tunnels.idle;
+            "server.max_tunnels_per_client": server.tunnels.per_client;
+            "store.max_clients": max_clients;
+        }
+        let mut store = running.store.clone();
+        if let (Backend::Redis(kept), Backend::Redis(new)) =
+            (&mut store.backend, &self.store.backend)
+        {
+            // By default, the lease follows the timeouts of the routes, which a reload changes.
+            kept.lease = new.lease;
+        }
+        if self.store != store {
+            pending.push("store");
+            self.store = store;
+        }
+        let listen = |policy: &Self| policy.admin.as_ref().map(|admin| admin.listen);
+        if listen(self) != listen(running) {
+            pending.push("admin.listen");
+            let token = self.admin.take().map(|admin| admin.token);
+            self.admin.clone_from(&running.admin);
+            if let (Some(admin), Some(token)) = (&mut self.admin, token) {
+                admin.token = token;
+            }
+        }
+        pending
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct RouteUpstream {
+    pub(crate) upstream: Arc<Upstream>,
+    /// Those of the upstream, or those that the route sets instead.
+    pub(crate) timeouts: Timeouts,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct AdminSettings {
+    pub(crate) listen: SocketAddr,
+    /// Bearer token that requests must have, except those to `/`, `/livez` and `/readyz`. If `None`, requests need no
+    /// token on a loopback address, and only `/livez` and `/readyz` are available on other addresses.
+    pub(crate) token: Option<Password>,
+}
+
+/// Without `max_clients`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct StoreSettings {
+    pub(crate) backend: Backend,
+    /// Bounds of a store in memory or on disk. Those of Redis are in [`RedisSettings`].
+    pub(crate) capacity: StoreCapacity,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Backend {
+    #[default]
+    Memory,
+    /// Rate limit buckets are in memory.
+    Disk {
+        /// Directory, which the store creates.
+        path: PathBuf,
+    },
+    Redis(RedisSettings),
+}
+
+/// Returns `None` if any error was reported.
 pub(super) fn resolve(file: &File, purpose: Purpose, findings: &mut Findings) -> Option<Policy> {
     listener_conflicts::check(file, findings);
-    warn_about_unbounded_networks(&file.client, findings);
+    warn_about_networks(&file.client, findings);
     let buffers = buffers::resolve(&file.server, findings);
     let mut store = store::resolve(&file.store, purpose, findings);
     let admin = admin(&file.admin, purpose, findings);
@@ -78,7 +248,6 @@ pub(super) fn resolve(file: &File, purpose: Purpose, findings: &mut Findings) ->
     })
 }
 
-/// Returns a size in bytes as a size in memory.
 fn bytes(size: &Size) -> usize {
     usize::try_from(size.0).unwrap_or(usize::MAX)
 }
@@ -130,10 +299,9 @@ pub(super) fn admin(
     })
 }
 
-/// Warns if `exempt` or `trusted_proxies` contains all public IPv4 or all public IPv6 addresses. If `exempt` contains
-/// them, no rate limit applies to these clients. If `trusted_proxies` contains them, any client can choose its own
-/// address.
-fn warn_about_unbounded_networks(section: &ClientSection, findings: &mut Findings) {
+/// Warns about networks with host bits, such as `10.1.2.3/8`, and if a list contains all public IPv4 or all public IPv6
+/// addresses.
+fn warn_about_networks(section: &ClientSection, findings: &mut Findings) {
     for (key, networks, effect, help) in [
         (
             "exempt",
@@ -149,14 +317,23 @@ fn warn_about_unbounded_networks(section: &ClientSection, findings: &mut Finding
             "list only the networks of your own proxies",
         ),
     ] {
-        let addresses = || networks.iter().map(|cidr| cidr.value.0);
-        let families = families_covered(addresses());
+        for Located { span, value } in networks {
+            let (written, network) = (value.0, value.0.trunc());
+            if written != network {
+                findings.warning(
+                    span,
+                    format!("`{written}` has bits outside its prefix: it stands for the network `{network}`"),
+                    format!("write \"{network}\", or \"{}\" for this address only", written.addr()),
+                );
+            }
+        }
+        let families = families_covered(networks.iter().map(|cidr| cidr.value.0.trunc()));
         let Some(first) = networks.first().filter(|_| !families.is_empty()) else {
             continue;
         };
         let unbounded = networks
             .iter()
-            .find(|cidr| !families_covered(std::iter::once(cidr.value.0)).is_empty());
+            .find(|cidr| !families_covered(std::iter::once(cidr.value.0.trunc())).is_empty());
         findings.warning(
             &unbounded.unwrap_or(first).span,
             format!(
@@ -169,7 +346,7 @@ fn warn_about_unbounded_networks(section: &ClientSection, findings: &mut Finding
 }
 
 fn trust(section: &ClientSection) -> Trust {
-    let networks = |list: &[Located<Cidr>]| list.iter().map(|cidr| cidr.value.0).collect();
+    let networks = |list: &[Located<Cidr>]| list.iter().map(|cidr| cidr.value.0.trunc()).collect();
     Trust::new(
         networks(&section.trusted_proxies),
         networks(&section.exempt),

@@ -8,6 +8,7 @@ use std::fmt;
 
 use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
 
+use super::schema::{self, SCHEMA};
 use super::secrets;
 use super::source::{SourceLocation, SourceMap, Span};
 
@@ -37,14 +38,14 @@ pub struct ConfigProblem {
     pub column: usize,
     /// Text of the file at the location, cut at the end of the line. Secrets in it are replaced by asterisks.
     pub offending: String,
-    /// Start offset of the location in the [`SourceMap`]. Problems are sorted by it.
+    /// Problems are sorted by it, an offset in the [`SourceMap`].
     order: usize,
     location: Option<SourceLocation>,
     note: Option<(SourceLocation, String)>,
 }
 
 impl ConfigProblem {
-    /// Creates an error about a complete file, such as a file that cannot be read.
+    /// Such as a file that cannot be read.
     pub(super) fn of_file(file: impl Into<String>, title: String, help: String) -> Self {
         Self {
             severity: Severity::Error,
@@ -105,7 +106,7 @@ impl fmt::Display for ConfigProblem {
 #[derive(Clone, Debug)]
 pub struct ConfigErrors {
     problems: Vec<ConfigProblem>,
-    /// Number of further problems, which are not stored.
+    /// Further problems.
     omitted: usize,
 }
 
@@ -142,27 +143,22 @@ impl From<ConfigProblem> for ConfigErrors {
     }
 }
 
-/// Problems found so far in a configuration, and the texts of the file and overrides that they refer to.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     pub(super) sources: SourceMap,
-    /// Paths of the values that were removed because they are invalid, such as `store.url`. A problem that a removed
-    /// value could cause is not reported.
+    /// Such as `store.url`. A problem that a removed value could cause is not reported.
     removed: BTreeSet<String>,
-    /// Whether lines of the file were removed because they have syntax errors.
-    has_syntax_errors: bool,
     problems: Vec<ConfigProblem>,
-    /// Number of problems above [`MAX_PROBLEMS`], which are not stored.
+    /// Problems above [`MAX_PROBLEMS`].
     omitted: usize,
-    /// Whether the last problem was not stored.
     is_last_omitted: bool,
 }
 
-/// Maximum number of errors, and of warnings, that are stored. A large file in the wrong format has an error per line.
+/// Of errors, and of warnings. A large file can have an error per line.
 const MAX_PROBLEMS: usize = 100;
 
 impl Findings {
-    /// Adds an error. `title` says what is wrong, and `help` how to fix it.
+    /// `title` says what is wrong, and `help` how to fix it.
     pub(super) fn error(
         &mut self,
         span: &Span,
@@ -172,8 +168,7 @@ impl Findings {
         self.push(Severity::Error, span, &title.into(), &help.into())
     }
 
-    /// Adds an error about a table or list that the configuration does not contain, unless it was removed. `path` is its
-    /// path, such as `limit.device`.
+    /// Adds an error about a missing table or list, unless it was removed. `path` is its path, such as `limit.device`.
     pub(super) fn missing(
         &mut self,
         path: &str,
@@ -186,7 +181,6 @@ impl Findings {
         }
     }
 
-    /// Adds a warning. `title` says what is wrong, and `help` how to fix it.
     pub(super) fn warning(
         &mut self,
         span: &Span,
@@ -196,7 +190,7 @@ impl Findings {
         self.push(Severity::Warning, span, &title.into(), &help.into())
     }
 
-    /// Adds a second location to the problem that was added last. `label` is shown there.
+    /// Adds a second location to the problem that was added last.
     pub(super) fn note(&mut self, span: &Span, label: impl Into<String>) {
         let location = self.sources.location(span);
         let last = self.problems.last_mut();
@@ -205,13 +199,45 @@ impl Findings {
         }
     }
 
+    /// Of a line that cannot be parsed, only a known key at its start is shown, because any other part can be a
+    /// secret, also in a line that continues a value.
+    pub(super) fn syntax_error(&mut self, span: &Span, title: impl Into<String>, help: &str) {
+        let title = title.into();
+        self.add(Severity::Error, span, &title, help, |location| {
+            let bare = |c: char| c.is_ascii_alphanumeric() || "_-".contains(c);
+            let before =
+                location.text.len() - location.text.trim_start_matches(['[', ' ', '\t']).len();
+            let rest = location.text[before..].trim_start_matches(bare);
+            let key = &location.text[before..location.text.len() - rest.len()];
+            let rest = rest.trim_start_matches([' ', '\t', '=', ':']);
+            let shown = location.text.len() - rest.len();
+            location.hide_after(if schema::has_key(&SCHEMA, key) {
+                shown
+            } else {
+                0
+            });
+        });
+    }
+
     fn push(&mut self, severity: Severity, span: &Span, title: &str, help: &str) -> &mut Self {
+        self.add(severity, span, title, help, |_| ())
+    }
+
+    fn add(
+        &mut self,
+        severity: Severity,
+        span: &Span,
+        title: &str,
+        help: &str,
+        hide: impl FnOnce(&mut SourceLocation),
+    ) -> &mut Self {
         self.is_last_omitted = self.is_full(severity);
         if self.is_last_omitted {
             self.omitted += 1;
             return self;
         }
-        let location = self.sources.location(span);
+        let mut location = self.sources.location(span);
+        hide(&mut location);
         self.problems.push(ConfigProblem {
             severity,
             title: secrets::masked(title).into_owned(),
@@ -227,41 +253,28 @@ impl Findings {
         self
     }
 
-    /// Whether no more problems of this severity are stored.
-    pub(super) fn is_full(&self, severity: Severity) -> bool {
+    fn is_full(&self, severity: Severity) -> bool {
         let stored = self.problems.iter();
         let stored = stored.filter(|problem| problem.severity == severity);
         stored.count() >= MAX_PROBLEMS
     }
 
-    /// Records that an invalid value was reported and removed. `path` is its path, such as `store.url`.
+    /// Records that the invalid value at `path`, such as `store.url`, was reported and removed.
     pub(super) fn remove(&mut self, path: &str) {
         self.removed.insert(path.to_owned());
     }
 
-    /// Records that a line with a syntax error was reported and removed. `path` is the path of its section, such as
-    /// `limit.device`. Before the first section it is the key of the line.
-    pub(super) fn remove_line(&mut self, path: &str) {
-        self.has_syntax_errors = true;
-        if !path.is_empty() {
-            self.remove(path);
-        }
-    }
-
-    /// Whether the configuration possibly contains the value at `path`, although the decoded file does not: the value, a
-    /// part of it, or a table around it was removed.
+    /// Whether the value at `path`, a part of it, or a table around it was removed.
     pub(super) fn was_removed(&self, path: &str) -> bool {
         self.removed
             .iter()
             .any(|removed| is_within(path, removed) || is_within(removed, path))
     }
 
-    /// Whether any value was removed because it is invalid.
     pub(super) fn has_removed(&self) -> bool {
         !self.removed.is_empty()
     }
 
-    /// Whether a problem was reported that starts within `span`.
     pub(super) fn has_any_within(&self, span: &Span) -> bool {
         self.problems
             .iter()
@@ -274,18 +287,12 @@ impl Findings {
             .any(|problem| problem.severity == Severity::Error)
     }
 
-    /// Returns all problems, in the order of the file. Warnings about a file with syntax errors are omitted, because the
-    /// removed lines can be their cause.
+    /// In the order of the file.
     pub(super) fn into_problems(mut self) -> Vec<ConfigProblem> {
-        if self.has_syntax_errors {
-            self.problems
-                .retain(|problem| problem.severity == Severity::Error);
-        }
         self.problems.sort_by_key(|problem| problem.order);
         self.problems
     }
 
-    /// Converts the problems to the error of a configuration that cannot be used.
     pub(super) fn into_errors(self) -> ConfigErrors {
         ConfigErrors {
             omitted: self.omitted,
@@ -294,7 +301,6 @@ impl Findings {
     }
 }
 
-/// Whether `path` is the path of `table` or of a value in it.
 fn is_within(path: &str, table: &str) -> bool {
     let rest = path.strip_prefix(table);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))

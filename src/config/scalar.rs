@@ -1,8 +1,8 @@
 //! Types of single configuration values: durations, rates, addresses and others.
 //!
-//! Each type is one line in the table below (`scalars!`), which names the function that parses it. The error of this
-//! function contains a remedy. The schema contains the type name as `format`. Validation calls [`check`] with this
-//! name, so invalid values are reported together with unknown keys, before decoding.
+//! Each type is one line in the table below (`scalars!`), which names the function that parses it. The schema contains
+//! the type name as `format`. Validation calls [`check`] with it, so invalid values are reported together with unknown
+//! keys, before decoding.
 
 mod http_message;
 mod idempotency;
@@ -40,15 +40,12 @@ pub(super) use http_message::OriginPattern;
 pub(super) use idempotency::ScopeEntry;
 pub(super) use number::display_duration;
 
-/// Error: the text of a configuration value cannot be parsed as the type of this value.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{title}; {help}")]
 pub(super) struct ValueError {
-    /// What is wrong, in one line.
     pub(super) title: String,
-    /// How to fix the value.
     pub(super) help: String,
-    /// Part of the text that is wrong, as a range of bytes. `None` means the whole text.
+    /// Range of bytes that is wrong. `None` means the whole text.
     pub(super) part: Option<Range<usize>>,
 }
 
@@ -62,16 +59,14 @@ impl ValueError {
     }
 }
 
-/// Defines the types of single configuration values. A line of the table contains the name of the type and the Rust
-/// type that it wraps, the function that parses it, its name in the documentation, its JSON types, the regular
-/// expression of its text, and examples.
+/// A line of the table contains the name of the type and the Rust type that it wraps, the function that parses it, its
+/// name in the documentation, its JSON types, the regular expression of its text, and examples.
 macro_rules! scalars {
     ($(
-        $(#[$doc:meta])+
+        $(#[$doc:meta])*
         $name:ident($inner:ty): $parse:path, $title:literal, $types:tt, $pattern:literal, [$($example:literal),+];
     )+) => {
-        /// Checks that a text can be parsed as the type whose name is `format`. A `format` that is not in the table
-        /// accepts every text.
+        /// A `format` that is not in the table accepts every text.
         pub(super) fn check(format: &str, text: &str) -> Result<(), ValueError> {
             match format {
                 $(stringify!($name) => $parse(text).map(drop),)+
@@ -79,7 +74,6 @@ macro_rules! scalars {
             }
         }
 
-        /// Schemas of all types in the table.
         #[cfg(test)]
         pub(super) fn schemas() -> Vec<Schema> {
             let mut generator = SchemaGenerator::default();
@@ -87,7 +81,7 @@ macro_rules! scalars {
         }
 
         $(
-            $(#[$doc])+
+            $(#[$doc])*
             #[derive(Clone, Debug, PartialEq)]
             pub(super) struct $name(pub(super) $inner);
 
@@ -109,7 +103,7 @@ macro_rules! scalars {
                         "title": $title,
                         "type": $types,
                         "format": stringify!($name),
-                        // A text with `${` is always accepted, because the schema cannot know the value of a variable.
+                        // The schema cannot know the value of a variable.
                         "pattern": concat!("^(?:", $pattern, r")$|\$\{"),
                         "examples": [$($example),+],
                     })
@@ -132,85 +126,59 @@ scalars! {
     /// Duration longer than zero and up to one year.
     Timeout(Duration): number::timeout, "duration", "string",
         "0*[1-9][0-9]*(?:ms|s|m|h|d)", ["250ms", "10s", "5m"];
-    /// Size in bytes.
     Size(u64): number::size, "size", ["string", "integer"], "[0-9]+(?:B|KiB|MiB|GiB)?", ["64KiB", "1MiB", "4GiB"];
-    /// Number of requests per time.
     RateText(Rate): number::rate, "rate", "string",
         "0*[1-9][0-9]*/[0-9]*(?:ms|s|m|h|d)", ["1/s", "100/m", "5/10s"];
-    /// IP address and port to listen on.
     Listen(SocketAddr): net::listen, "address", "string", r"\S+:[0-9]+", ["127.0.0.1:8080", "[::]:8080"];
-    /// IP network in CIDR notation, or a single IP address.
     Cidr(IpNet): net::cidr, "network", "string",
         "[0-9A-Fa-f:.]+(?:/[0-9]+)?", ["10.0.0.0/8", "192.0.2.7", "fd00::/8"];
-    /// URL of an upstream server: scheme, host and optional port.
     ServerUrl(Server): net::server_url, "URL", "string",
         "https?://[^/?#@]+/?", ["http://127.0.0.1:9000", "https://api.example"];
-    /// Path of a file or directory.
     FilePath(PathBuf): net::file_path, "path", "string", ".*", ["/etc/tidegate/file"];
-    /// Path and query of a health check request.
     CheckPath(PathAndQuery): upstream::check_path, "path", "string", "/[!-\"$-~]*", ["/healthz"];
     /// The word `"5xx"` as the value of `failures`: all statuses from 500 to 599.
     FailuresWord(()): upstream::failures_word, "string", "string", "5xx", ["5xx"];
-    /// Random variation of the backoff.
     JitterText(Jitter): upstream::jitter, "jitter", ["string", "number"],
         r"none|full|equal|decorrelated|percent|additive|(?:±|\+-|\+)[0-9]+(?:\.[0-9]+)?%|[0-9]+(?:ms|s|m|h|d)|0(?:\.[0-9]+)?|1(?:\.0+)?",
         ["full", "equal", "decorrelated", "±25%", "+30%", "500ms"];
-    /// Media type for a `Content-Type` header.
     MediaType(HeaderValue): upstream::media_type, "media type", "string",
         "[!#$%&'*+.^_`|~0-9A-Za-z-]+/[!#$%&'*+.^_`|~0-9A-Za-z-]+(?:[ \t]*;.*)?",
         ["text/plain; charset=utf-8", "application/json"];
-    /// `Host` header of requests to an upstream.
     HostChoice(HostHeader): http_message::host_choice, "host", "string",
         r"\S+", ["preserve", "server", "api.example"];
-    /// Name of a request method, which is case-sensitive.
     MethodName(Method): http_message::method, "method", "string", "[!#$%&'*+.^_`|~0-9A-Za-z-]+", ["GET", "POST"];
-    /// Name of a header.
     HeaderText(HeaderName): http_message::header_name, "header", "string",
         "[!#$%&'*+.^_`|~0-9A-Za-z-]+", ["x-request-id"];
-    /// Name of an additional header on the responses that the gateway creates.
     ResponseHeader(HeaderName): http_message::response_header, "header", "string",
         "[!#$%&'*+.^_`|~0-9A-Za-z-]+", ["X-Served-By"];
-    /// Value of a header.
     ValueText(HeaderValue): http_message::header_value, "string", "string", ".*", ["edge"];
-    /// Origin that CORS allows.
     Origin(OriginPattern): http_message::origin, "origin", "string",
         r"\*|[a-z][a-z0-9+.-]*://[^/?#@\s]+", ["https://app.example", "*"];
     /// `Link` header with the URL of a documentation page.
     DocsUrl(HeaderValue): http_message::docs_link, "URL", "string",
         r"https?://[^/?#\s]\S*", ["https://docs.example/errors"];
-    /// Bearer token of the admin listener.
     TokenText(Password): http_message::token, "string", "string", r"\S+", ["${TIDEGATE_ADMIN_TOKEN}"];
     /// Property of requests. Requests with different values of this property have different buckets.
     KeyText(KeyPart): name::limit_key, "string", "string",
         "client|global|header:.+", ["client", "global", "header:x-api-key"];
-    /// URL of a Redis server, or of one node of a Redis Cluster.
     RedisUrl(RedisNode): redis::redis_url, "URL", "string", r"rediss?://(?:[^/?#@]+@)?[^/?#@]+(?:/[0-9]*)?",
         ["redis://127.0.0.1:6379", "rediss://redis.example/1"];
-    /// Prefix of all Redis keys.
     StorePrefix(String): redis::prefix, "string", "string", r"[!-)+->@-Z^-z|~]{1,64}", ["tidegate"];
-    /// Name of a Redis user.
     UserText(String): redis::user, "string", "string", r"\S+", ["tidegate"];
-    /// Password of a Redis user.
     PasswordText(Password): redis::password, "string", "string", ".+", ["${REDIS_PASSWORD}"];
-    /// Method whose requests can have idempotency keys.
     KeyedMethod(Method): idempotency::keyed_method, "method", "string",
         "[!#$%&'*+.^_`|~0-9A-Za-z-]+", ["POST", "PATCH"];
-    /// Name of a request header that can contain the idempotency key.
     KeyHeader(HeaderName): idempotency::key_header, "header", "string",
         "[!#$%&'*+.^_`|~0-9A-Za-z-]+", ["Idempotency-Key"];
     /// What identifies a caller. Equal idempotency keys of different callers are independent.
     ScopeText(ScopeEntry): idempotency::scope, "string", "string", "client|shared|(?:header|cookie):.+",
         ["header:x-api-key", "cookie:session", "client", "shared"];
-    /// Step of a scenario: an action and its options.
     StepText(Step): step::step, "step", "string", ".+", ["429 retry-after=2", "delay 200ms + 503", "reset"];
-    /// Name of a rate limit.
     LimitName(String): name::limit_name, "string", "string", "[A-Za-z0-9_.-]{1,64}", ["device"];
-    /// Name of an upstream, a route or a JSON member.
     Label(String): name::label, "string", "string", ".+", ["api"];
 }
 
-/// Checks a value against the bounds of its configuration key: `formatMinimum` and `formatMaximum` of a duration, and
-/// `minimum` of a size.
+/// Bounds are `formatMinimum` and `formatMaximum` of a duration, and `minimum` of a size.
 pub(super) fn check_bounds(text: &str, schema: &Value) -> Result<(), ValueError> {
     let bound = |name| schema.get(name).and_then(Value::as_str);
     match schema.get("format").and_then(Value::as_str) {
@@ -249,8 +217,7 @@ pub(super) fn check_bounds(text: &str, schema: &Value) -> Result<(), ValueError>
     Ok(())
 }
 
-/// serde visitor that parses a value from a string or a number. The schema check has already rejected numbers if the
-/// type does not allow them.
+/// The schema check has already rejected numbers if the type does not allow them.
 struct FromText<T>(std::marker::PhantomData<T>);
 
 impl<T: FromStr<Err = ValueError>> Visitor<'_> for FromText<T> {

@@ -12,8 +12,7 @@ use serde_json::Value;
 use super::file::File;
 
 pub(super) use lookup::{
-    accepts_type, allowed_words, known_keys, named_values, property, schema_at, strings, types,
-    without_index,
+    accepts_type, allowed_words, has_key, known_keys, named_values, property, strings, types,
 };
 
 /// Returns the JSON Schema (draft 2020-12) of the configuration.
@@ -30,7 +29,6 @@ pub(super) static SCHEMA: LazyLock<Value> = LazyLock::new(|| {
         .into()
 });
 
-/// Text of each number in the schema.
 pub(super) static NUMBERS: LazyLock<Vec<String>> = LazyLock::new(|| {
     fn collect(value: &Value, numbers: &mut Vec<String>) {
         match value {
@@ -45,8 +43,7 @@ pub(super) static NUMBERS: LazyLock<Vec<String>> = LazyLock::new(|| {
     numbers
 });
 
-/// Corrects how schemars describes optional keys. A key with a default is not required. TOML has no `null`: a key
-/// without a value is omitted.
+/// schemars requires a key that has a default, and allows `null`, which TOML does not have.
 #[derive(Clone)]
 struct OptionalKeys;
 

@@ -1,20 +1,18 @@
 //! Source locations of configuration values.
 //!
-//! A value comes from the configuration file, from an environment variable or from a command-line flag. A problem must
-//! point to the text that the value came from. As in a compiler, all texts share one range of byte offsets. A location
-//! is then a plain `Range<usize>`, which the TOML parser and serde preserve. The [`SourceMap`] converts a location to a
-//! name, a line and a column. The alternative is a span type with a reference to its text, but this type would need a
-//! custom deserializer.
+//! A value comes from the configuration file, from an environment variable or from a command-line flag. As in a
+//! compiler, all texts share one range of byte offsets. A location is then a plain `Range<usize>`, which the TOML
+//! parser and serde preserve. A span type with a reference to its text would need a custom deserializer.
 
 use std::ops::Range;
 
-/// Location of a value: a range of byte offsets in a [`SourceMap`].
+/// Byte offsets in a [`SourceMap`].
 pub(super) type Span = Range<usize>;
 
-/// Location of a value that no source text contains: the default of a configuration key.
+/// Location of the default of a key.
 pub(super) const NOT_CONFIGURED: Span = usize::MAX..usize::MAX;
 
-/// Texts of the configuration file and of all overrides, one after the other in one range of byte offsets.
+/// The texts of the file and of all overrides, one after the other.
 #[derive(Debug, Default)]
 pub(super) struct SourceMap {
     sources: Vec<SourceText>,
@@ -27,18 +25,17 @@ struct SourceText {
     start: usize,
 }
 
-/// Line and column of a [`Span`]. A span of several lines is cut at the end of its first line.
+/// A span of several lines is cut at the end of its first line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct SourceLocation {
-    /// Name of the file, environment variable or command-line flag.
+    /// File, environment variable or command-line flag.
     pub(super) file: String,
-    /// Line number, from 1.
+    /// From 1.
     pub(super) line: usize,
-    /// Column in characters, from 1.
+    /// In characters, from 1.
     pub(super) column: usize,
-    /// Complete text of the line.
     pub(super) text: String,
-    /// Range of the span within `text`, in bytes.
+    /// In bytes within `text`.
     pub(super) range: Range<usize>,
 }
 
@@ -46,12 +43,23 @@ impl SourceLocation {
     pub(super) fn offending(&self) -> &str {
         &self.text[self.range.clone()]
     }
+
+    pub(super) fn hide_after(&mut self, shown: usize) {
+        let hidden = |end: usize| {
+            let hidden = self.text.get(shown..end).unwrap_or_default();
+            hidden.chars().count()
+        };
+        let column = |at: usize| at.min(shown) + hidden(at);
+        self.range = column(self.range.start)..column(self.range.end);
+        let mask = "*".repeat(hidden(self.text.len()));
+        self.text.replace_range(shown.., &mask);
+    }
 }
 
 impl SourceMap {
-    /// Adds a text and returns its start offset. `name` is the file name, variable name or flag in problem reports.
+    /// Returns the start offset of the text. `name` is shown in problems.
     pub(super) fn add(&mut self, name: impl Into<String>, text: impl Into<String>) -> usize {
-        // One offset between two texts stays unused, so that the end of a text differs from the start of the next text.
+        // One offset stays unused, so that the end of a text differs from the start of the next.
         let start = self
             .sources
             .last()
@@ -64,16 +72,14 @@ impl SourceMap {
         start
     }
 
-    /// Returns the text at a span.
     pub(super) fn text(&self, span: &Span) -> &str {
         let source = self.source_of(span);
         let end = source.boundary(span.end);
         &source.text[source.boundary(span.start).min(end)..end]
     }
 
-    /// Returns the span of a part of a TOML string. `span` is the location of the string, `text` its value, and `part`
-    /// a range in `text`. Returns `span` itself if the string has escapes, because offsets in the value and in the file
-    /// then differ.
+    /// `span` is the location of a TOML string, `text` its value, and `part` a range in `text`. Returns `span` itself
+    /// if the string has escapes, because the offsets then differ.
     pub(super) fn inside(&self, span: &Span, text: &str, part: Range<usize>) -> Span {
         let written = self.text(span);
         let quote = ["\"\"\"", "'''", "\"", "'", ""].into_iter().find(|quote| {
@@ -91,7 +97,6 @@ impl SourceMap {
         }
     }
 
-    /// Overwrites the secret at a span with asterisks, so that no problem on the same line shows it.
     pub(super) fn redact(&mut self, span: &Span) {
         let index = self.index_of(span);
         let source = &mut self.sources[index];
@@ -104,7 +109,6 @@ impl SourceMap {
         source.text.replace_range(range, &mask);
     }
 
-    /// Returns the line and column of a span.
     pub(super) fn location(&self, span: &Span) -> SourceLocation {
         let source = self.source_of(span);
         let start = source.boundary(span.start);
@@ -136,7 +140,7 @@ impl SourceMap {
 }
 
 impl SourceText {
-    /// Converts an offset in the [`SourceMap`] to an offset in this text, rounded down to the start of a character.
+    /// Rounds down to the start of a character.
     fn boundary(&self, offset: usize) -> usize {
         self.text
             .floor_char_boundary(offset.saturating_sub(self.start))

@@ -1,6 +1,6 @@
 //! Suggestions for misspelt names and configuration keys.
 
-/// Returns the known word that is most similar to a misspelt word. `None` means that no known word is similar.
+/// `None` means that no known word is similar.
 pub(super) fn closest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     known
         .map(|candidate| {
@@ -12,7 +12,6 @@ pub(super) fn closest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> O
         .map(|(_, candidate)| candidate)
 }
 
-/// Returns the remedy for a misspelt word: the most similar known word, and all known words.
 pub(crate) fn remedy<'a>(word: &str, known: impl Iterator<Item = &'a str> + Clone) -> String {
     let all: Vec<_> = known.clone().map(|name| format!("`{name}`")).collect();
     let all = match all.as_slice() {

@@ -103,44 +103,6 @@ fn the_problems_of_all_steps_are_reported_together() {
     assert!(limit.contains("there is no rate limit named `clint`"));
 }
 
-#[test]
-fn a_syntax_error_does_not_hide_other_errors() {
-    let text = MINIMAL
-        .replace("rate = \"1/s\"", "rate = 1/s")
-        .replace("path = \"/\"", "path = \"/(\"\nmethods = \"get\"")
-        + "[log]\nacces = true\n[store]\nbackend = \"disk\"\n[limit.other\nrate = \"1/s\"\n";
-    let titles: Vec<_> = problems(&text, &[]).into_iter().map(|p| p.title).collect();
-    let expected = [
-        "the text `1/s` has no quotes",
-        "is not a valid pattern",
-        "methods are case-sensitive",
-        "unknown key `acces`",
-        "`path` is missing in [store]",
-        "the brackets of the header `[limit.other` do not match",
-    ];
-    assert_eq!(titles.len(), expected.len(), "{titles:#?}");
-    for (title, expected) in titles.iter().zip(expected) {
-        assert!(title.contains(expected), "{title}: {expected}");
-    }
-}
-
-#[test]
-fn a_syntax_error_does_not_hide_an_unknown_name_in_another_section() {
-    let text = MINIMAL.replace("[\"client\"]", "[\"clint\"]") + "[log]\naccess = yes\n";
-    let found = problems(&text, &[]);
-    let [limit, access] = found.as_slice() else {
-        panic!("{found:#?}");
-    };
-    assert!(limit.title.contains("there is no rate limit named `clint`"));
-    assert!(access.title.contains("`yes` is not a value"));
-}
-
-#[test]
-fn a_line_before_the_first_section_hides_no_unknown_name() {
-    let text = format!("x\n{}", MINIMAL.replace("[\"client\"]", "[\"clint\"]"));
-    assert_eq!(problems(&text, &[]).len(), 2);
-}
-
 #[cfg(not(feature = "lab"))]
 #[test]
 fn a_scenario_is_rejected_without_the_feature_lab() {
@@ -171,20 +133,6 @@ fn at_most_100_errors_are_shown() {
         "{}",
         &shown[shown.len() - 80..]
     );
-}
-
-#[test]
-fn a_part_with_a_syntax_error_causes_no_other_error() {
-    for (line, broken) in [
-        ("[limit.client]", "[limit.client"),
-        ("rate = \"1/s\"", "rate = 1/s"),
-        ("servers = ", "servers: "),
-        ("name = ", "name "),
-    ] {
-        assert!(MINIMAL.contains(line), "{line}");
-        let found = problems(&MINIMAL.replace(line, broken), &[]);
-        assert_eq!(found.len(), 1, "{broken}: {found:#?}");
-    }
 }
 
 #[test]
@@ -458,8 +406,6 @@ fn the_shipped_configurations_have_no_warnings() {
     assert!(demo.len() == 1 && demo[0].starts_with("without `scope`"));
 }
 
-/// Asserts that each problem of a rejected configuration has a location, a title and a remedy, and that it can be
-/// rendered.
 #[test]
 fn the_admin_listener_is_found_in_a_file_with_errors_in_other_sections() {
     let directory = tempfile::tempdir().unwrap();
@@ -487,6 +433,8 @@ fn the_admin_listener_is_found_in_a_file_with_errors_in_other_sections() {
     assert_eq!(found.listen.port(), 9090);
 }
 
+/// Asserts that each problem of a rejected configuration has a location, a title and a remedy, and that it can be
+/// rendered.
 fn assert_complete(result: &Result<Loaded, ConfigErrors>) {
     let Err(errors) = result else {
         return;

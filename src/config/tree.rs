@@ -8,31 +8,19 @@ use toml::de::{DeTable, DeValue};
 
 use super::source::{NOT_CONFIGURED, Span};
 
-/// TOML value with its source location.
 pub(super) type TomlNode<'i> = Spanned<DeValue<'i>>;
 
-/// Parses a text. What has syntax errors is missing.
+/// What has syntax errors is missing.
 pub(super) fn parse(text: &str) -> Spanned<DeTable<'_>> {
     DeTable::parse_recoverable(text).0
 }
 
-/// Writes a text as a TOML string. The quotes are single if the text contains a backslash or a double quote, because
-/// they are ordinary characters there.
-pub(super) fn quote(text: &str) -> String {
-    if text.contains(['\\', '"']) && !text.contains('\'') {
-        format!("'{text}'")
-    } else {
-        format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\""))
-    }
-}
-
-/// Creates a TOML string from a text of an environment variable or a command-line flag.
 pub(super) fn string(span: Span, text: String) -> TomlNode<'static> {
     Spanned::new(span, DeValue::String(Cow::Owned(text)))
 }
 
-/// Converts the default of a configuration key in the schema to a TOML value. An object is converted to an empty table.
-/// `numbers` contains the text of each number in the schema, because a TOML number borrows its text.
+/// An object becomes an empty table. `numbers` contains the text of each number in the schema, because a TOML number
+/// borrows its text.
 pub(super) fn default_value<'i>(default: &Value, numbers: &'i [String]) -> TomlNode<'i> {
     let value = match default {
         Value::String(text) => DeValue::String(Cow::Owned(text.clone())),
@@ -52,7 +40,7 @@ pub(super) fn default_value<'i>(default: &Value, numbers: &'i [String]) -> TomlN
     Spanned::new(NOT_CONFIGURED, value)
 }
 
-/// Adds `by` bytes to the source locations of a value and of all values inside it.
+/// Adds `by` bytes to all source locations in a value.
 pub(super) fn relocate(node: TomlNode<'_>, by: usize) -> TomlNode<'_> {
     let span = moved(&node.span(), by);
     let value = match node.into_inner() {
@@ -77,7 +65,7 @@ fn moved(span: &Span, by: usize) -> Span {
     span.start + by..span.end + by
 }
 
-/// Returns the name of a value's type in JSON Schema. A TOML date has no such type, so its name is "date".
+/// JSON Schema has no dates, so a TOML date is a "date".
 pub(super) fn type_name(value: &DeValue<'_>) -> &'static str {
     match value {
         DeValue::String(_) => "string",
@@ -89,7 +77,6 @@ pub(super) fn type_name(value: &DeValue<'_>) -> &'static str {
         DeValue::Table(_) => "object",
     }
 }
-/// Removes all sections of a configuration except these.
 pub(super) fn retain_sections(table: &mut Spanned<DeTable<'_>>, used: &[&str]) {
     let sections = std::mem::take(table.get_mut()).into_iter();
     let used = sections.filter(|(name, _)| used.contains(&name.get_ref().as_ref()));

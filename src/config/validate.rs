@@ -4,7 +4,6 @@
 //! tree can be decoded, so the checks after decoding run too, and the user sees all problems together. serde alone
 //! would stop at the first error. A generic schema validator could not suggest a remedy.
 
-mod correct;
 mod messages;
 
 use std::borrow::Cow;
@@ -13,70 +12,27 @@ use serde_json::Value;
 use toml::Spanned;
 use toml::de::{DeArray, DeString, DeTable, DeValue};
 
-use super::problem::{ConfigProblem, Findings};
-use super::scalar::{self, ValueError};
+use super::problem::Findings;
+use super::scalar;
 use super::schema::{
-    NUMBERS, SCHEMA, accepts_type, allowed_words, known_keys, named_values, property, schema_at,
-    strings, types, without_index,
+    NUMBERS, SCHEMA, accepts_type, allowed_words, known_keys, named_values, property, strings,
+    types,
 };
 use super::source::{NOT_CONFIGURED, Span};
 use super::suggest;
 use super::tree::{TomlNode, default_value, type_name};
 
-use correct::correct;
-use messages::{convert, describe, describe_type};
+use messages::{describe, describe_type, example, named_section};
 
-pub(super) use messages::{example, named_section, string_format};
+pub(super) use messages::{example_list, string_format};
 
-/// Validates the tree of a configuration file. Reports invalid values, removes them from the tree, and sets the
-/// defaults of the keys that are missing.
 pub(super) fn check(file: &mut Spanned<DeTable<'_>>, findings: &mut Findings) {
     let span = file.span();
     let item = None;
     SchemaValidator { findings, item }.table("", &span, file.get_mut(), &SCHEMA);
 }
 
-/// Result of [`check_line`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum LineCheck {
-    Valid,
-    SyntaxError,
-    /// The line has a problem with this help.
-    Invalid {
-        help: String,
-    },
-}
-
-/// Checks whether a line is valid in a section of a file. `section` is its path, such as `limit.device` or `route[0]`.
-pub(super) fn check_line(section: &str, line: &str) -> LineCheck {
-    let header = match without_index(section).as_str() {
-        "" => String::new(),
-        "route" => "[[route]]\n".into(),
-        name if name.starts_with("route.") => format!("[[route]]\n[{name}]\n"),
-        name => format!("[{name}]\n"),
-    };
-    let text = format!("{header}{line}");
-    let (mut file, errors) = DeTable::parse_recoverable(&text);
-    if !errors.is_empty() {
-        return LineCheck::SyntaxError;
-    }
-    // The value of a variable is unknown here. In a section that does not exist, all keys are unknown.
-    if line.contains("${") || schema_at(section).is_none() {
-        return LineCheck::Valid;
-    }
-    let mut findings = Findings::default();
-    findings.sources.add("", text.as_str());
-    check(&mut file, &mut findings);
-    let header_lines = header.lines().count();
-    let mut problems = findings.into_problems().into_iter();
-    match problems.find(|problem| problem.line > header_lines) {
-        Some(ConfigProblem { help, .. }) => LineCheck::Invalid { help },
-        None => LineCheck::Valid,
-    }
-}
-
-/// Reports a configuration key that the schema does not define. `table` is the path of the table that contains the key.
-/// It is empty at the top level.
+/// `table` is the path of the table, empty at the top level.
 pub(super) fn unknown_key(
     findings: &mut Findings,
     span: &Span,
@@ -98,7 +54,7 @@ pub(super) fn unknown_key(
 
 struct SchemaValidator<'f> {
     findings: &'f mut Findings,
-    /// Table in a list that is being validated: the length of the path of the list, and the index of the table.
+    /// Table in a list that is being validated: length of the path of the list, and index of the table.
     item: Option<(usize, usize)>,
 }
 
@@ -116,8 +72,7 @@ impl SchemaValidator<'_> {
         self.set_defaults(at, table, schema);
     }
 
-    /// Reports required keys that are missing. A key is not reported if the table has a misspelt key that is similar, or
-    /// if a line of the table was removed because of a syntax error.
+    /// A missing key is not reported if the table has a similar unknown key.
     fn check_required(&mut self, at: &str, span: &Span, table: &DeTable<'_>, schema: &Value) {
         let is_misspelt = |key: &str| {
             let unknown = table.keys().map(|key| key.get_ref().as_ref());
@@ -137,8 +92,7 @@ impl SchemaValidator<'_> {
         }
     }
 
-    /// Reports a section without the name that it requires, such as `[limit]` instead of `[limit.NAME]`, and removes its
-    /// keys.
+    /// Reports `[limit]` instead of `[limit.NAME]`, and removes its keys.
     fn check_name(&mut self, at: &str, table: &mut DeTable<'_>, schema: &Value) {
         let Some(section) = named_values(schema).filter(|section| types(section) == ["object"])
         else {
@@ -171,7 +125,7 @@ impl SchemaValidator<'_> {
             {
                 let key = Spanned::new(NOT_CONFIGURED, Cow::Owned(key.to_owned()));
                 let mut value = default_value(default, &NUMBERS);
-                // Validation of a default that is a table sets the defaults in this table.
+                // Sets the defaults in a default that is a table.
                 self.entry(at, &key, &mut value, schema);
                 table.insert(key, value);
             }
@@ -188,7 +142,7 @@ impl SchemaValidator<'_> {
         let (span, key) = (key.span(), key.get_ref());
         let Some(property) = property(schema, key) else {
             unknown_key(self.findings, &span, key, at, schema);
-            // The value probably belongs to the similar key, so what this value contains is not reported as missing.
+            // The value probably belongs to the similar key.
             if let Some(similar) = suggest::closest(key, known_keys(schema)) {
                 self.remove(&join(at, similar));
             }
@@ -202,13 +156,12 @@ impl SchemaValidator<'_> {
         is_valid
     }
 
-    /// Records that the value at a path is removed.
     fn remove(&mut self, path: &str) {
         let path = self.indexed(path);
         self.findings.remove(&path);
     }
 
-    /// Adds the index of the table in a list to a path, as in `route[0].path`. Messages show paths without it.
+    /// As in `route[0].path`. Messages show paths without the index.
     fn indexed(&self, path: &str) -> String {
         match self.item {
             Some((list, index)) if path.len() >= list => {
@@ -218,8 +171,7 @@ impl SchemaValidator<'_> {
         }
     }
 
-    /// Validates the name of an entry if the user chooses the names in this table, such as `[limit.NAME]`. Otherwise
-    /// the key is fixed by the schema and valid.
+    /// Checks the `NAME` in `[limit.NAME]`. Other keys are fixed by the schema.
     fn key(&mut self, span: &Span, key: &str, schema: &Value) -> bool {
         match schema.get("propertyNames") {
             Some(names) => self.text(span, key, names),
@@ -227,7 +179,7 @@ impl SchemaValidator<'_> {
         }
     }
 
-    /// Validates a value. Returns `false` if the caller must remove the value from the tree.
+    /// Returns `false` if the caller must remove the value from the tree.
     fn node(&mut self, at: &str, node: &mut TomlNode<'_>, schema: &Value) -> bool {
         let span = node.span();
         let found = type_name(node.get_ref());
@@ -251,8 +203,8 @@ impl SchemaValidator<'_> {
                 if types(schema).contains(&"integer") {
                     self.integer(at, &span, whole, schema)
                 } else {
-                    // A number outside `i32` is clamped. It remains invalid, because the keys that allow decimals have
-                    // a much smaller range than `i32`.
+                    // A clamped number remains invalid, because the keys that allow decimals have a much smaller range
+                    // than `i32`.
                     let clamped = i32::try_from(whole.clamp(i32::MIN.into(), i32::MAX.into()));
                     self.number(at, &span, clamped.map_or(f64::NAN, f64::from), schema)
                 }
@@ -261,8 +213,7 @@ impl SchemaValidator<'_> {
                 let digits = number.as_str().replace('_', "");
                 self.number(at, &span, digits.parse().unwrap_or(f64::NAN), schema)
             }
-            // The value is removed and not reported again, because its missing environment variable was already
-            // reported.
+            // Its missing environment variable was already reported.
             DeValue::String(_) if self.findings.has_any_within(&span) => false,
             DeValue::String(text) => self.text(&span, text, schema),
             _ => true,
@@ -370,15 +321,7 @@ impl SchemaValidator<'_> {
             return false;
         }
         let format = schema.get("format").and_then(Value::as_str);
-        let corrected = |error: ValueError| match format.and_then(|format| correct(format, text)) {
-            Some(corrected) => ValueError {
-                help: format!("write \"{corrected}\""),
-                ..error
-            },
-            None => error,
-        };
         let checked = format.map_or(Ok(()), |format| scalar::check(format, text));
-        let checked = checked.map_err(corrected);
         match checked.and_then(|()| scalar::check_bounds(text, schema)) {
             Ok(()) => true,
             Err(error) => {
@@ -392,8 +335,7 @@ impl SchemaValidator<'_> {
         }
     }
 
-    /// Reports a value whose type `found` is not allowed by `schema`. `key` is the schema that the example in the help
-    /// is made from: for an entry of a list, it is the schema of the list.
+    /// The example in the help is made from `key`: for an entry of a list, the schema of the list.
     fn report_wrong_type(
         &mut self,
         at: &str,
@@ -402,21 +344,14 @@ impl SchemaValidator<'_> {
         schema: &Value,
         key: &Value,
     ) {
-        // The example for a table shows the full path, as in a section header. Other examples show only the key.
+        // As in a section header.
         let name = match types(key).as_slice() {
             ["object"] => at,
             _ => last_segment(at),
         };
-        let written = self.findings.sources.text(span);
-        let is_value_of_key = std::ptr::eq(schema, key);
-        let converted = is_value_of_key
-            .then(|| convert(written, found, schema))
-            .flatten();
-        let line = converted.map(|value| format!("{name} = {value}"));
-        let table = at.strip_suffix(name).unwrap_or(at).trim_end_matches('.');
-        let help = match line.filter(|line| check_line(table, line) == LineCheck::Valid) {
-            Some(line) => format!("write `{line}`"),
-            None => format!("write {}", example(name, key)),
+        let help = match types(schema).as_slice() {
+            ["boolean"] => "write `true` or `false`, without quotes".into(),
+            _ => format!("write {}", example(name, key)),
         };
         let wanted = describe(schema);
         let found = describe_type(found);
@@ -425,7 +360,7 @@ impl SchemaValidator<'_> {
     }
 }
 
-/// Returns the maximum of the Rust integer type that a schema was generated from.
+/// Of the Rust type that the schema was generated from.
 fn type_maximum(schema: &Value) -> i128 {
     match schema.get("format").and_then(Value::as_str) {
         Some("uint8") => u8::MAX.into(),
@@ -434,7 +369,7 @@ fn type_maximum(schema: &Value) -> i128 {
     }
 }
 
-/// Returns the path of a key in the table at the path `at`, which is empty at the top level.
+/// `at` is empty at the top level.
 fn join(at: &str, key: &str) -> String {
     match at {
         "" => key.to_owned(),

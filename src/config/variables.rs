@@ -1,7 +1,7 @@
 //! Environment variables, and `${VARIABLE}` in strings.
 //!
-//! References `${VARIABLE}` are replaced after the file is parsed, and only in strings. The value of a variable
-//! therefore cannot add TOML syntax such as a section or a quote. References inside the value are not replaced.
+//! References are replaced after the file is parsed, and only in strings, so the value of a variable cannot add TOML
+//! syntax. References inside the value are not replaced.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,6 @@ impl Environment {
             .collect()
     }
 
-    /// Adds a variable, or replaces its value.
     #[must_use]
     pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
         self.0.insert(name.to_owned(), value.to_owned());
@@ -34,7 +33,7 @@ impl Environment {
         self.0.get(name).map(String::as_str)
     }
 
-    /// Returns the names and values of the variables whose names start with `prefix`, sorted by name.
+    /// Sorted by name.
     pub(super) fn starting_with(&self, prefix: &str) -> impl Iterator<Item = (&str, &str)> {
         self.0
             .iter()
@@ -50,7 +49,6 @@ impl<N: Into<String>, V: Into<String>> FromIterator<(N, V)> for Environment {
     }
 }
 
-/// Replaces `${VARIABLE}` in all strings of the TOML tree. Reports variables that are not set.
 pub(super) fn interpolate(table: &mut DeTable<'_>, env: &Environment, findings: &mut Findings) {
     for (_, value) in table.iter_mut() {
         interpolate_node(value, env, findings);

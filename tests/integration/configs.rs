@@ -1,34 +1,10 @@
-//! Tests that valid configurations are accepted, and that invalid configurations are rejected with the expected
-//! location, title and help.
-//!
-//! A file in `configs/invalid` starts with one pair of comment lines for each error:
-//!
-//! ```text
-//! # expect: LINE:COLUMN text in the title
-//! # remedy: text in the help
-//! ```
+//! Tests that the valid configurations, the shipped ones and the reference are accepted and match the schema.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use tidegate::config::{
-    self, ConfigErrors, ConfigProblem, Environment, Loaded, Overrides, Severity,
-};
-
-/// Function that loads a configuration file.
-type Load = fn(&Path, &Environment, &Overrides) -> Result<Loaded, ConfigErrors>;
-
-fn load_with(load: Load, path: &Path) -> Result<Loaded, ConfigErrors> {
-    let environment: Environment = [
-        ("TEST_HOST", "127.0.0.1"),
-        ("TEST_RATE", "5/s"),
-        ("TEST_TOKEN", "t0p"),
-    ]
-    .into_iter()
-    .collect();
-    load(path, &environment, &Overrides::default())
-}
+use tidegate::config::{self, Environment, Overrides};
 
 fn files_in(folder: &str) -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
@@ -56,8 +32,15 @@ fn valid_configurations_are_accepted() {
     let packaged = ["debian", "docker", "compose"].map(|it| files_in(&format!("packaging/{it}")));
     assert!(packaged.iter().all(|files| !files.is_empty()));
     let shipped = [files_in("config"), packaged.concat()].concat();
+    let variables = [
+        ("TEST_HOST", "127.0.0.1"),
+        ("TEST_RATE", "5/s"),
+        ("TEST_TOKEN", "t0p"),
+    ];
+    let environment: Environment = variables.into_iter().collect();
     for path in files.iter().chain(&shipped) {
-        if let Err(errors) = load_with(config::load_without_files, path) {
+        let loaded = config::load_without_files(path, &environment, &Overrides::default());
+        if let Err(errors) = loaded {
             panic!("{}:\n{errors}", path.display());
         }
     }
@@ -74,77 +57,6 @@ fn valid_configurations_match_the_schema() {
             panic!("{}: {} at {}", path.display(), error, error.instance_path());
         }
     }
-}
-
-/// Error that the first comment lines of a file in `configs/invalid` describe.
-struct Expected<'t> {
-    line: usize,
-    column: usize,
-    text: &'t str,
-    remedy: &'t str,
-}
-
-impl Expected<'_> {
-    fn matches(&self, problem: &ConfigProblem) -> bool {
-        let rendered = problem.to_string();
-        let location = format!("{}:{}:{}", problem.file, self.line, self.column);
-        (problem.line, problem.column) == (self.line, self.column)
-            && problem.title.contains(self.text)
-            && problem.help.contains(self.remedy)
-            && rendered.contains(&location)
-            && rendered.contains(&problem.offending)
-    }
-}
-
-fn expectations(text: &str) -> Vec<Expected<'_>> {
-    let mut lines = text.lines();
-    let mut expected = Vec::new();
-    while let Some(line) = lines
-        .next()
-        .and_then(|line| line.strip_prefix("# expect: "))
-    {
-        let (location, text) = line.split_once(' ').expect("a location and a text");
-        let (line, column) = location.split_once(':').expect("a line and a column");
-        let remedy = lines
-            .next()
-            .and_then(|line| line.strip_prefix("# remedy: "))
-            .expect("a remedy after each expected error");
-        expected.push(Expected {
-            line: line.parse().expect("a line"),
-            column: column.parse().expect("a column"),
-            text,
-            remedy,
-        });
-    }
-    expected
-}
-
-#[test]
-fn invalid_configurations_are_rejected_with_location_and_remedy() {
-    let files = files_in("tests/configs/invalid");
-    assert!(files.len() >= 25, "{}", files.len());
-    let mut failures = Vec::new();
-    for path in files {
-        let text = fs::read_to_string(&path).expect("a readable file");
-        let expected = expectations(&text);
-        assert!(!expected.is_empty(), "{}: expects nothing", path.display());
-        let Err(errors) = load_with(config::load, &path) else {
-            failures.push(format!("{}: accepted", path.display()));
-            continue;
-        };
-        let found: Vec<_> = errors
-            .problems()
-            .iter()
-            .filter(|problem| problem.severity == Severity::Error)
-            .collect();
-        let all_found = expected
-            .iter()
-            .all(|error| found.iter().any(|problem| error.matches(problem)));
-        if found.len() != expected.len() || !all_found {
-            failures.push(format!("{errors}"));
-        }
-    }
-    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
 }
 
 #[test]

@@ -6,8 +6,7 @@ use super::super::source::Span;
 use super::bytes;
 use crate::request::buffers::BufferBounds;
 
-/// Values of `max_buffered` and `max_buffered_per_client`, with their source locations. A location is `None` if the
-/// configuration key is not set.
+/// A location is `None` if the key is not set.
 #[derive(Clone, Copy)]
 pub(super) struct Bounds<'a> {
     pub(super) value: BufferBounds,
@@ -15,8 +14,7 @@ pub(super) struct Bounds<'a> {
     per_client: Option<&'a Span>,
 }
 
-/// Resolves `max_buffered` and `max_buffered_per_client`. The default of `max_buffered_per_client` is at most half of
-/// `max_buffered`, so that one client cannot use more than half of `max_buffered`.
+/// The default of `max_buffered_per_client` is at most half of `max_buffered`, so that one client cannot use more.
 pub(super) fn resolve<'a>(section: &'a ServerSection, findings: &mut Findings) -> Bounds<'a> {
     let total = bytes(&section.max_buffered.value);
     let per_client = bytes(&section.max_buffered_per_client.value);
@@ -50,16 +48,14 @@ pub(super) fn resolve<'a>(section: &'a ServerSection, findings: &mut Findings) -
 }
 
 impl Bounds<'_> {
-    /// Reports a `max_request` above `max_buffered` or `max_buffered_per_client`. A body larger than `max_buffered` is
-    /// always rejected. A body larger than `max_buffered_per_client` is rejected while more than half of `max_buffered`
-    /// is in use.
+    /// A body larger than `max_buffered` is always rejected. A body larger than `max_buffered_per_client` is rejected
+    /// while more than half of `max_buffered` is in use.
     pub(super) fn check_request(self, max_request: usize, span: &Span, findings: &mut Findings) {
         let BufferBounds { total, per_client } = self.value;
         let (key, bound, set) = if max_request > total {
             ("max_buffered", total, self.total)
         } else if max_request > per_client {
-            // If `max_buffered_per_client` is not set, its default depends on `max_buffered`. The error message then
-            // shows the line of `max_buffered`.
+            // The default of `max_buffered_per_client` depends on `max_buffered`, so the error then shows that line.
             let set = self.per_client.or(self.total);
             ("max_buffered_per_client", per_client, set)
         } else {

@@ -1,4 +1,4 @@
-//! `[route.idempotency]`: converts the table to a [`KeyRule`].
+//! `[route.idempotency]`.
 //!
 //! Contradictions are errors, also with `mode = "off"`, because a user can enable the table again. Warnings are
 //! reported only if `mode` is not "off".
@@ -18,18 +18,16 @@ use crate::idempotency::claim::RecordSettings;
 use crate::idempotency::rule::ScopePart;
 use crate::idempotency::{InFlightPolicy, KeyRule, Requirement, Scope};
 
-/// Values outside the `idempotency` table that the checks of this table depend on.
 #[derive(Clone, Copy)]
 pub(super) struct RouteContext<'a> {
-    /// Methods that the route matches. `None` means all methods.
+    /// `None` means all methods.
     pub(super) methods: Option<&'a [Method]>,
-    /// Maximum total size of the stored responses in the idempotency store, in bytes.
+    /// Of all stored responses together.
     pub(super) max_bytes: u64,
-    /// Maximum size of bodies in memory.
     pub(super) buffers: Bounds<'a>,
 }
 
-/// Converts the table to a rule. Returns `None` if `mode` is "off": the gateway then only forwards idempotency keys.
+/// Returns `None` if `mode` is "off".
 pub(super) fn resolve(
     section: &Located<IdempotencySection>,
     context: RouteContext<'_>,
@@ -117,7 +115,7 @@ fn scope(words: &Many<ScopeText>, header: &HeaderName, findings: &mut Findings) 
         }
     }
     if parts.is_empty() {
-        // All entries were invalid, and errors were reported. The returned scope is never used.
+        // All entries were invalid and are reported, so this scope is never used.
         return Scope::Credential;
     }
     Scope::Parts(parts.into())
@@ -138,7 +136,6 @@ fn in_flight(table: &IdempotencySection, findings: &mut Findings) -> InFlightPol
     InFlightPolicy::Conflict
 }
 
-/// Warns about settings that are valid but probably not intended, such as a missing `scope`.
 fn warn(
     section: &Located<IdempotencySection>,
     rule: &KeyRule,
@@ -181,7 +178,7 @@ fn warn(
             .methods
             .is_none_or(|matched| matched.contains(method))
     };
-    // `rule.methods` is empty if all entries were invalid. These errors were already reported, so no warning is added.
+    // If all entries were invalid, they are reported already.
     if !rule.methods.is_empty() && !rule.methods.iter().any(is_matched) {
         let names: Vec<_> = rule.methods.iter().map(Method::as_str).collect();
         let of_methods = table

@@ -1,4 +1,4 @@
-//! `[limit.NAME]`: converts the sections to rate limits.
+//! `[limit.NAME]`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,11 +11,10 @@ use crate::throttle::quota::{MAX_BURST, MAX_REFILL};
 use crate::throttle::rate::Rate;
 use crate::throttle::{Exceed, Limit, Quota, QuotaError, QuotaSince};
 
-/// Rate limits by name. `None` marks an invalid rate limit, whose error was reported.
+/// `None` marks an invalid rate limit, whose error was reported.
 pub(super) type Limits<'f> = BTreeMap<&'f str, Option<Arc<Limit>>>;
 
-/// Converts the sections to rate limits. `remote` means that the buckets are in a store that can be unavailable, such
-/// as Redis.
+/// `remote` means that the store can be unavailable, such as Redis.
 pub(super) fn resolve<'f>(
     sections: &'f Named<LimitName, LimitSection>,
     remote: bool,
@@ -53,8 +52,7 @@ fn limit(name: &str, section: &LimitSection, findings: &mut Findings) -> Option<
     })
 }
 
-/// Warns if `on_store_error` is set although the store is not Redis. This is not an error, so that gateways with
-/// different stores can share the same `[limit.NAME]` sections.
+/// Not an error, so that gateways with different stores can share `[limit.NAME]` sections.
 fn warn(section: &LimitSection, findings: &mut Findings) {
     if let Some(span) = &section.on_store_error.span {
         findings.warning(
@@ -110,8 +108,8 @@ fn quota(section: &LimitSection, findings: &mut Findings) -> Option<Quota> {
     None
 }
 
-/// Returns the largest `burst` with which an empty bucket becomes full within [`MAX_REFILL`] at this rate. A full
-/// bucket has `burst` + 1 tokens. `None` means that the refill of one token takes longer than [`MAX_REFILL`].
+/// Largest `burst` with which an empty bucket becomes full within [`MAX_REFILL`]. A full bucket has `burst` + 1
+/// tokens. `None` means that the refill of one token takes longer.
 fn largest_burst(rate: &Rate) -> Option<u128> {
     let interval = rate.period.as_nanos().div_ceil(rate.count.get().into());
     let tokens = MAX_REFILL.as_nanos() / interval;

@@ -8,7 +8,6 @@ use super::super::file::File;
 use super::super::problem::Findings;
 use super::super::source::{NOT_CONFIGURED, Span};
 
-/// Reports each listener whose address conflicts with that of an earlier listener in the file.
 pub(super) fn check(file: &File, findings: &mut Findings) {
     let mut listeners: Vec<(SocketAddr, &Span)> = Vec::new();
     for listen in &file.server.listen.0 {
@@ -38,7 +37,7 @@ pub(super) fn check(file: &File, findings: &mut Findings) {
     }
 }
 
-/// Whether two addresses cannot both be bound. Port 0 never conflicts, because the system chooses a free port.
+/// Port 0 never conflicts, because the system chooses a free port.
 fn conflict(a: SocketAddr, b: SocketAddr) -> bool {
     let same_address = a.ip() == b.ip();
     let has_wildcard = a.ip().is_unspecified() || b.ip().is_unspecified();

@@ -25,7 +25,6 @@ use crate::scenario::Scenario;
 use crate::throttle::{KeyPart, Limit, Mode};
 use crate::upstream::{Timeouts, Upstream};
 
-/// What routes can name.
 #[derive(Clone, Copy)]
 pub(super) struct RouteNames<'a> {
     pub(super) upstreams: &'a [Arc<Upstream>],
@@ -33,8 +32,7 @@ pub(super) struct RouteNames<'a> {
     pub(super) scenarios: &'a ScenariosByName<'a>,
 }
 
-/// Converts the sections to routes, and reports routes that no request can reach. Returns the valid routes, in the
-/// order of the file.
+/// Returns the valid routes, in the order of the file.
 pub(super) fn resolve(
     file: &File,
     purpose: Purpose,
@@ -62,9 +60,6 @@ pub(super) fn resolve(
         request_buffer: &file.server.request_buffer,
         paths: file.server.paths,
         names: BTreeMap::new(),
-        used_upstreams: BTreeSet::new(),
-        used_limits: BTreeSet::new(),
-        used_scenarios: BTreeSet::new(),
         findings,
         at: String::new(),
     };
@@ -79,7 +74,9 @@ pub(super) fn resolve(
             is_partial.push(resolver.was_removed("path") || resolver.was_removed("methods"));
         }
     }
-    resolver.report_unused(file);
+    if purpose != Purpose::Lab && !findings.has_errors() {
+        report_unused(file, &routes, findings);
+    }
     let matches: Vec<_> = routes.iter().map(|(matches, _)| matches.clone()).collect();
     for shadowed in find_shadowed(&matches) {
         let [earlier, later] = [shadowed.earlier, shadowed.later];
@@ -102,8 +99,7 @@ pub(super) fn resolve(
     routes
 }
 
-/// Sets `identifying_headers` of each route: the headers in the keys of its enforced rate limits and in its idempotency
-/// scope. Returns the names of all headers that the routes read.
+/// Sets `identifying_headers` of each route, and returns the names of all headers that the routes read.
 pub(super) fn resolve_headers(
     file: &File,
     routes: &mut [(RouteMatch, RoutePolicy)],
@@ -126,7 +122,6 @@ pub(super) fn resolve_headers(
     names
 }
 
-/// Returns the registered methods and the methods that the routes and their idempotency rules name.
 pub(super) fn known_methods(routes: &[(RouteMatch, RoutePolicy)]) -> KnownMethods {
     KnownMethods::new(routes.iter().flat_map(|(matches, route)| {
         let matched = matches.methods.iter().flatten();
@@ -135,7 +130,7 @@ pub(super) fn known_methods(routes: &[(RouteMatch, RoutePolicy)]) -> KnownMethod
     }))
 }
 
-/// Compiles valid routes to a matcher. Reports an error if their patterns are too large together.
+/// Reports an error if the patterns are too large together.
 pub(super) fn compile(
     file: &File,
     routes: Vec<(RouteMatch, RoutePolicy)>,
@@ -172,16 +167,12 @@ struct Resolver<'a> {
     request_buffer: &'a Size,
     paths: PathMode,
     names: BTreeMap<&'a str, &'a Span>,
-    used_upstreams: BTreeSet<&'a str>,
-    used_limits: BTreeSet<&'a str>,
-    used_scenarios: BTreeSet<&'a str>,
     findings: &'a mut Findings,
-    /// Path of the current route, such as `route[0]`.
+    /// Such as `route[0]`.
     at: String,
 }
 
 impl<'a> Resolver<'a> {
-    /// Whether an invalid value of this key of the current route was removed.
     fn was_removed(&self, key: &str) -> bool {
         self.findings.was_removed(&format!("{}.{key}", self.at))
     }
@@ -270,7 +261,6 @@ impl<'a> Resolver<'a> {
         }
     }
 
-    /// Returns the timeouts of the upstream, with those that the route replaces.
     fn timeouts(&mut self, route: &RouteSection, upstream: &Upstream) -> Timeouts {
         let inherited = upstream.timeouts;
         if let Some(Located { span, value }) = &route.first_byte_timeout {
@@ -305,7 +295,6 @@ impl<'a> Resolver<'a> {
         Some(name)
     }
 
-    /// Returns the patterns of a route that are valid, and reports the others.
     fn patterns(&mut self, route: &'a RouteSection) -> Vec<&'a Located<String>> {
         let all = route.path.iter().flat_map(|path| &path.0);
         all.filter(|pattern| paths::check_syntax(pattern, self.findings))
@@ -313,30 +302,21 @@ impl<'a> Resolver<'a> {
     }
 
     fn upstream(&mut self, route: &'a RouteSection, header: &Span) -> Option<Arc<Upstream>> {
-        let Some(Located { span, value }) = &route.upstream else {
+        let Some(named) = &route.upstream else {
             return self.only_upstream(header);
         };
         let mut upstreams = self.upstreams.iter();
-        let Some(found) = upstreams.find(|known| *known.name == **value) else {
+        let Some(found) = upstreams.find(|known| *known.name == *named.value) else {
             let names = self.upstreams.iter().map(|upstream| &*upstream.name);
-            self.findings.missing(
-                &format!("upstream.{value}"),
-                span,
-                format!("there is no upstream named `{value}`"),
-                suggest::remedy(value, names),
-            );
+            self.unknown("upstream", "upstream", named, names);
             return None;
         };
-        self.used_upstreams.insert(value);
         Some(Arc::clone(found))
     }
 
     fn only_upstream(&mut self, header: &Span) -> Option<Arc<Upstream>> {
         match self.upstreams {
-            [only] => {
-                self.used_upstreams.insert(&only.name);
-                Some(Arc::clone(only))
-            }
+            [only] => Some(Arc::clone(only)),
             [] => {
                 self.findings.missing(
                     "upstream",
@@ -359,18 +339,34 @@ impl<'a> Resolver<'a> {
         }
     }
 
+    /// `what` is the name of the section in messages.
+    fn unknown<'n>(
+        &mut self,
+        section: &str,
+        what: &str,
+        Located { span, value }: &Located<String>,
+        known: impl Iterator<Item = &'n str> + Clone,
+    ) {
+        self.findings.missing(
+            &format!("{section}.{value}"),
+            span,
+            format!("there is no {what} named `{value}`"),
+            suggest::remedy(value, known),
+        );
+    }
+
     fn scenario(&mut self, route: &'a RouteSection) -> Option<Arc<Scenario>> {
-        let Located { span, value } = route.scenario.as_ref()?;
+        let named = route.scenario.as_ref()?;
+        let Located { span, value } = named;
         let Some(found) = self.scenarios.get(value.as_str()) else {
-            self.findings.missing(
-                &format!("scenario.{value}"),
-                span,
-                format!("there is no scenario named `{value}`"),
-                suggest::remedy(value, self.scenarios.keys().copied()),
+            self.unknown(
+                "scenario",
+                "scenario",
+                named,
+                self.scenarios.keys().copied(),
             );
             return None;
         };
-        self.used_scenarios.insert(value);
         let scenario = found.clone()?;
         if self.purpose == Purpose::Lab {
             return Some(scenario);
@@ -400,16 +396,10 @@ impl<'a> Resolver<'a> {
     fn limits(&mut self, route: &'a RouteSection) -> Vec<Arc<Limit>> {
         let mut found: Vec<Arc<Limit>> = Vec::new();
         let mut seen = BTreeSet::new();
-        for Located { span, value } in &route.limits {
+        for named in &route.limits {
+            let Located { span, value } = named;
             match self.limits.get(value.as_str()) {
-                None => {
-                    self.findings.missing(
-                        &format!("limit.{value}"),
-                        span,
-                        format!("there is no rate limit named `{value}`"),
-                        suggest::remedy(value, self.limits.keys().copied()),
-                    );
-                }
+                None => self.unknown("limit", "rate limit", named, self.limits.keys().copied()),
                 Some(_) if !seen.insert(value) => {
                     self.findings.error(
                         span,
@@ -418,7 +408,6 @@ impl<'a> Resolver<'a> {
                     );
                 }
                 Some(limit) => {
-                    self.used_limits.insert(value);
                     found.extend(limit.clone());
                 }
             }
@@ -426,8 +415,8 @@ impl<'a> Resolver<'a> {
         found
     }
 
-    /// Warns if every enforced rate limit has a header in its `key`. A client can then evade the rate limits: each new
-    /// value of the header has a new bucket, even if "client" is another part of the key.
+    /// Warns if every enforced rate limit has a header in its `key`: a client gets a new bucket with each new value of
+    /// the header, even if "client" is another part of the key.
     fn warn_if_evadable(&mut self, route: &RouteSection, limits: &[Arc<Limit>]) {
         let mut enforced = limits
             .iter()
@@ -474,35 +463,31 @@ impl<'a> Resolver<'a> {
         }
         Some(cost)
     }
+}
 
-    /// Warns about scenarios, rate limits and upstreams that no route uses. After an error, this function does nothing,
-    /// because an invalid route that uses them was possibly removed.
-    fn report_unused(&mut self, file: &File) {
-        if self.findings.has_errors() || self.purpose == Purpose::Lab {
-            return;
+/// Not called after an error, because an invalid route was possibly omitted.
+fn report_unused(file: &File, routes: &[(RouteMatch, RoutePolicy)], findings: &mut Findings) {
+    let routes = || routes.iter().map(|(_, route)| route);
+    let is_used = |what: &str, name: &str| match what {
+        "scenario" => routes().any(|it| it.scenario.as_ref().is_some_and(|it| *it.name == *name)),
+        "limit" => routes().any(|it| it.limits.iter().any(|it| *it.name == *name)),
+        _ => routes().any(|it| {
+            it.upstream
+                .as_ref()
+                .is_some_and(|it| *it.upstream.name == *name)
+        }),
+    };
+    let scenarios = file.scenario.entries.keys().map(|name| ("scenario", name));
+    let limits = file.limit.entries.keys().map(|name| ("limit", name));
+    let upstreams = file.upstream.entries.keys().map(|name| ("upstream", name));
+    for (what, name) in scenarios.chain(limits).chain(upstreams) {
+        let Located { span, value: name } = name;
+        if !is_used(what, name) {
+            findings.warning(
+                span,
+                format!("no route uses the {what} `{name}`"),
+                format!("use the {what} in a route, or remove `[{what}.{name}]`"),
+            );
         }
-        for name in file.scenario.entries.keys() {
-            if !self.used_scenarios.contains(name.value.as_str()) {
-                self.unused(&name.span, "scenario", &name.value);
-            }
-        }
-        for name in file.limit.entries.keys() {
-            if !self.used_limits.contains(name.value.as_str()) {
-                self.unused(&name.span, "limit", &name.value);
-            }
-        }
-        for name in file.upstream.entries.keys() {
-            if !self.used_upstreams.contains(name.value.as_str()) {
-                self.unused(&name.span, "upstream", &name.value);
-            }
-        }
-    }
-
-    fn unused(&mut self, span: &Span, what: &str, name: &str) {
-        self.findings.warning(
-            span,
-            format!("no route uses the {what} `{name}`"),
-            format!("use the {what} in a route, or remove `[{what}.{name}]`"),
-        );
     }
 }

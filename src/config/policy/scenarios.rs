@@ -1,4 +1,4 @@
-//! `[scenario.NAME]`: converts the sections to scenarios.
+//! `[scenario.NAME]`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,10 +9,9 @@ use super::super::scalar::Label;
 use crate::scenario::Scenario;
 use crate::scenario::respond::default_body;
 
-/// Scenarios by name. `None` marks an invalid scenario, whose error was reported.
+/// `None` marks an invalid scenario, whose error was reported.
 pub(in super::super) type ScenariosByName<'f> = BTreeMap<&'f str, Option<Arc<Scenario>>>;
 
-/// Converts the sections to scenarios. Validation has reported and removed invalid steps.
 pub(in super::super) fn resolve(sections: &Named<Label, ScenarioSection>) -> ScenariosByName<'_> {
     let entries = sections.entries.iter();
     entries
@@ -33,7 +32,7 @@ fn scenario(name: &str, section: &ScenarioSection) -> Option<Scenario> {
             .map(|step| {
                 let mut step = step.value.0.clone();
                 if step.body.is_none() {
-                    // The default body is built once, and not for each response.
+                    // Built once, and not for each response.
                     step.body = Some(default_body(&step));
                 }
                 Arc::new(step)

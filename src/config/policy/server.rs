@@ -15,33 +15,27 @@ use crate::http::settings::{ClientTimeouts, ServerLimits};
 use crate::request::buffers::BufferBounds;
 use crate::upstream::TunnelSettings;
 
-/// Section `[server]` of the configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct ServerSettings {
-    /// Addresses to listen on, at least one.
+    /// At least one.
     pub listen: Vec<SocketAddr>,
-    /// Number of worker threads, at least one.
+    /// At least one.
     pub workers: usize,
-    /// `None` if the listeners do not use TLS.
     pub tls: Option<ListenerTls>,
-    /// Delay between the start of a shutdown and the drain. Meanwhile the gateway accepts connections and serves them.
+    /// Meanwhile the gateway still accepts connections and serves them.
     pub drain_delay: Duration,
-    /// How long a drain waits for requests in flight before it aborts them.
+    /// For requests in flight during a drain.
     pub shutdown_grace: Duration,
-    /// Timeouts for slow or idle clients.
     pub timeouts: ClientTimeouts,
-    /// Size limits of requests, and maximum numbers of connections and streams.
     pub limits: ServerLimits,
-    /// Maximum number of bytes of request and response bodies that are buffered in memory.
     pub buffers: BufferBounds,
-    /// Bounds on upgraded connections.
     pub tunnels: TunnelSettings,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct ListenerTls {
     pub config: Arc<ServerConfig>,
-    /// File of the certificate, as in the configuration.
+    /// As in the configuration.
     pub certificate: PathBuf,
     pub expiry: Option<UnixTime>,
 }

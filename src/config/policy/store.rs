@@ -11,13 +11,13 @@ use crate::store::StoreCapacity;
 
 pub(super) use lease::resolve_lease;
 
-/// Default of `max_bytes` with `backend = "memory"`, in bytes.
+/// In bytes.
 const DEFAULT_MEMORY_BYTES: u64 = 256 << 20;
 
-/// Default of `max_bytes` with `backend = "disk"`, in bytes.
+/// In bytes.
 const DEFAULT_DISK_BYTES: u64 = 4 << 30;
 
-/// Converts the settings of the store, except the lease of Redis, which depends on the routes.
+/// Without the lease of Redis, which depends on the routes.
 pub(super) fn resolve(
     section: &StoreSection,
     purpose: Purpose,
@@ -51,8 +51,7 @@ pub(super) fn resolve(
     }
 }
 
-/// Returns the maximum total size of the stored responses in bytes. The gateway sets no maximum on Redis, so the result
-/// for Redis is `u64::MAX`.
+/// The gateway sets no maximum on Redis, so the result is `u64::MAX`.
 pub(super) fn max_response_bytes(store: &StoreSettings) -> u64 {
     match store.backend {
         Backend::Memory | Backend::Disk { .. } => store.capacity.max_bytes,
@@ -60,15 +59,13 @@ pub(super) fn max_response_bytes(store: &StoreSettings) -> u64 {
     }
 }
 
-/// Whether the store is Redis, which can be unavailable. Also true if an invalid `backend` was possibly removed by
-/// validation.
+/// Also true if an invalid `backend` was possibly removed.
 pub(super) fn is_remote(section: &StoreSection, findings: &Findings) -> bool {
     let may_be_removed = section.backend.span.is_none() && findings.was_removed("store.backend");
     may_be_removed || section.backend.value == BackendKind::Redis
 }
 
-/// Converts the settings of the disk store. If `path` is missing, reports an error and returns another backend, so that
-/// later checks can run.
+/// If `path` is missing, returns another backend, so that later checks can run.
 fn disk(section: &StoreSection, findings: &mut Findings) -> Backend {
     let Some(path) = &section.path else {
         missing(
@@ -92,7 +89,6 @@ fn disk(section: &StoreSection, findings: &mut Findings) -> Backend {
     }
 }
 
-/// Reports that `key` of `[store]`, which the backend requires, is missing.
 fn missing(section: &StoreSection, key: &str, title: &str, help: &str, findings: &mut Findings) {
     if let Some(span) = &section.backend.span
         && !findings.was_removed(&format!("store.{key}"))
@@ -101,7 +97,6 @@ fn missing(section: &StoreSection, key: &str, title: &str, help: &str, findings:
     }
 }
 
-/// Reports configuration keys that have no effect with the configured backend.
 fn report_unused_keys(section: &StoreSection, findings: &mut Findings) {
     let backend = section.backend.value;
     let reason = match backend {

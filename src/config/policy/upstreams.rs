@@ -22,7 +22,6 @@ use super::super::source::Span;
 use super::files;
 use crate::upstream::{ConcurrencySettings, Server, Timeouts, Upstream};
 
-/// Converts the sections to upstreams, sorted by name.
 pub(super) fn resolve(
     sections: &Named<Label, UpstreamSection>,
     purpose: Purpose,
@@ -98,8 +97,7 @@ fn server(entry: &ServerEntry) -> Option<Server> {
     }
 }
 
-/// Reports a server that is listed twice. This is an error because metrics and the admin API identify a server by its
-/// host and port.
+/// Metrics and the admin API identify a server by host and port.
 fn check_duplicates(servers: &[Located<ServerEntry>], findings: &mut Findings) {
     let mut seen: Vec<(Authority, &Span)> = Vec::new();
     for entry in servers {
@@ -122,8 +120,8 @@ fn check_duplicates(servers: &[Located<ServerEntry>], findings: &mut Findings) {
     }
 }
 
-/// Resolves the timeouts. If retries have a `deadline`, the default of `first_byte_timeout` is at most half
-/// of it, so that time for another attempt remains after a timeout.
+/// If retries have a `deadline`, the default of `first_byte_timeout` is at most half of it, so that time for another
+/// attempt remains.
 fn timeouts(section: &UpstreamSection, deadline: Option<Duration>) -> Timeouts {
     let first_byte = section.first_byte_timeout.value.0;
     Timeouts {
@@ -137,8 +135,7 @@ fn timeouts(section: &UpstreamSection, deadline: Option<Duration>) -> Timeouts {
     }
 }
 
-/// Warns if `first_byte_timeout` is not shorter than `deadline`. With such values, the request ends at the deadline,
-/// before `first_byte_timeout` expires, and no other attempt follows.
+/// With such values the request ends at the deadline, and no other attempt follows.
 pub(super) fn warn_about_first_byte_timeout(
     first_byte: Duration,
     span: &Span,

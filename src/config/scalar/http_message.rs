@@ -1,4 +1,4 @@
-//! Configuration values that are parts of HTTP messages: methods, headers, hosts, origins and tokens.
+//! Parts of HTTP messages: methods, headers, hosts, origins and tokens.
 
 use http::uri::Authority;
 use http::{HeaderName, HeaderValue, Method, Uri};
@@ -9,7 +9,6 @@ use crate::request::methods::registered_spelling;
 use crate::store::redis::settings::Password;
 use crate::upstream::HostHeader;
 
-/// Parses the name of a request method.
 pub(super) fn method(text: &str) -> Result<Method, ValueError> {
     if let Some(registered) = registered_spelling(text) {
         return Err(ValueError::new(
@@ -41,7 +40,6 @@ pub(super) fn method(text: &str) -> Result<Method, ValueError> {
     })
 }
 
-/// Parses the name of a header.
 pub(super) fn header_name(text: &str) -> Result<HeaderName, ValueError> {
     HeaderName::from_bytes(text.as_bytes()).map_err(|_| {
         ValueError::new(
@@ -51,7 +49,7 @@ pub(super) fn header_name(text: &str) -> Result<HeaderName, ValueError> {
     })
 }
 
-/// Parses the name of a request header that is part of an idempotency scope or of the key of a rate limit.
+/// Part of an idempotency scope or of the key of a rate limit.
 pub(super) fn counted_header(text: &str) -> Result<HeaderName, ValueError> {
     let name = header_name(text)?;
     match protected_lookalike(&name) {
@@ -65,7 +63,7 @@ pub(super) fn counted_header(text: &str) -> Result<HeaderName, ValueError> {
     }
 }
 
-/// Parses the name of an additional header on the responses that the gateway creates.
+/// Header that is added to the responses of the gateway.
 pub(super) fn response_header(text: &str) -> Result<HeaderName, ValueError> {
     const FRAMING: &[&str] = &[
         "connection",
@@ -101,7 +99,6 @@ pub(super) fn response_header(text: &str) -> Result<HeaderName, ValueError> {
     Ok(header)
 }
 
-/// Parses the value of a header.
 pub(super) fn header_value(text: &str) -> Result<HeaderValue, ValueError> {
     HeaderValue::from_str(text).map_err(|_| {
         ValueError::new(
@@ -111,7 +108,6 @@ pub(super) fn header_value(text: &str) -> Result<HeaderValue, ValueError> {
     })
 }
 
-/// Parses the `Host` header of requests to an upstream.
 pub(super) fn host_choice(text: &str) -> Result<HostHeader, ValueError> {
     let malformed = || {
         ValueError::new(
@@ -133,16 +129,13 @@ pub(super) fn host_choice(text: &str) -> Result<HostHeader, ValueError> {
     }
 }
 
-/// Origin that CORS allows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) enum OriginPattern {
-    /// `*`: any origin.
     Any,
-    /// One origin, in the form of the `Origin` header that browsers send.
+    /// As in the `Origin` header that browsers send.
     Exactly(HeaderValue),
 }
 
-/// Parses an origin that CORS allows.
 pub(super) fn origin(text: &str) -> Result<OriginPattern, ValueError> {
     if text == "*" {
         return Ok(OriginPattern::Any);
@@ -183,10 +176,9 @@ pub(super) fn origin(text: &str) -> Result<OriginPattern, ValueError> {
         .map_err(|_| malformed())
 }
 
-/// Parses the URL of a documentation page to a `Link` header.
+/// Returns the value of a `Link` header.
 pub(super) fn docs_link(text: &str) -> Result<HeaderValue, ValueError> {
-    // Only the characters of RFC 3986 are allowed. `Uri` also accepts others, such as `>`, which would end the URL
-    // in the `Link` header.
+    // `Uri` accepts more characters than RFC 3986, such as `>`, which would end the URL in the `Link` header.
     let allowed =
         |byte: u8| byte.is_ascii_alphanumeric() || b"-._~:/?#[]@!$&'()*+,;=%".contains(&byte);
     let uri: Option<Uri> = text.parse().ok().filter(|_| text.bytes().all(allowed));
@@ -208,7 +200,6 @@ pub(super) fn docs_link(text: &str) -> Result<HeaderValue, ValueError> {
     ))
 }
 
-/// Parses the bearer token of the admin listener.
 pub(super) fn token(text: &str) -> Result<Password, ValueError> {
     if text.is_empty() {
         return Err(ValueError::new(

@@ -1,4 +1,4 @@
-//! Configuration values of `[route.idempotency]`: methods, headers and scopes.
+//! Values of `[route.idempotency]`.
 
 use http::{HeaderName, Method};
 
@@ -6,11 +6,9 @@ use super::ValueError;
 use super::http_message::{counted_header, method};
 use crate::idempotency::rule::ScopePart;
 
-/// Parses a method whose requests can have idempotency keys.
 pub(super) fn keyed_method(text: &str) -> Result<Method, ValueError> {
     let method = method(text)?;
-    // Safe methods need no idempotency key, because repeating such a request has no effect. CONNECT cannot have
-    // one, because a tunnel has no response to store.
+    // Repeating a safe request has no effect. A tunnel has no response to store.
     if method.is_safe() || method == Method::CONNECT {
         return Err(ValueError::new(
             format!("{method} requests cannot have idempotency keys"),
@@ -21,7 +19,7 @@ pub(super) fn keyed_method(text: &str) -> Result<Method, ValueError> {
     Ok(method)
 }
 
-/// Headers that cannot contain an idempotency key, because they have another meaning.
+/// They have another meaning.
 const RESERVED: &[&str] = &[
     "accept",
     "accept-encoding",
@@ -53,10 +51,9 @@ const RESERVED: &[&str] = &[
     "x-request-id",
 ];
 
-/// Parses the name of a header that can contain the idempotency key.
 pub(super) fn key_header(text: &str) -> Result<HeaderName, ValueError> {
     let header = counted_header(text)?;
-    // An underscore is treated as a dash, because some servers read `User_Agent` as `User-Agent`.
+    // Some servers read `User_Agent` as `User-Agent`.
     let lower = text.to_ascii_lowercase().replace('_', "-");
     if RESERVED.contains(&lower.as_str()) || lower.starts_with("x-forwarded-") {
         return Err(ValueError::new(
@@ -69,16 +66,13 @@ pub(super) fn key_header(text: &str) -> Result<HeaderName, ValueError> {
     Ok(header)
 }
 
-/// Entry of `scope`: what identifies a caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) enum ScopeEntry {
-    /// `shared`: all callers share their idempotency keys.
+    /// All callers share their keys.
     Shared,
-    /// The caller is identified by this part of a request.
     By(ScopePart),
 }
 
-/// Parses an entry of `scope`.
 pub(super) fn scope(text: &str) -> Result<ScopeEntry, ValueError> {
     let part = match text.split_once(':') {
         None if text == "shared" => return Ok(ScopeEntry::Shared),

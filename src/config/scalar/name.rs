@@ -1,10 +1,9 @@
-//! Configuration values that are names or words: names of rate limits and routes, and parts of a limit key.
+//! Names of rate limits and routes, and parts of a limit key.
 
 use super::ValueError;
 use super::http_message::counted_header;
 use crate::throttle::{KeyPart, is_limit_name};
 
-/// Parses the name of a rate limit.
 pub(super) fn limit_name(text: &str) -> Result<String, ValueError> {
     if is_limit_name(text) {
         return Ok(text.to_owned());
@@ -15,7 +14,6 @@ pub(super) fn limit_name(text: &str) -> Result<String, ValueError> {
     ))
 }
 
-/// Parses a name that is not empty and contains no control characters.
 pub(super) fn label(text: &str) -> Result<String, ValueError> {
     if text.is_empty() || text.chars().any(char::is_control) {
         return Err(ValueError::new(
@@ -26,16 +24,21 @@ pub(super) fn label(text: &str) -> Result<String, ValueError> {
     Ok(text.to_owned())
 }
 
-/// Parses an entry of `key` in `[limit.NAME]`.
 pub(super) fn limit_key(text: &str) -> Result<KeyPart, ValueError> {
     let part = match (text, text.strip_prefix("header:")) {
         ("client", _) => KeyPart::Client,
         ("global", _) => KeyPart::Global,
         (_, Some(name)) => KeyPart::Header(counted_header(name)?),
         (_, None) => {
+            let help = match text.trim_start_matches('$') {
+                "binary_remote_addr" | "remote_addr" | "ip" | "client_ip" => {
+                    "write \"client\" for the address of the client"
+                }
+                _ => "write \"client\", \"global\", \"header:NAME\", or a list of these",
+            };
             return Err(ValueError::new(
                 format!("`{text}` is not a valid `key` of a rate limit"),
-                "write \"client\", \"global\", \"header:NAME\", or a list of these",
+                help,
             ));
         }
     };

@@ -1,4 +1,4 @@
-//! Configuration values that are durations, sizes or rates.
+//! Durations, sizes and rates.
 
 use std::time::Duration;
 
@@ -6,10 +6,9 @@ use super::ValueError;
 use crate::throttle::RateError;
 use crate::throttle::rate::{Rate, split_unit, times_unit};
 
-/// Maximum of all configured durations: one year. A longer duration could overflow the arithmetic of timers.
+/// A longer duration could overflow the arithmetic of timers.
 const MAX_DURATION: Duration = Duration::from_hours(365 * 24);
 
-/// Parses a duration from zero to one year, such as `250ms` or `24h`.
 pub(super) fn duration(text: &str) -> Result<Duration, ValueError> {
     let (number, unit) = split_unit(text);
     let duration = number
@@ -31,7 +30,6 @@ pub(super) fn duration(text: &str) -> Result<Duration, ValueError> {
     Ok(duration)
 }
 
-/// Returns a duration in the form of the configuration file, such as `250ms`.
 pub(in super::super) fn display_duration(duration: Duration) -> String {
     let millis = duration.as_millis();
     let units = [("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
@@ -42,7 +40,6 @@ pub(in super::super) fn display_duration(duration: Duration) -> String {
     format!("{}{unit}", millis / size)
 }
 
-/// Parses a duration longer than zero.
 pub(super) fn timeout(text: &str) -> Result<Duration, ValueError> {
     let duration = duration(text)?;
     if duration.is_zero() {
@@ -54,7 +51,6 @@ pub(super) fn timeout(text: &str) -> Result<Duration, ValueError> {
     Ok(duration)
 }
 
-/// Parses a size, such as `64KiB` or `1000`, to a number of bytes.
 pub(super) fn size(text: &str) -> Result<u64, ValueError> {
     let (number, unit) = split_unit(text);
     let shift = match unit {
@@ -73,7 +69,6 @@ pub(super) fn size(text: &str) -> Result<u64, ValueError> {
     })
 }
 
-/// Parses a rate, such as `1/s` or `5/10s`.
 pub(super) fn rate(text: &str) -> Result<Rate, ValueError> {
     text.parse()
         .map_err(|error: RateError| ValueError::new(error.title, error.help))

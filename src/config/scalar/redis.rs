@@ -1,16 +1,14 @@
-//! Configuration values of `[store]` for Redis: prefix, credentials, timeouts and lease.
+//! Values of `[store]` for Redis.
 
 use super::ValueError;
 use crate::store::redis::settings::{Password, RedisNode};
 use crate::store::redis::url;
 
-/// Parses the URL of a Redis server, or of one node of a Redis Cluster.
 pub(super) fn redis_url(text: &str) -> Result<RedisNode, ValueError> {
     url::redis_url(text).map_err(|error| ValueError::new(error.title, error.help))
 }
 
-/// Parses the prefix of all Redis keys. Characters with a meaning in hash tags or in the patterns of `SCAN` and `KEYS`
-/// are not allowed.
+/// Characters with a meaning in hash tags or in the patterns of `SCAN` and `KEYS` are not allowed.
 pub(super) fn prefix(text: &str) -> Result<String, ValueError> {
     let plain = |byte: u8| byte.is_ascii_graphic() && !b"{}*?[]\\".contains(&byte);
     if matches!(text.len(), 1..=64) && text.bytes().all(plain) {
@@ -25,7 +23,6 @@ pub(super) fn prefix(text: &str) -> Result<String, ValueError> {
     ))
 }
 
-/// Parses the name of a Redis user: not empty, without spaces and control characters.
 pub(super) fn user(text: &str) -> Result<String, ValueError> {
     let unfit = |c: char| c.is_whitespace() || c.is_control();
     if text.is_empty() || text.contains(unfit) {
@@ -40,7 +37,6 @@ pub(super) fn user(text: &str) -> Result<String, ValueError> {
     Ok(text.to_owned())
 }
 
-/// Parses a password, which is not empty.
 pub(super) fn password(text: &str) -> Result<Password, ValueError> {
     if text.is_empty() {
         return Err(ValueError::new(

@@ -18,7 +18,7 @@ use super::{ValueError, number};
 use crate::scenario::respond::DEFAULT_BODY;
 use crate::scenario::step::{Extent, Step, StepAction};
 
-/// Words that an action can be, besides a status.
+/// Besides a status.
 const ACTIONS: [&str; 10] = [
     "pass",
     "delay",
@@ -42,10 +42,9 @@ const OPTIONS: [&str; 7] = [
     "chance",
 ];
 
-/// Time for which `refuse` applies unless `for` is set.
+/// Unless `for` is set.
 const DEFAULT_REFUSAL: Duration = Duration::from_secs(1);
 
-/// Parses the text of a step, such as `delay 200ms + 503`.
 pub(super) fn step(text: &str) -> Result<Step, ValueError> {
     let words = words(text)?;
     let mut parser = StepParser {
@@ -68,7 +67,6 @@ pub(super) fn step(text: &str) -> Result<Step, ValueError> {
     Ok(step)
 }
 
-/// Word of a step and its place in the text.
 #[derive(Clone, Debug)]
 struct Word<'t> {
     text: &'t str,
@@ -78,9 +76,9 @@ struct Word<'t> {
 struct StepParser<'t> {
     step: Step,
     words: &'t [Word<'t>],
-    /// Action that determines the response; `None` for a step of `delay` or `slow` alone.
+    /// `None` for a step of `delay` or `slow` alone.
     outcome: Option<Word<'t>>,
-    /// Options and modifying actions, in the order of the text.
+    /// In the order of the text.
     seen: Vec<Word<'t>>,
 }
 
@@ -206,7 +204,6 @@ impl<'t> StepParser<'t> {
         parsed.map_err(|error| error.at(word))
     }
 
-    /// Reports an error if the option or action `name` was already given.
     fn once(&mut self, word: &Word<'t>, name: &str) -> Result<(), ValueError> {
         let is_same = |seen: &Word<'_>| seen.text == name || option_name(seen.text) == Some(name);
         if self.seen.iter().any(is_same) {
@@ -234,7 +231,7 @@ impl ValueError {
     }
 }
 
-/// Checks that the options of a step have an effect, and that they do not contradict each other.
+/// Checks that the options have an effect and do not contradict each other.
 fn check(step: &Step, outcome: Option<&Word<'_>>, seen: &[Word<'_>]) -> Result<(), ValueError> {
     let find = |name: &str| {
         let mut all = seen.iter();
@@ -290,7 +287,7 @@ fn check(step: &Step, outcome: Option<&Word<'_>>, seen: &[Word<'_>]) -> Result<(
     Ok(())
 }
 
-/// Splits a text into words at spaces outside double quotes.
+/// Splits at spaces outside double quotes.
 fn words(text: &str) -> Result<Vec<Word<'_>>, ValueError> {
     let mut words = Vec::new();
     let mut start = None;
@@ -334,7 +331,7 @@ fn words(text: &str) -> Result<Vec<Word<'_>>, ValueError> {
     Ok(words)
 }
 
-/// Splits a word of the form `name=value`. The name is not necessarily known.
+/// The name is not necessarily known.
 fn option(word: &str) -> Option<(&str, &str)> {
     let (name, value) = word.split_once('=')?;
     OPTIONS.contains(&name).then_some((name, value))
@@ -344,7 +341,7 @@ fn option_name(word: &str) -> Option<&str> {
     option(word).map(|(name, _)| name)
 }
 
-/// Returns the error for a word at a place where only an option or `+` is valid.
+/// At a place where only an option or `+` is valid.
 fn unexpected(word: &Word<'_>) -> ValueError {
     if let Some((name, _)) = word.text.split_once('=') {
         let title = format!("`{name}` is not an option of a step");

@@ -1,4 +1,4 @@
-//! Configuration values of `[upstream.NAME]`: health checks, circuit breakers and retries.
+//! Values of `[upstream.NAME]`.
 
 use std::time::Duration;
 
@@ -9,15 +9,14 @@ use super::ValueError;
 use super::number::duration;
 use crate::retry::Jitter;
 
-/// Jitter of `jitter = "percent"`: at most this fraction of the backoff is added or subtracted.
+/// Maximum part of the backoff that `jitter = "percent"` adds or subtracts.
 const DEFAULT_PERCENT: f64 = 0.25;
 
-/// Jitter of `jitter = "additive"`: at most this fraction of the backoff is added.
+/// Maximum part of the backoff that `jitter = "additive"` adds.
 const DEFAULT_ADDITION: f64 = 0.3;
 
-/// Parses the path and query of a health check request.
 pub(super) fn check_path(text: &str) -> Result<PathAndQuery, ValueError> {
-    // The characters are checked here, because `PathAndQuery` silently drops a fragment and accepts non-ASCII.
+    // `PathAndQuery` silently drops a fragment and accepts non-ASCII.
     let plain = |byte: u8| byte.is_ascii_graphic() && byte != b'#';
     let path = text
         .parse()
@@ -31,7 +30,6 @@ pub(super) fn check_path(text: &str) -> Result<PathAndQuery, ValueError> {
     })
 }
 
-/// Parses the word `5xx`.
 pub(super) fn failures_word(text: &str) -> Result<(), ValueError> {
     if text == "5xx" {
         return Ok(());
@@ -42,7 +40,6 @@ pub(super) fn failures_word(text: &str) -> Result<(), ValueError> {
     ))
 }
 
-/// Parses the random variation of the backoff: a word, a percentage, a duration or a fraction.
 pub(super) fn jitter(text: &str) -> Result<Jitter, ValueError> {
     let jitter = match text {
         "none" => Jitter::None,
@@ -53,7 +50,7 @@ pub(super) fn jitter(text: &str) -> Result<Jitter, ValueError> {
         "additive" => Jitter::Proportional(DEFAULT_ADDITION),
         _ => parse_amount(text)?,
     };
-    // A zero in any notation is treated as "none", so that the check for missing jitter finds it.
+    // The check for missing jitter finds a zero in any notation.
     Ok(match jitter {
         Jitter::Percent(0.0) | Jitter::Proportional(0.0) | Jitter::Added(Duration::ZERO) => {
             Jitter::None
@@ -62,7 +59,6 @@ pub(super) fn jitter(text: &str) -> Result<Jitter, ValueError> {
     })
 }
 
-/// Parses a jitter with an amount: a percentage, a fraction or a duration.
 fn parse_amount(text: &str) -> Result<Jitter, ValueError> {
     let symmetric = text.strip_prefix('±').or(text.strip_prefix("+-"));
     let (part, jitter): (_, fn(f64) -> Jitter) = if let Some(percents) = symmetric {
@@ -94,15 +90,13 @@ fn parse_percentage(percents: &str) -> Option<f64> {
     decimal(percents.strip_suffix('%')?).map(|percents| percents / 100.0)
 }
 
-/// Parses a number that consists only of digits and at most one dot. `str::parse` alone would also accept `inf` and
-/// `1e3`.
+/// `str::parse` alone would also accept `inf` and `1e3`.
 fn decimal(text: &str) -> Option<f64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, "0"));
     let digits = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     (digits(whole) && digits(fraction)).then(|| text.parse().ok())?
 }
 
-/// Parses a media type, such as `text/plain; charset=utf-8`.
 pub(super) fn media_type(text: &str) -> Result<HeaderValue, ValueError> {
     let token = |name: &str| {
         let tchar = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);

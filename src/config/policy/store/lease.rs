@@ -12,11 +12,10 @@ use super::super::super::{Backend, RouteUpstream, StoreSettings};
 use crate::request::route::RouteMatch;
 use crate::upstream::{Timeouts, Upstream};
 
-/// How much longer the default lease is than the longest possible execution of a request.
+/// The default lease exceeds the longest execution by this time.
 pub(super) const MARGIN: Duration = Duration::from_secs(30);
 
-/// Sets the lease of the Redis store. The default and the minimum of the lease depend on the timeouts of the routes that
-/// have idempotency keys.
+/// The default and the minimum depend on the timeouts of the routes that have idempotency keys.
 pub(in super::super) fn resolve_lease(
     store: &mut StoreSettings,
     file: &File,
@@ -26,7 +25,7 @@ pub(in super::super) fn resolve_lease(
     let Backend::Redis(redis) = &mut store.backend else {
         return;
     };
-    // If an invalid value was removed, the lease is not checked, because the value was possibly a timeout.
+    // The removed value was possibly a timeout.
     if findings.has_removed() {
         return;
     }
@@ -96,9 +95,7 @@ pub(in super::super) fn resolve_lease(
     }
 }
 
-/// Returns how long a request to an upstream can take with these timeouts. If `timeout` is set, this is the time until the response is
-/// complete. Otherwise it is the time until the response head arrives. Also returns a text with the configuration keys
-/// that determine the time.
+/// Time until the response is complete with `timeout`, else until its head arrives; and the keys that determine it.
 fn longest_execution(upstream: &Upstream, timeouts: &Timeouts) -> (Duration, &'static str) {
     let Timeouts {
         connect,
@@ -107,8 +104,7 @@ fn longest_execution(upstream: &Upstream, timeouts: &Timeouts) -> (Duration, &'s
         ..
     } = *timeouts;
     let attempts = upstream.retry.and_then(|retry| retry.deadline());
-    // If the gateway cannot connect to a server, it tries the next server. So `connect_timeout` can pass once for each
-    // server before the request is sent.
+    // A gateway that cannot connect tries the next server, so `connect_timeout` can pass once for each server.
     let servers = u32::try_from(upstream.servers.len()).unwrap_or(u32::MAX);
     let one_attempt = (
         connect.saturating_mul(servers) + first_byte,

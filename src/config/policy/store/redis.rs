@@ -10,7 +10,7 @@ use super::super::files::{self, read_secret};
 use super::{lease, missing};
 use crate::store::redis::settings::{Nodes, Password, RedisNode, RedisSettings};
 
-/// Returns those configuration keys of `[store]` that are set and have an effect only with Redis.
+/// Keys that are set and have an effect only with Redis.
 pub(super) fn keys(section: &StoreSection) -> impl Iterator<Item = (&'static str, &Span)> {
     fn at<T>(given: Option<&Located<T>>) -> Option<&Span> {
         given.map(|given| &given.span)
@@ -31,8 +31,7 @@ pub(super) fn keys(section: &StoreSection) -> impl Iterator<Item = (&'static str
         .filter_map(|(key, span)| Some((key, span?)))
 }
 
-/// Converts the settings of the Redis store, except the lease, which depends on the routes. Reports an error and
-/// returns `None` if `url` is missing or invalid.
+/// Without the lease, which depends on the routes. Returns `None` if `url` is missing or invalid.
 pub(super) fn resolve(
     section: &StoreSection,
     purpose: Purpose,
@@ -53,7 +52,7 @@ pub(super) fn resolve(
     check_credentials(section, url, findings);
     if let Some(ca_file) = &section.ca_file {
         if nodes.all().iter().any(|node| node.tls) {
-            // The client of Redis reads the file again when the gateway starts.
+            // The client of Redis reads the file itself.
             let _checked = files::read_ca(ca_file, purpose, findings);
         } else {
             findings.error(
@@ -88,7 +87,7 @@ fn nodes(url: &Located<OneOrMany<RedisUrl>>, findings: &mut Findings) -> Option<
         OneOrMany::One(RedisUrl(node)) => return Some(Nodes::Single(node.clone())),
         OneOrMany::Many(listed) => listed,
     };
-    // An empty list returns `None` without another error: its entries were all invalid and have been reported.
+    // The entries of an empty list were all invalid and are reported.
     let first = listed.first()?;
     let has_same_credentials = |node: &RedisNode| {
         (&node.user, &node.password) == (&first.value.0.user, &first.value.0.password)
@@ -151,8 +150,7 @@ fn password(section: &StoreSection, purpose: Purpose, findings: &mut Findings) -
     Some(password)
 }
 
-/// Reports credentials that are set both in `url` and in `user`, `password` or `password_file`. Also reports a `user`
-/// without a password.
+/// Also reports a `user` without a password.
 fn check_credentials(
     section: &StoreSection,
     url: &Located<OneOrMany<RedisUrl>>,

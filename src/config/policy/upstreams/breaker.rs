@@ -11,8 +11,7 @@ use super::super::super::scalar::display_duration;
 use crate::respond::Fallback;
 use crate::upstream::{BreakerSettings, FailureStatuses, OpensOn};
 
-/// Converts a section of an upstream with this many servers to settings. A section with `enabled = false` is also
-/// checked, because a user can enable it again.
+/// A section with `enabled = false` is also checked, because a user can enable it again.
 pub(super) fn resolve(
     section: &Setting<BreakerSection>,
     servers: usize,

@@ -7,7 +7,7 @@ use super::super::super::problem::Findings;
 use super::super::super::scalar::display_duration;
 use crate::upstream::HealthSettings;
 
-/// Converts the settings of the health checks of the upstream `name`. Returns `None` if `health` is missing or invalid.
+/// Returns `None` if `health` is missing or invalid.
 pub(super) fn resolve(
     name: &str,
     section: &UpstreamSection,
@@ -35,8 +35,8 @@ pub(super) fn resolve(
     })
 }
 
-/// Returns `interval` and `timeout`. Reports a `timeout` above `interval`, because a health check must end before the
-/// next one starts. `is_interval_known` is false if an invalid `interval` was removed.
+/// A health check must end before the next one starts. `is_interval_known` is false if an invalid `interval` was
+/// removed.
 fn times(
     table: &HealthTable,
     is_interval_known: bool,

@@ -14,8 +14,6 @@ use super::super::bytes;
 use crate::retry::{Backoff, Jitter, RetryAfterPolicy, RetryPolicy, Strategy};
 use crate::upstream::{BudgetSettings, RetrySettings};
 
-/// Converts a section to retry settings. Reports contradictions, and warns about settings that are probably not
-/// intended.
 pub(super) fn resolve(section: &RetrySection, findings: &mut Findings) -> RetrySettings {
     let base_policy = section.preset.policy();
     let policy = RetryPolicy {
@@ -29,7 +27,7 @@ pub(super) fn resolve(section: &RetrySection, findings: &mut Findings) -> RetryS
         window: section.budget.window.0,
         floor: section.budget.floor,
     };
-    // If `attempts` is 1, there are no retries, so the warnings would be wrong.
+    // Without retries, the warnings would be wrong.
     if policy.attempts.get() > 1 {
         warn_about_backoff(section, policy.backoff, findings);
         warn_if_no_retry_fits(section, &policy, findings);
@@ -71,7 +69,6 @@ fn backoff(section: &RetrySection, default: Backoff, findings: &mut Findings) ->
     }
 }
 
-/// Returns `base` (first backoff) and `cap` (maximum backoff). Reports a `cap` below `base`.
 fn bounds(
     section: &RetrySection,
     default: Backoff,
@@ -100,7 +97,6 @@ fn bounds(
     (base, cap.value.0)
 }
 
-/// Warns about a `strategy` that has no effect or is constant, and about `jitter = "none"`.
 fn warn_about_backoff(section: &RetrySection, backoff: Backoff, findings: &mut Findings) {
     if let Some(word) = &section.strategy {
         if backoff.jitter == Jitter::Decorrelated && word.value != Strategy::Exponential {
@@ -129,8 +125,7 @@ fn warn_about_backoff(section: &RetrySection, backoff: Backoff, findings: &mut F
     }
 }
 
-/// Warns if the first backoff is not shorter than the deadline. A request is then retried only if jitter or
-/// `Retry-After` makes the wait shorter than the deadline.
+/// Otherwise a request is retried only if jitter or `Retry-After` makes the wait shorter than the deadline.
 fn warn_if_no_retry_fits(section: &RetrySection, policy: &RetryPolicy, findings: &mut Findings) {
     let Some(deadline) = policy.deadline else {
         return;
@@ -161,7 +156,7 @@ fn warn_if_no_retry_fits(section: &RetrySection, policy: &RetryPolicy, findings:
     );
 }
 
-/// Returns the shortest wait that jitter can produce before the first retry.
+/// Shortest that jitter can produce.
 fn shortest_first_wait(backoff: Backoff) -> Duration {
     let base = backoff.base;
     match backoff.jitter {

@@ -24,7 +24,7 @@ pub(super) fn status(word: &Word<'_>) -> Result<StatusCode, ValueError> {
     })
 }
 
-/// Parses a number of bytes per second, with or without `/s`.
+/// With or without `/s`.
 pub(super) fn byte_rate(word: &Word<'_>) -> Result<u64, ValueError> {
     let text = word.text.strip_suffix("/s").unwrap_or(word.text);
     let rate = number::size(text).ok().filter(|rate| *rate > 0);
@@ -82,7 +82,7 @@ pub(super) fn chance(value: &str) -> Result<f64, ValueError> {
     }
 }
 
-/// Removes the double quotes of a value and replaces its escapes. A value without quotes is returned unchanged.
+/// A value without quotes is returned unchanged.
 pub(super) fn unquote(value: &str) -> Cow<'_, str> {
     let quoted = value.strip_prefix('"');
     let Some(quoted) = quoted.and_then(|rest| rest.strip_suffix('"')) else {
