@@ -42,7 +42,6 @@ mod reload;
 mod request_heads;
 mod restart;
 mod retries;
-mod retry_budget;
 mod scenarios;
 mod slow_uploads;
 mod throttle;
