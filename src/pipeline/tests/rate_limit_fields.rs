@@ -45,7 +45,8 @@ async fn a_429_lists_the_limits_that_rejected_first_and_longest_wait_first() {
     };
     let (beyond, within) = (delaying("30m"), delaying("3h"));
     let shadow = "rate = \"1/d\"\nmode = \"shadow\"";
-    let cases: [(&[(&str, &str)], &str, &str, &[&str]); 5] = [
+    type Limits<'a> = &'a [(&'a str, &'a str)];
+    let cases: [(Limits<'_>, &str, &str, &[&str]); 5] = [
         (
             &[
                 ("fast", "rate = \"1/m\""),

@@ -123,7 +123,8 @@ async fn one_request_per_second_with_a_burst_of_three_is_admitted_as_documented(
 
 #[tokio::test]
 async fn the_key_of_a_limit_selects_the_bucket() {
-    let cases: [(&str, &[(&str, &str, u16)]); 4] = [
+    type Rows = &'static [(&'static str, &'static str, u16)];
+    let cases: [(&str, Rows); 4] = [
         (
             "\"client\"",
             &[

@@ -85,6 +85,8 @@ async fn unusual_targets_are_rejected_with_a_reason_or_unified() {
         ),
         ("OPTIONS http://a", 405, "type", "method-not-allowed"),
         ("OPTIONS *", 405, "type", "method-not-allowed"),
+        ("TRACE /a", 405, "type", "method-not-allowed"),
+        ("CONNECT a:80", 405, "type", "method-not-allowed"),
         ("GET http://a", 200, "target", "/"),
         ("GET http://a?x=1", 200, "target", "/?x=1"),
         ("OPTIONS http://a/", 200, "target", "/"),
