@@ -1,12 +1,18 @@
 //! Tests of the chain of stages in one process, without sockets, Redis or child processes.
 //!
 //! A [`Chain`] is a pipeline with one worker and a virtual clock. Its upstream is a [server in memory](in_memory).
-//! `entry` tests what precedes the stages, `throttling`, `keys` and `upstream` test one stage each and its position in
-//! the chain, and `responses` tests what all responses have in common.
+//! `entry` and `spellings` test what precedes the stages. `throttling`, `keys` and `upstream` test one stage each and
+//! its position in the chain. `responses` tests what all responses have in common.
 
+mod body_keys;
 mod entry;
+mod key_scopes;
 mod keys;
+mod rate_limit_fields;
+mod recording;
 mod responses;
+mod retries;
+mod spellings;
 mod throttling;
 mod upstream;
 
@@ -93,6 +99,22 @@ impl Chain {
         Self::with_server(&host, config, received)
     }
 
+    /// Creates a chain whose upstream server responds with these statuses in turn, then always with the last, and with
+    /// the number of the request.
+    fn with_statuses(config: &str, statuses: &[u16]) -> Self {
+        let statuses: Arc<[u16]> = statuses.into();
+        Self::with_upstream(config, move |number| {
+            let status = statuses[number.min(statuses.len()) - 1];
+            async move { response(status, "", &number.to_string()) }
+        })
+    }
+
+    /// Creates a chain whose upstream server responds with 200 and these header lines.
+    fn with_headers(config: &str, lines: &str) -> Self {
+        let response = response(200, lines, "ok");
+        Self::with_upstream(config, move |_| future::ready(response.clone()))
+    }
+
     /// Creates a chain whose upstream server rejects all connections.
     fn without_upstream(config: &str) -> Self {
         Self::with_server("127.0.0.1:1", config, Arc::default())
@@ -125,18 +147,19 @@ impl Chain {
     }
 
     /// Sends a request with a body from 192.0.2.1.
-    async fn send_body(&self, request: Builder, body: &'static str) -> Received {
+    async fn send_body(&self, request: Builder, body: impl Into<Bytes>) -> Received {
         self.send_from("192.0.2.1", request, body).await
     }
 
     /// Sends a request on a new connection from `peer`, and reads the complete response.
-    async fn send_from(&self, peer: &str, request: Builder, body: &'static str) -> Received {
-        let body = match body {
-            "" => RequestBody::empty(),
-            body => RequestBody::from(Bytes::from_static(body.as_bytes())),
+    async fn send_from(&self, peer: &str, request: Builder, body: impl Into<Bytes>) -> Received {
+        let body: Bytes = body.into();
+        let body = if body.is_empty() {
+            RequestBody::empty()
+        } else {
+            RequestBody::from(body)
         };
-        let request = request.body(body).unwrap();
-        self.respond(peer, request).await
+        self.respond(peer, request.body(body).unwrap()).await
     }
 
     pub(crate) async fn respond(&self, peer: &str, request: Request<RequestBody>) -> Received {
@@ -160,6 +183,21 @@ impl Chain {
         let chain = Arc::clone(self);
         let sending = tokio::spawn(async move { chain.send(request).await });
         while self.executions() < expected {
+            tokio::task::yield_now().await;
+        }
+        sending
+    }
+
+    /// Sends a request in a task, and returns when `expected` requests in total have waited for the response to an
+    /// earlier request with their idempotency key.
+    async fn start_waiting(
+        self: &Arc<Self>,
+        request: Builder,
+        expected: u64,
+    ) -> JoinHandle<Received> {
+        let chain = Arc::clone(self);
+        let sending = tokio::spawn(async move { chain.send(request).await });
+        while self.shared.metrics[0].routes[0].keyed.waits.get() < expected {
             tokio::task::yield_now().await;
         }
         sending
@@ -246,12 +284,35 @@ impl Received {
 }
 
 fn created(number: usize) -> Response<Full<Bytes>> {
-    let body = Full::from(number.to_string());
-    Response::builder().status(201).body(body).unwrap()
+    response(201, "", &number.to_string())
+}
+
+fn response(status: u16, lines: &str, body: &str) -> Response<Full<Bytes>> {
+    let response = parse_lines(lines).fold(
+        Response::builder().status(status),
+        |response, (name, value)| response.header(name, value),
+    );
+    response.body(Full::from(body.to_owned())).unwrap()
 }
 
 fn get(path: &str) -> Builder {
     Request::get(path).header("host", "api.example")
+}
+
+/// Parses header lines such as `a: 1 | b: 2`. A character of a value is one octet (Latin-1).
+fn parse_lines(text: &str) -> impl Iterator<Item = (&str, Vec<u8>)> {
+    let lines = text.split(" | ").filter(|line| !line.is_empty());
+    lines.map(|line| {
+        let (name, value) = line.split_once(": ").unwrap();
+        let octets = value.chars().map(|octet| u8::try_from(octet).unwrap());
+        (name, octets.collect())
+    })
+}
+
+fn with_lines(request: Builder, lines: &str) -> Builder {
+    parse_lines(lines).fold(request, |request, (name, value)| {
+        request.header(name, value)
+    })
 }
 
 /// Returns a `POST /pay` with an idempotency key.
@@ -280,6 +341,31 @@ const KEYED: &str = r#"
     path = "/pay"
     idempotency = { scope = "client" }
 "#;
+
+/// Route with an idempotency rule that has these further settings.
+fn keyed(rule: &str) -> String {
+    let comma = if rule.is_empty() { "" } else { ", " };
+    format!(
+        "[[route]]\nname = \"all\"\npath = \"/\"\nidempotency = {{ mode = \"optional\"{comma}{rule} }}\n"
+    )
+}
+
+/// Route with the limit `hourly`, whose section has these lines.
+fn limited(limit: &str) -> String {
+    limited_by(&[("hourly", limit)])
+}
+
+/// Route with these limits: the name of each, and the lines of its section.
+fn limited_by(limits: &[(&str, &str)]) -> String {
+    let sections = limits
+        .iter()
+        .map(|(name, lines)| format!("[limit.\"{name}\"]\n{lines}\n"));
+    let names: Vec<_> = limits.iter().map(|(name, _)| *name).collect();
+    format!(
+        "{}[[route]]\nname = \"all\"\npath = \"/\"\nlimits = {names:?}\n",
+        sections.collect::<String>()
+    )
+}
 
 /// Route with the limit of [`LIMITED_AND_KEYED`] and without idempotency keys.
 const LIMITED: &str = r#"

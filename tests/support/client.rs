@@ -417,19 +417,6 @@ impl ClientResponse {
         code.unwrap_or(kind).to_owned()
     }
 
-    /// Returns the remaining tokens that the only `RateLimit` line states.
-    pub(crate) fn remaining_tokens(&self) -> u32 {
-        assert_eq!(self.headers.get_all("ratelimit").iter().count(), 1);
-        let line = self.header("ratelimit");
-        let value = line
-            .split(';')
-            .find_map(|parameter| parameter.strip_prefix("r="));
-        value
-            .expect("the RateLimit line contains the remaining tokens (r=)")
-            .parse()
-            .expect("the value is a number")
-    }
-
     /// Returns the value of `Retry-After` in seconds. Panics if the header field is missing.
     pub(crate) fn retry_after(&self) -> u64 {
         self.header("retry-after")

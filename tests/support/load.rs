@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::timeout;
 
 use super::client::{ClientRequest, PersistentConnection};
 use super::{Client, TEST_TIMEOUT};
@@ -15,36 +15,6 @@ pub(crate) struct RequestOutcome {
     pub(crate) at: Duration,
     /// Status of the response, or `None` if no complete response arrived.
     pub(crate) status: Option<u16>,
-}
-
-/// Sends `per_second` requests per second for `duration`, each on a new connection. The generator does not wait for
-/// responses before it sends the next request (open loop).
-pub(crate) async fn constant_rate(
-    client: &Client,
-    per_second: u32,
-    duration: Duration,
-    build: fn(&Client) -> ClientRequest,
-) -> Vec<RequestOutcome> {
-    let started = Instant::now();
-    let mut ticks = interval(Duration::from_secs(1) / per_second);
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    let mut requests = JoinSet::new();
-    loop {
-        ticks.tick().await;
-        let at = started.elapsed();
-        if at >= duration {
-            return requests.join_all().await;
-        }
-        let request = build(client);
-        requests.spawn(async move {
-            let result = timeout(TEST_TIMEOUT, request.try_send()).await;
-            let response = result.ok().and_then(Result::ok);
-            RequestOutcome {
-                at,
-                status: response.map(|response| response.status),
-            }
-        });
-    }
 }
 
 /// Runs `callers` clients for `duration`. Each client sends its next request when the response to the previous request

@@ -2,8 +2,7 @@
 //!
 //! Both types keep their port bound until they are dropped, so that no server of another test can use it.
 
-use std::io::{Read as _, Write as _};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use socket2::{Domain, Socket, Type};
@@ -32,20 +31,6 @@ impl RefusingPort {
         let url = port.url();
         std::mem::forget(port);
         url
-    }
-
-    /// Makes the port respond with 200 from now on, one request per connection.
-    pub(crate) fn serve(&self) {
-        self.0.listen(16).expect("the socket listens");
-        let listener = self.0.try_clone().expect("the socket is open");
-        std::thread::spawn(move || {
-            for stream in TcpListener::from(listener).incoming() {
-                let mut stream = stream.expect("the connection is accepted");
-                let _head = stream.read(&mut [0; 4096]);
-                let response = b"HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: 0\r\n\r\n";
-                stream.write_all(response).expect("the response is sent");
-            }
-        });
     }
 }
 

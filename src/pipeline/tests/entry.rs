@@ -396,6 +396,133 @@ async fn the_first_route_that_matches_method_and_path_applies() {
 }
 
 #[tokio::test]
+async fn a_method_is_case_sensitive_and_cannot_be_overridden() {
+    let chain = Chain::new(
+        r#"
+        [limit.device]
+        rate = "1/h"
+        [[route]]
+        name = "posted"
+        path = "/x"
+        methods = ["POST", "PURGE"]
+        limits = ["device"]
+        [[route]]
+        name = "got"
+        path = "/x"
+        methods = ["GET"]
+        [[route]]
+        name = "all"
+        path = "/y"
+        "#,
+    );
+    for (method, known) in [
+        ("post", "POST"),
+        ("Get", "GET"),
+        ("propfind", "PROPFIND"),
+        ("purge", "PURGE"),
+    ] {
+        let rejected = chain.send(get("/x").method(method)).await;
+        rejected.assert_problem(400, "bad-request");
+        let detail = rejected.problem()["detail"].to_string();
+        assert!(detail.contains(&format!("Use {known}.")), "{detail}");
+    }
+    let unknown = chain.send(get("/x").method("BREW")).await;
+    unknown.assert_problem(405, "method-not-allowed");
+    assert_eq!(unknown.header("allow"), Some("GET, POST, PURGE"));
+    let overriding = |method: &str, other: &str| {
+        let request = get("/x").method(method);
+        chain.send(request.header("x-http-method-override", other))
+    };
+    overriding("POST", "GET").await.assert_created(1);
+    let rejected = overriding("POST", "GET").await;
+    rejected.assert_problem(429, "rate-limited");
+    overriding("GET", "POST").await.assert_created(2);
+    for (number, method) in (3..).zip(["PROPFIND", "BREW", "brew"]) {
+        chain
+            .send(get("/y").method(method))
+            .await
+            .assert_created(number);
+        assert_eq!(chain.received.lock()[number - 1].0.method, method);
+    }
+}
+
+#[tokio::test]
+async fn clients_are_told_apart_by_their_address() {
+    let chain = Chain::new(&format!(
+        "client.trusted_proxies = [\"192.0.2.0/24\"]\n{}",
+        limited("rate = \"1/h\"")
+    ));
+    for (address, status) in [
+        ("::ffff:1.2.3.4", 201),
+        ("::ffff:102:304", 429),
+        ("1.2.3.4:80", 429),
+        ("6.6.6.6, 1.2.3.4, 192.0.2.7", 429),
+        ("2001:db8::1", 201),
+        ("2001:db8::ffff:2", 429),
+        ("2001:db8:0:1::1", 201),
+    ] {
+        let request = get("/").header("x-forwarded-for", address);
+        assert_eq!(chain.send(request).await.status, status, "{address}");
+    }
+    let long = |hops| get("/").header("x-forwarded-for", vec!["1.1.1.1"; hops].join(","));
+    let rejected = chain.send(long(300)).await;
+    rejected.assert_problem(400, "bad-request");
+    // The header of an untrusted peer has no effect.
+    let untrusted = chain.send_from("203.0.113.1", long(300), "").await;
+    untrusted.assert_created(4);
+    assert_eq!(
+        chain.received.lock()[3].0.headers["x-forwarded-for"],
+        "203.0.113.1"
+    );
+}
+
+#[tokio::test]
+async fn only_a_trusted_peer_can_set_forwarding_headers() {
+    let sent = "forwarded: for=203.0.113.7 | x-forwarded-host: evil.example | x-forwarded-proto: https | \
+                x-forwarded-port: 443 | x-forwarded-prefix: /evil | x-real-ip: 203.0.113.7";
+    let trusted = "client.trusted_proxies = [\"192.0.2.0/24\"]\n";
+    let chain = Chain::new(&format!("{trusted}{LIMITED}"));
+    for (peer, host, proto, port) in [
+        ("203.0.113.1", "api.example", "http", None),
+        ("192.0.2.1", "evil.example", "https", Some("443")),
+    ] {
+        chain.send_from(peer, with_lines(get("/"), sent), "").await;
+        let headers = chain.received.lock().pop().unwrap().0.headers;
+        assert_eq!(headers["x-forwarded-host"], host);
+        assert_eq!(headers["x-forwarded-proto"], proto);
+        let received = headers
+            .get("x-forwarded-port")
+            .map(|port| port.to_str().unwrap());
+        assert_eq!(received, port);
+        if port.is_none() {
+            for name in ["forwarded", "x-forwarded-prefix", "x-real-ip"] {
+                assert!(!headers.contains_key(name), "{name}");
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn the_host_sent_upstream_follows_the_configuration() {
+    for (setting, expected) in [
+        ("preserve", Some("shop.example:81")),
+        ("server", None),
+        ("api.internal", Some("api.internal")),
+    ] {
+        let chain = Chain::new(&format!("upstream.api.host = \"{setting}\"\n{LIMITED}"));
+        let request = Request::get("/").header("host", "shop.example:81");
+        chain.send(request).await.assert_created(1);
+        let headers = chain.received.lock().pop().unwrap().0.headers;
+        match expected {
+            Some(host) => assert_eq!(headers["host"], host),
+            None => assert!(headers["host"].to_str().unwrap().ends_with(".memory")),
+        }
+        assert_eq!(headers["x-forwarded-host"], "shop.example:81");
+        assert_eq!(headers["via"], "1.1 tidegate");
+    }
+}
+
+#[tokio::test]
 async fn a_head_request_is_forwarded_as_head_and_its_response_has_no_body() {
     let chain = Chain::new(LIMITED);
     let response = chain.send(get("/a").method(Method::HEAD)).await;

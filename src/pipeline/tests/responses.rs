@@ -93,6 +93,136 @@ async fn responses_of_upstream_and_gateway_have_cors_headers_for_an_allowed_orig
 }
 
 #[tokio::test]
+async fn cors_headers_of_upstream_are_not_changed() {
+    let config = format!("{CORS}respond.cors.credentials = true\n{LIMITED}");
+    for (lines, allowed, vary) in [
+        (
+            "access-control-allow-origin: https://other.example",
+            "https://other.example",
+            None,
+        ),
+        (
+            "vary: accept-encoding",
+            "https://app.example",
+            Some("accept-encoding, Origin"),
+        ),
+        (
+            "vary: Accept-Encoding, origin",
+            "https://app.example",
+            Some("Accept-Encoding, origin"),
+        ),
+    ] {
+        let chain = Chain::with_headers(&config, lines);
+        let request = get("/").header("origin", "https://app.example");
+        let response = chain.send(request).await;
+        let origin = response.header("access-control-allow-origin");
+        assert_eq!(origin, Some(allowed));
+        let is_own = allowed == "https://app.example";
+        let credentials = response.header("access-control-allow-credentials");
+        assert_eq!(credentials.is_some(), is_own, "{lines:?}");
+        let varies: Vec<_> = (response.headers.get_all("vary").iter())
+            .map(|line| line.to_str().unwrap())
+            .collect();
+        assert_eq!(varies.join(", "), vary.unwrap_or_default());
+    }
+}
+
+#[tokio::test]
+async fn a_preflight_is_answered_for_the_origin_and_matched_by_its_method() {
+    let config = format!("{CORS}{LIMITED_AND_KEYED}methods = \"POST\"\n");
+    let chain = Chain::new(&config);
+    let allowed = preflight("/pay").header("access-control-request-headers", "x-device-info");
+    let allowed = chain.send(allowed).await;
+    let headers = ["access-control-allow-headers", "access-control-max-age"];
+    let headers = headers.map(|name| allowed.header(name));
+    assert_eq!(headers, [Some("x-device-info"), Some("600")]);
+    let mut other = preflight("/pay");
+    let origin = "https://evil.example".parse().unwrap();
+    other.headers_mut().unwrap().insert("origin", origin);
+    let other = chain.send(other).await;
+    assert_eq!(other.status, StatusCode::NO_CONTENT);
+    assert!(other.header("access-control-allow-origin").is_none());
+    assert!(other.header("access-control-allow-methods").is_none());
+    let mut deleting = preflight("/pay");
+    let method = "DELETE".parse().unwrap();
+    (deleting.headers_mut().unwrap()).insert("access-control-request-method", method);
+    let deleting = chain.send(deleting).await;
+    deleting.assert_problem(405, "method-not-allowed");
+    let origin = deleting.header("access-control-allow-origin");
+    assert_eq!(origin, Some("https://app.example"));
+    let options = chain.send(get("/pay").method(Method::OPTIONS)).await;
+    options.assert_problem(405, "method-not-allowed");
+    assert_eq!(chain.executions(), 0);
+}
+
+#[tokio::test]
+async fn the_configuration_selects_the_hints_of_a_429() {
+    for (hints, form, expected) in [
+        ("[]", "seconds", [None; 4]),
+        ("[\"ms\"]", "http-date", [Some("1500"), None, None, None]),
+        (
+            "[\"amz\", \"stripe\"]",
+            "seconds",
+            [None, None, Some("true"), Some("1500")],
+        ),
+        (
+            "[\"should-retry\", \"ms\", \"stripe\", \"amz\", \"ms\"]",
+            "seconds",
+            [Some("1500"), Some("true"), Some("true"), Some("1500")],
+        ),
+    ] {
+        let limit = format!("rate = \"1/2s\"\nretry_after = \"{form}\"");
+        let chain = Chain::new(&format!("respond.hints = {hints}\n{}", limited(&limit)));
+        let names = [
+            "retry-after-ms",
+            "x-should-retry",
+            "stripe-should-retry",
+            "x-amz-retry-after",
+        ];
+        let admitted = chain.send(get("/")).await;
+        assert_eq!(names.map(|name| admitted.header(name)), [None; 4]);
+        chain.advance(Duration::from_millis(500));
+        let rejected = chain.send(get("/")).await;
+        assert_eq!(names.map(|name| rejected.header(name)), expected, "{hints}");
+        let date = "Thu, 01 Jan 1970 00:00:02 GMT";
+        let wait = if form == "seconds" { "2" } else { date };
+        assert_eq!(rejected.header("retry-after"), Some(wait));
+        // The date is exact, because it is the end of the wait.
+        chain.advance(Duration::from_millis(1_500));
+        chain.send(get("/")).await.assert_created(2);
+    }
+}
+
+#[tokio::test]
+async fn a_wait_of_a_year_is_exact() {
+    let chain = Chain::new(&limited("rate = \"1/364d\""));
+    chain.send(get("/")).await.assert_created(1);
+    let rejected = chain.send(get("/")).await;
+    assert_eq!(rejected.header("retry-after"), Some("31449600"));
+    assert_eq!(rejected.header("retry-after-ms"), Some("31449600000"));
+}
+
+#[tokio::test]
+async fn problems_link_to_the_documentation_and_have_the_extra_headers() {
+    const DOCS: &str = "https://docs.example/errors?lang=en#limits";
+    let link = format!("<{DOCS}>; rel=\"describedby\"");
+    let docs = format!("respond.docs = \"{DOCS}\"\n");
+    let chain = Chain::new(&format!("{docs}{LIMITED_AND_KEYED}"));
+    assert!(chain.send(get("/pay")).await.header("link").is_none());
+    for accept in ["*/*", "text/html", "text/plain"] {
+        let rejected = chain.send(get("/%zz").header("accept", accept)).await;
+        assert_eq!(rejected.header("link"), Some(&*link), "{accept}");
+    }
+    let extra = "respond.headers = { Link = \"</help>; rel=\\\"help\\\"\" }\n";
+    let chain = Chain::without_upstream(&format!("{docs}{extra}{KEYED}"));
+    for request in [get("/pay"), post("a"), post("two words")] {
+        let rejected = chain.send(request).await;
+        let links: Vec<_> = rejected.headers.get_all("link").iter().collect();
+        assert_eq!(links, ["</help>; rel=\"help\"", &*link]);
+    }
+}
+
+#[tokio::test]
 async fn every_response_of_a_route_is_counted_by_its_status() {
     let chain = Chain::new(LIMITED_AND_KEYED);
     for key in ["a", "a", "two words", "b", "c"] {

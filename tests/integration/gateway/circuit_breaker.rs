@@ -2,22 +2,13 @@
 
 mod defaults;
 mod failure_kinds;
-mod open_responses;
-mod probe_load;
-
-use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::stream::{self, StreamExt as _};
 use http_body::Frame;
 use http_body_util::{BodyExt as _, StreamBody};
-use parking_lot::Mutex;
 
-use crate::support::{ClientResponse, Gateway, Reply, TEST_TIMEOUT, Upstream, empty, eventually};
-
-/// Breaker settings: two consecutive failures open the circuit for one minute, which is longer than a test takes.
-const TWO_FAILURES: &str = "breaker = { consecutive_failures = 2, open = \"1m\" }";
+use crate::support::{ClientResponse, Gateway, Reply, Upstream, empty, eventually};
 
 /// Returns the metric `name` with the labels of `upstream`, a server of the upstream `api`. `more` is empty or contains
 /// further labels, with a comma before each.
@@ -45,61 +36,11 @@ fn assert_rejected(response: &ClientResponse) {
     assert_eq!(wait.div_ceil(1000).max(1), response.retry_after());
 }
 
-/// Sends `times` requests and asserts that each gets the 502 of the upstream, not a 502 of the gateway.
-async fn send_failing_requests(gateway: &Gateway, times: usize) {
-    for _ in 0..times {
-        let response = gateway.client().get("/").send().await;
-        assert_eq!((response.status, response.text().as_str()), (502, "ok"));
-    }
-}
-
 /// Creates a response whose body starts and never ends.
 pub(super) fn endless() -> Reply {
     let started = stream::iter([Ok(Frame::data(Bytes::from_static(b"more")))]);
     let body = StreamBody::new(started.chain(stream::pending()));
     http::Response::new(body.boxed_unsync())
-}
-
-#[tokio::test]
-async fn five_consecutive_failures_open_the_circuit_and_nothing_reaches_the_server() {
-    let (upstream, switch) = Upstream::with_status_switch(502);
-    let gateway = Gateway::with_servers(1, "breaker = { open = \"5s\" }")
-        .upstream(&upstream)
-        .admin()
-        .start();
-    send_failing_requests(&gateway, 5).await;
-    // The server responds with 200 from now on, but the gateway sends it no request while the circuit is open.
-    switch.set_status(200);
-    for _ in 0..20 {
-        let response = gateway.client().get("/").send().await;
-        assert_rejected(&response);
-        assert!(
-            response.retry_after() <= 6,
-            "Retry-After is {} s",
-            response.retry_after()
-        );
-    }
-    assert_eq!(upstream.count(), 5);
-    let rejected = "upstream_failures_total{upstream=\"api\",reason=\"circuit_open\"}";
-    gateway.wait_for_metric(rejected, 20).await;
-}
-
-#[tokio::test]
-async fn a_success_resets_the_count_of_consecutive_failures() {
-    let (upstream, switch) = Upstream::with_status_switch(502);
-    let gateway = Gateway::with_servers(1, "breaker = {}")
-        .upstream(&upstream)
-        .admin()
-        .start();
-    for _ in 0..3 {
-        switch.set_status(502);
-        send_failing_requests(&gateway, 4).await;
-        assert_eq!(gateway.circuit().await["failures_in_a_row"], 4);
-        switch.set_status(200);
-        assert_eq!(gateway.client().get("/").send().await.status, 200);
-        assert_eq!(gateway.circuit().await["failures_in_a_row"], 0);
-    }
-    assert_eq!(upstream.count(), 15);
 }
 
 #[tokio::test]
@@ -156,54 +97,6 @@ async fn the_breaker_goes_from_open_to_half_open_to_closed() {
     }
     let opened = series_of(&upstream, "breaker_opened_total", "");
     gateway.wait_for_metric(&opened, 1).await;
-}
-
-#[tokio::test]
-async fn every_failed_probe_doubles_the_open_time() {
-    let arrivals = Arc::new(Mutex::new(Vec::new()));
-    let seen = Arc::clone(&arrivals);
-    let upstream = Upstream::with(move |_| {
-        seen.lock().push(Instant::now());
-        std::future::ready(empty(502))
-    });
-    let gateway = Gateway::with_servers(
-        1,
-        "breaker = { consecutive_failures = 1, open = \"200ms\" }",
-    )
-    .upstream(&upstream)
-    .admin()
-    .start();
-    let deadline = Instant::now() + TEST_TIMEOUT;
-    while arrivals.lock().len() < 4 {
-        assert!(
-            Instant::now() < deadline,
-            "the gateway did not send three probes in time"
-        );
-        gateway.client().get("/").send().await;
-    }
-    // Three probes have failed, and each has doubled the open time. It is now 8 × 200 ms = 1.6 s, ±10 %.
-    let circuit = gateway.circuit().await;
-    let seconds = |series_of: &str| {
-        circuit[series_of]
-            .as_f64()
-            .expect("the value is a number of seconds")
-    };
-    let open = seconds("for_seconds") + seconds("remaining_seconds");
-    assert!(
-        (1.43..=1.77).contains(&open),
-        "unexpected state of the circuit breaker: {circuit}"
-    );
-    assert_eq!(circuit["opened_by"], "failed probe");
-    assert_eq!(circuit["openings"], 4);
-
-    let arrivals = arrivals.lock();
-    let gaps: Vec<_> = arrivals.windows(2).map(|two| two[1] - two[0]).collect();
-    for (gap, least) in gaps.iter().zip([180, 360, 720]) {
-        assert!(
-            *gap >= Duration::from_millis(least),
-            "the probes are too close together: {gaps:?}"
-        );
-    }
 }
 
 /// Starts a gateway and opens its circuit by a failing request for `/fails`. Returns when the circuit is half-open.

@@ -1,13 +1,11 @@
 //! Tests of `concurrency`, the limit on the number of requests in flight to an upstream.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
 use http_body_util::channel::Channel;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use crate::support::{Gateway, Upstream, empty, eventually, full};
+use crate::support::{Gateway, Upstream, empty, eventually};
 
 /// Upstream settings: a fixed concurrency limit of two requests in flight.
 const TWO_IN_FLIGHT: &str = "concurrency = { min = 2, max = 2 }";
@@ -53,36 +51,6 @@ async fn a_request_above_the_concurrency_limit_returns_503_with_retry_after() {
         3,
         "the upstream received a request that the gateway rejected"
     );
-}
-
-#[tokio::test]
-async fn a_keyed_request_above_the_concurrency_limit_is_released() {
-    let upstream = Upstream::with(|received| async move {
-        if received.target == "/stalls" {
-            std::future::pending::<()>().await;
-        }
-        full("done")
-    });
-    let gateway = Gateway::with(
-        "[upstream.api]\nservers = [\"{upstream}\"]\nconcurrency = { max = 1 }\n\
-         [[route]]\nname = \"all\"\npath = \"/\"\nidempotency = { mode = \"optional\" }\n",
-    )
-    .upstream(&upstream)
-    .start();
-    let stalling = tokio::spawn(gateway.client().get("/stalls").send());
-    eventually("one request is in flight", async || upstream.count() == 1).await;
-    let pay = || gateway.client().post("/pay").key("k1").body("1").send();
-    assert_eq!(pay().await.status, 503);
-    stalling.abort();
-    let pay_until_admitted = async || loop {
-        let response = pay().await;
-        if response.status != 503 {
-            return response;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    };
-    let response = pay_until_admitted().await;
-    assert_eq!((response.status, response.is_replay()), (200, false));
 }
 
 #[tokio::test]

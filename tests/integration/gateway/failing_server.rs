@@ -1,8 +1,8 @@
 //! Tests that almost no client request fails while one of three servers fails.
 //!
 //! By default, connect failures open the circuit of a server. If the server is an outlier, 502, 503, 504, timeouts and
-//! lost connections also open it. Other 5xx statuses need a `[breaker]` section that lists them. The requests that fail
-//! before the circuit opens, and the probes, succeed by a retry on another server.
+//! lost connections also open it. The requests that fail before the circuit opens, and the probes, succeed by a retry on
+//! another server.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -16,13 +16,7 @@ const RETRY: &str = "retry = { attempts = 3, base = \"10ms\", cap = \"100ms\" }"
 
 /// Starts a gateway with retries in front of two healthy servers and the failing server at the URL `failing`.
 fn gateway(failing: &str, healthy: &[Upstream; 2]) -> Gateway {
-    gateway_with(RETRY, failing, healthy)
-}
-
-/// Starts a gateway in front of two healthy servers and the failing server at the URL `failing`. `api` contains further
-/// lines of `[upstream.api]`.
-fn gateway_with(api: &str, failing: &str, healthy: &[Upstream; 2]) -> Gateway {
-    Gateway::with_servers(3, api)
+    Gateway::with_servers(3, RETRY)
         .with_section("[server]\nworkers = 2")
         .upstream(&healthy[0])
         .upstream_url(failing)
@@ -35,9 +29,9 @@ fn two_healthy() -> [Upstream; 2] {
     [Upstream::replying(200), Upstream::replying(200)]
 }
 
-/// Sends requests from 32 clients for eight seconds and returns the outcome of each request.
+/// Sends requests from 32 clients for four seconds and returns the outcome of each request.
 async fn run_load(gateway: &Gateway, build: fn(&Client) -> ClientRequest) -> Vec<RequestOutcome> {
-    closed_loop(&gateway.client(), 32, Duration::from_secs(8), build).await
+    closed_loop(&gateway.client(), 32, Duration::from_secs(4), build).await
 }
 
 fn failed(outcomes: &[RequestOutcome]) -> usize {
@@ -73,15 +67,6 @@ fn assert_few_failed(failure: &str, given: usize, outcomes: Vec<RequestOutcome>)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_a_server_that_responds_with_500_few_requests_fail() {
-    let (healthy, failing) = (two_healthy(), Upstream::replying(500));
-    let api = format!("{RETRY}\nbreaker = {{ failures = \"5xx\" }}");
-    let gateway = gateway_with(&api, &failing.url(), &healthy);
-    let outcomes = run_load(&gateway, |client| client.get("/")).await;
-    assert_few_failed("responds with 500", failing.count(), outcomes);
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_a_server_that_responds_with_503_few_requests_fail() {
     let (healthy, failing) = (two_healthy(), Upstream::replying(503));
     let gateway = gateway(&failing.url(), &healthy);
@@ -91,7 +76,7 @@ async fn with_a_server_that_responds_with_503_few_requests_fail() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_circuit_of_a_server_that_starts_to_send_503_under_load_opens_within_a_second() {
-    const FAILURE_START: Duration = Duration::from_secs(5);
+    const FAILURE_START: Duration = Duration::from_secs(2);
     const SECOND: Duration = Duration::from_secs(1);
     let failing_since = Arc::new(OnceLock::<Instant>::new());
     // Number of requests that the server receives more than a second after it starts to fail.
@@ -117,7 +102,7 @@ async fn the_circuit_of_a_server_that_starts_to_send_503_under_load_opens_within
         failing.count()
     };
     let started = Instant::now();
-    let run_load = closed_loop(&client, 32, Duration::from_secs(9), |client| {
+    let run_load = closed_loop(&client, 32, Duration::from_secs(6), |client| {
         client.get("/")
     });
     let (before, outcomes) = tokio::join!(start_failing, run_load);
@@ -162,31 +147,6 @@ async fn the_circuit_of_a_server_that_starts_to_send_503_under_load_opens_within
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_retries_requests_fail_only_before_the_circuit_opens_and_as_probes() {
-    let (healthy, failing) = (two_healthy(), Upstream::replying(502));
-    let gateway = gateway_with("", &failing.url(), &healthy);
-    let outcomes = run_load(&gateway, |client| client.get("/")).await;
-    let circuit = gateway.servers().await[1]["circuit"].take();
-    println!(
-        "one of three servers responds with 502, without retries: {} of {} requests failed; {circuit}",
-        failed(&outcomes),
-        outcomes.len()
-    );
-    let openings = circuit["openings"].as_u64().expect("the value is a number");
-    assert!(
-        (2..=4).contains(&openings),
-        "the circuit opened {openings} times instead of 2 to 4 times"
-    );
-    // About 20 requests fail before the outlier decision, at most 32 are in flight at that time, and at most four are
-    // probes. The sum is 56. The limit of 100 is higher, because servers are chosen at random.
-    assert!(
-        failed(&outcomes) <= 100,
-        "{} requests failed",
-        failed(&outcomes)
-    );
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_a_server_that_resets_every_connection_few_requests_fail() {
     let (healthy, failing) = (two_healthy(), Upstream::resetting());
     let gateway = gateway(&failing.url(), &healthy);
@@ -195,10 +155,11 @@ async fn with_a_server_that_resets_every_connection_few_requests_fail() {
 }
 
 /// Asserts that no request fails although one server refuses connections, and that each request is executed once.
-async fn assert_no_request_fails(build: fn(&Client) -> ClientRequest) {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn with_a_server_that_refuses_connections_no_post_fails_or_is_sent_twice() {
     let (healthy, unreachable) = (two_healthy(), RefusingPort::new());
     let gateway = gateway(&unreachable.url(), &healthy);
-    let outcomes = run_load(&gateway, build).await;
+    let outcomes = run_load(&gateway, |client| client.post("/").body("paid once")).await;
     let executed = healthy[0].count() + healthy[1].count();
     let opened = gateway.servers().await[1]["circuit"]["openings"].take();
     println!(
@@ -218,14 +179,4 @@ async fn assert_no_request_fails(build: fn(&Client) -> ClientRequest) {
         opened.as_u64().is_some_and(|opened| opened > 1),
         "the circuit opened {opened} times"
     );
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_a_server_that_refuses_connections_no_request_fails() {
-    assert_no_request_fails(|client| client.get("/")).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn with_a_server_that_refuses_connections_no_post_fails_or_is_sent_twice() {
-    assert_no_request_fails(|client| client.post("/").body("paid once")).await;
 }

@@ -14,6 +14,7 @@ async fn a_request_arrives_as_it_was_sent() {
             .request("PATCH", "/a/b?c=d&c=e")
             .header("X-Two", "1")
             .header("X-Two", "2")
+            .header("Via", "1.0 fred")
             .header("Content-Type", "application/json")
             .body("{\"a\":1}")
             .send()
@@ -23,6 +24,11 @@ async fn a_request_arrives_as_it_was_sent() {
         assert_eq!(received.method, "PATCH");
         assert_eq!(received.target, "/a/b?c=d&c=e");
         assert_eq!(received.header("x-two"), "1, 2");
+        assert_eq!(received.header("via"), "1.0 fred, 1.1 tidegate");
+        // Over HTTP/2 the host is in `:authority`.
+        for name in ["host", "x-forwarded-host"] {
+            assert_eq!(received.header(name), gateway.address().to_string());
+        }
         assert_eq!(received.header("content-type"), "application/json");
         assert_eq!(received.header("content-length"), "7");
         assert_eq!(received.body, "{\"a\":1}");
@@ -91,110 +97,6 @@ async fn hop_by_hop_headers_are_removed_in_both_directions() {
 }
 
 #[tokio::test]
-async fn the_gateway_adds_itself_to_via() {
-    let upstream = Upstream::echo();
-    let gateway = Gateway::proxying("").upstream(&upstream).start();
-    gateway.client().get("/").send().await;
-    assert_eq!(upstream.last().header("via"), "1.1 tidegate");
-    let request = gateway.client().get("/").header("Via", "1.0 fred");
-    request.send().await;
-    assert_eq!(upstream.last().header("via"), "1.0 fred, 1.1 tidegate");
-}
-
-#[tokio::test]
-async fn a_request_has_one_id_for_client_and_upstream() {
-    let upstream = Upstream::echo();
-    let gateway = Gateway::proxying("").upstream(&upstream).start();
-    let client = gateway.client();
-    let valid = client
-        .get("/")
-        .header("X-Request-Id", "abc-123")
-        .send()
-        .await;
-    assert_eq!(valid.header("x-request-id"), "abc-123");
-    assert_eq!(upstream.last().header("x-request-id"), "abc-123");
-
-    let absent = client.get("/").send().await;
-    assert_eq!(absent.header("x-request-id").len(), 32);
-    assert_eq!(
-        upstream.last().header("x-request-id"),
-        absent.header("x-request-id")
-    );
-
-    let invalid = client
-        .get("/")
-        .header("X-Request-Id", "a b<c>")
-        .send()
-        .await;
-    assert_ne!(invalid.header("x-request-id"), "a b<c>");
-    assert_eq!(
-        upstream.last().header("x-request-id"),
-        invalid.header("x-request-id")
-    );
-}
-
-#[tokio::test]
-async fn a_rejection_has_a_request_id() {
-    let upstream = Upstream::echo();
-    let gateway = Gateway::limited("rate = \"1/h\"")
-        .upstream(&upstream)
-        .start();
-    gateway.client().get("/").send().await;
-    let request = gateway.client().get("/").header("X-Request-Id", "abc");
-    let rejected = request.send().await;
-    assert_eq!(rejected.status, 429);
-    assert_eq!(rejected.header("x-request-id"), "abc");
-}
-
-#[tokio::test]
-async fn the_host_sent_upstream_follows_the_configuration() {
-    let upstream = Upstream::echo();
-    for (setting, expected) in [
-        ("preserve", "shop.example:81".to_owned()),
-        ("server", upstream.address().to_string()),
-        ("api.internal", "api.internal".to_owned()),
-    ] {
-        let config = "[upstream.api]\nservers = [\"{upstream}\"]\nhost = \"{host}\"\n\
-                      [[route]]\nname = \"all\"\npath = \"/\"\n";
-        let gateway = Gateway::with(&config.replace("{host}", setting))
-            .upstream(&upstream)
-            .start();
-        let request = gateway.client().get("/").header("Host", "shop.example:81");
-        assert_eq!(request.send().await.status, 200);
-        let received = upstream.last();
-        assert_eq!(received.header("host"), expected, "{setting}");
-        assert_eq!(received.header("x-forwarded-host"), "shop.example:81");
-        assert_eq!(received.header("x-forwarded-proto"), "http");
-    }
-}
-
-#[tokio::test]
-async fn the_authority_of_an_http_2_request_becomes_its_host() {
-    let upstream = Upstream::echo();
-    let gateway = Gateway::proxying("").upstream(&upstream).start();
-    let response = gateway.client().h2().get("/").send().await;
-    assert_eq!(response.status, 200);
-    let received = upstream.last();
-    assert_eq!(received.header("host"), gateway.address().to_string());
-    assert_eq!(
-        received.header("x-forwarded-host"),
-        gateway.address().to_string()
-    );
-}
-
-#[tokio::test]
-async fn a_head_request_gets_the_headers_of_a_get_and_no_body() {
-    let upstream = Upstream::replying(200);
-    let gateway = Gateway::proxying("").upstream(&upstream).start();
-    for client in [gateway.client(), gateway.client().h2()] {
-        let response = client.request("HEAD", "/").send().await;
-        assert_eq!((response.status, response.body.len()), (200, 0));
-        assert_eq!(response.header("content-length"), "2");
-        assert_eq!(upstream.last().method, "HEAD");
-    }
-}
-
-#[tokio::test]
 async fn responses_without_a_body_are_forwarded_without_one() {
     let upstream = Upstream::with(|received| async move {
         let status = received.target[1..].parse().expect("the status is valid");
@@ -216,21 +118,6 @@ async fn responses_without_a_body_are_forwarded_without_one() {
             assert_eq!(response.header("etag"), "\"v1\"");
             assert!(!response.has("transfer-encoding"));
         }
-    }
-}
-
-#[tokio::test]
-async fn any_status_and_its_body_are_forwarded() {
-    let upstream = Upstream::with(|received| async move {
-        let mut reply = full("words");
-        *reply.status_mut() = received.target[1..].parse().expect("the status is valid");
-        reply
-    });
-    let gateway = Gateway::proxying("").upstream(&upstream).start();
-    for status in [201, 202, 301, 400, 404, 418, 422, 429, 500, 503, 599] {
-        let response = gateway.client().get(&format!("/{status}")).send().await;
-        assert_eq!(response.status, status);
-        assert_eq!(response.text(), "words");
     }
 }
 
@@ -308,21 +195,4 @@ async fn a_body_above_max_body_returns_413_with_and_without_content_length() {
         "unexpected response: {response}"
     );
     assert_eq!(upstream.count(), 1);
-}
-
-#[tokio::test]
-async fn cookie_lines_of_http_2_are_joined_for_upstream() {
-    let upstream = Upstream::echo();
-    let gateway = Gateway::proxying("").upstream(&upstream).start();
-    let request = gateway.client().h2().get("/");
-    let request = request.header("Cookie", "a=1").header("Cookie", "b=2");
-    assert_eq!(request.send().await.status, 200);
-    let lines: Vec<_> = upstream
-        .last()
-        .headers
-        .get_all("cookie")
-        .iter()
-        .cloned()
-        .collect();
-    assert_eq!(lines, ["a=1; b=2"]);
 }

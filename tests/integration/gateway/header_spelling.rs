@@ -1,77 +1,59 @@
-//! Tests that all spellings of a header field count as the same value. The value selects the bucket of a rate limit or
-//! the scope of an idempotency key.
+//! Spellings of a header that selects the bucket of a limit, over HTTP/1 and HTTP/2. `pipeline::tests::spellings` has
+//! the table of all spellings.
 
-mod buckets;
-mod commands;
-mod forwarded;
-mod scopes;
+use crate::support::{Gateway, Upstream};
 
-use crate::support::{ClientRequest, Gateway};
-
-/// Names and values of header field lines of a request.
-type Lines = &'static [(&'static str, &'static [u8])];
-
-/// Header fields that are spelled differently from those of the first request of a test, and the expected status of the
-/// response.
-struct Variant {
-    lines: Lines,
-    /// Expected status over HTTP/1.
-    http1: u16,
-    /// Expected status over HTTP/2. `None` means that the variant is not sent over HTTP/2, for example because HTTP/2
-    /// has no `Connection`.
-    http2: Option<u16>,
-}
-
-const fn both(lines: Lines, status: u16) -> Variant {
-    Variant {
-        lines,
-        http1: status,
-        http2: Some(status),
+#[tokio::test]
+async fn no_spelling_of_a_counted_header_has_a_bucket_of_its_own() {
+    let upstream = Upstream::echo();
+    let gateway = Gateway::limited("key = \"header:X-Api-Key\"\nrate = \"1/h\"")
+        .upstream(&upstream)
+        .start();
+    let client = gateway.client();
+    for request in [client.get("/").header("X-Api-Key", "real"), client.get("/")] {
+        assert_eq!(request.send().await.status, 200);
     }
-}
-
-/// Creates a variant with white space around a value. The gateway removes the white space over HTTP/1, so the
-/// expected status is `trimmed`. Over HTTP/2 the request is malformed, so the expected status is 400.
-const fn padded(lines: Lines, trimmed: u16) -> Variant {
-    Variant {
-        lines,
-        http1: trimmed,
-        http2: Some(400),
-    }
-}
-
-const fn http1(lines: Lines, status: u16) -> Variant {
-    Variant {
-        lines,
-        http1: status,
-        http2: None,
-    }
-}
-
-impl Variant {
-    /// Returns a request with this spelling for each HTTP version, and the expected status of each.
-    fn requests(&self, gateway: &Gateway, method: &str) -> Vec<(ClientRequest, u16)> {
-        let client = gateway.client();
-        let mut requests = vec![(
-            with_lines(client.request(method, "/"), self.lines),
-            self.http1,
-        )];
-        if let Some(status) = self.http2 {
-            let request = client.h2().request(method, "/");
-            requests.push((with_lines(request, self.lines), status));
+    // HTTP/1 has white space around values, which is removed. Over HTTP/2 it makes the request malformed, and
+    // `Connection` is not allowed.
+    let rows = [
+        (&[("X-Api-Key", " \treal \t")][..], 429, Some(400)),
+        (
+            &[("X-Api-Key", "real"), ("Accept", "*/*\t")],
+            429,
+            Some(400),
+        ),
+        (
+            &[("X-Api-Key", "new"), ("X-Api-Key", "real")],
+            400,
+            Some(400),
+        ),
+        (
+            &[("X_Api_Key", "new"), ("X.Api.Key", "new")],
+            429,
+            Some(429),
+        ),
+        (
+            &[("X-Api-Key", "new"), ("Connection", "close, x-api-key")],
+            429,
+            None,
+        ),
+    ];
+    for (lines, http1, http2) in rows {
+        let sent = [(client.clone(), Some(http1)), (client.clone().h2(), http2)];
+        for (client, expected) in sent {
+            let Some(expected) = expected else { continue };
+            let request = lines
+                .iter()
+                .fold(client.get("/"), |request, (name, value)| {
+                    request.header(name, value)
+                });
+            let response = request.send().await;
+            assert_eq!(
+                response.status, expected,
+                "{lines:?} over {:?}",
+                response.version
+            );
         }
-        requests
     }
-
-    fn shown(&self) -> String {
-        let lines = self.lines.iter();
-        let lines = lines.map(|(name, value)| format!("{name}: \"{}\"", value.escape_ascii()));
-        lines.collect::<Vec<_>>().join(", ")
-    }
-}
-
-fn with_lines(request: ClientRequest, lines: Lines) -> ClientRequest {
-    lines.iter().fold(request, |request, (name, value)| {
-        request.header_bytes(name, value)
-    })
+    assert_eq!(upstream.count(), 2);
 }

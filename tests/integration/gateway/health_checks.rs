@@ -204,20 +204,3 @@ async fn a_check_has_the_configured_host_and_the_user_agent_of_the_gateway() {
         assert_eq!(check.header("user-agent"), "tidegate-health");
     }
 }
-
-#[tokio::test]
-async fn checks_stop_when_the_gateway_stops() {
-    let server = CheckedServer::with_status(200);
-    let gateway = gateway(&[&server], "");
-    eventually("the server gets a health check", async || {
-        server.checks().len() > 2
-    })
-    .await;
-    drop(gateway);
-    // Health checks in flight can still arrive during the first pause. After that pause, no check arrives for ten times
-    // the check interval.
-    sleep(5 * INTERVAL).await;
-    let connections = server.upstream.connections();
-    sleep(10 * INTERVAL).await;
-    assert_eq!(server.upstream.connections(), connections);
-}

@@ -1,5 +1,5 @@
-//! Tests of idempotency keys over HTTP: the gateway executes a request at most once within the TTL of its key, and
-//! replays the response to duplicate requests.
+//! Tests of idempotency keys over HTTP: what only sockets, disconnects, threads, files and processes show. The tables
+//! of decisions are in `pipeline::tests`, `store::tests` and `idempotency`.
 //!
 //! Most upstreams in these tests number their executions and return the number in the response body. The body alone
 //! thus distinguishes a replay from a second execution.
@@ -7,19 +7,13 @@
 mod body_field;
 mod capacity;
 mod client_disconnects;
-mod client_share;
 mod concurrent_duplicates;
-mod credentials;
 mod disk;
 mod execution_results;
 mod full_store;
 mod pipelining;
-mod rejection_formats;
 mod rejections;
 mod replay;
-mod scopes;
-mod stage_order;
-mod unknown_outcome;
 mod unstored_responses;
 mod waiters;
 
@@ -29,47 +23,24 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tokio::sync::Semaphore;
 
-use crate::support::{ClientResponse, Upstream, full, reply};
+use crate::support::{ClientResponse, Upstream, reply};
 
 /// Creates an upstream that responds with 201. The body contains the number of the execution, starting at 1.
 fn numbered_executions() -> Upstream {
-    numbered_executions_with(201)
-}
-
-/// Creates an upstream that responds with `status`. The body contains the number of the execution, starting at 1.
-fn numbered_executions_with(status: u16) -> Upstream {
     let executions = AtomicUsize::new(0);
     Upstream::with(move |_| {
         let number = executions.fetch_add(1, Ordering::SeqCst) + 1;
-        async move {
-            let mut reply = full(format!("execution {number}"));
-            *reply.status_mut() = status.try_into().expect("the status code should be valid");
-            reply
-        }
+        std::future::ready(reply(201, format!("execution {number}")))
     })
 }
 
 /// Creates an upstream like [`numbered_executions`] that sends one response for each permit that the test adds to the
 /// semaphore.
 fn numbered_on_permit() -> (Upstream, Arc<Semaphore>) {
-    numbered_on_permit_with(201, None)
-}
-
-/// Creates an upstream that responds with `status` and `Retry-After`, and with the number of the execution in the body.
-/// It sends one response for each permit that the test adds to the semaphore.
-fn numbered_on_permit_with(
-    status: u16,
-    retry_after: Option<&'static str>,
-) -> (Upstream, Arc<Semaphore>) {
     let executions = AtomicUsize::new(0);
     Upstream::on_permit(move |_| {
         let number = executions.fetch_add(1, Ordering::SeqCst) + 1;
-        let mut reply = reply(status, format!("execution {number}"));
-        if let Some(value) = retry_after {
-            let value = http::HeaderValue::from_static(value);
-            reply.headers_mut().insert("retry-after", value);
-        }
-        reply
+        reply(201, format!("execution {number}"))
     })
 }
 

@@ -35,65 +35,6 @@ fn http1_status(gateway: &Gateway, request: &str) -> u16 {
 }
 
 #[tokio::test]
-async fn a_known_method_in_another_case_is_rejected_with_the_method_to_use() {
-    let upstream = Upstream::echo();
-    let gateway = Gateway::with(
-        "[upstream.api]\nservers = [\"{upstream}\"]\n\
-         [[route]]\nname = \"pay\"\npath = \"/pay\"\nmethods = [\"POST\", \"PURGE\"]\n\
-         [[route]]\nname = \"all\"\npath = \"/\"\n",
-    )
-    .upstream(&upstream)
-    .start();
-    for client in [gateway.client(), gateway.client().h2()] {
-        let before = upstream.count();
-        for (method, known) in [
-            ("post", "POST"),
-            ("Post", "POST"),
-            ("get", "GET"),
-            ("propfind", "PROPFIND"),
-            ("connect", "CONNECT"),
-            ("purge", "PURGE"),
-        ] {
-            let response = client.request(method, "/pay").send().await;
-            assert_eq!(response.status, 400, "{method}");
-            assert_eq!(response.problem(), "bad-request");
-            let detail = response.json()["detail"].to_string();
-            assert!(detail.contains(&format!("Use {known}.")), "{detail}");
-        }
-        assert_eq!(upstream.count(), before);
-        for method in ["POST", "PROPFIND", "PURGE", "BREW", "brew"] {
-            let response = client.request(method, "/pay").send().await;
-            assert_eq!(response.status, 200, "{method}");
-            assert_eq!(response.json()["method"], method);
-        }
-    }
-}
-
-#[tokio::test]
-async fn a_method_override_header_has_no_effect() {
-    let upstream = Upstream::echo();
-    let gateway = Gateway::with(
-        "[upstream.api]\nservers = [\"{upstream}\"]\n\
-         [[route]]\nname = \"get\"\npath = \"/\"\nmethods = [\"GET\"]\n",
-    )
-    .upstream(&upstream)
-    .start();
-    for client in [gateway.client(), gateway.client().h2()] {
-        let overridden = |method, other| {
-            let request = client.request(method, "/");
-            request.header("X-HTTP-Method-Override", other).send()
-        };
-        assert_eq!(
-            overridden("GET", "DELETE").await.json()["method"],
-            "GET",
-            "the route and the upstream receive the method of the request line"
-        );
-        let rejected = overridden("DELETE", "GET").await;
-        assert_eq!(rejected.status, 405);
-    }
-}
-
-#[tokio::test]
 async fn a_padded_content_length_is_forwarded_in_canonical_form() {
     let upstream = Upstream::echo();
     let gateway = Gateway::proxying("").upstream(&upstream).start();
@@ -197,22 +138,6 @@ async fn the_default_port_of_the_scheme_equals_an_absent_port() {
         assert_eq!(http2_status(&gateway, head, "").await, Some(400));
     }
     assert_eq!(upstream.count(), forwarded);
-}
-
-#[tokio::test]
-async fn a_written_default_port_does_not_change_the_fingerprint_of_a_keyed_request() {
-    let upstream = Upstream::echo();
-    let gateway = Gateway::keyed("").upstream(&upstream).start();
-    for target in ["/", "http://h:80/", "http://H/"] {
-        let request = format!(
-            "POST {target} HTTP/1.1\r\nHost: h\r\nIdempotency-Key: k\r\nContent-Length: 0\r\n\r\n"
-        );
-        assert_eq!(http1_status(&gateway, &request), 200, "{target}");
-        let head = Request::post("http://h:80/").header("idempotency-key", "k");
-        let status = http2_status(&gateway, head.body(()).unwrap(), "").await;
-        assert_eq!(status, Some(200));
-    }
-    assert_eq!(upstream.count(), 1);
 }
 
 #[tokio::test]

@@ -1,14 +1,12 @@
-//! Tests of upstream retries: which requests the gateway retries, and which it never retries.
+//! Retries after lost connections, with bodies that arrive slowly, and on several servers. `pipeline::tests::retries`
+//! has the tables of methods, statuses and delays.
 //!
 //! In most of these tests, the backoff is a few milliseconds, the retry budget allows all retries, and the circuit
 //! breaker is off. If it were on, it would open because of the failing servers, and they would get no retries.
 
 mod bodies;
-mod conditions;
-mod final_responses;
 mod keyed;
 mod metrics;
-mod retry_after;
 mod servers;
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -93,4 +91,22 @@ fn losing(lose: ConnectionAction) -> raw_http::RawUpstream {
 /// Returns how many requests with this method have started to arrive at `upstream`.
 fn arrived_count(upstream: &raw_http::RawUpstream, method: &str) -> usize {
     upstream.received().matches(&format!("{method} /")).count()
+}
+
+#[tokio::test]
+async fn a_request_whose_connection_is_lost_is_retried_if_that_is_safe() {
+    for (description, lose) in LOSSES {
+        for (api, method, status, count) in [
+            (QUICK, "GET", 200, 2),
+            (QUICK, "POST", 502, 1),
+            ("", "GET", 502, 1),
+        ] {
+            let upstream = losing(lose);
+            let gateway = gateway_to(&[upstream.url()], api).start();
+            let response = gateway.client().request(method, "/").send().await;
+            assert_eq!(response.status, status, "{method}, {description}");
+            let arrived = arrived_count(&upstream, method);
+            assert_eq!(arrived, count, "{method}, {description}");
+        }
+    }
 }

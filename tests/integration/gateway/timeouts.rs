@@ -26,8 +26,8 @@ fn assert_waited(started: Instant) {
     );
 }
 
-/// Asserts that `upstream_failures_total` counts one failure for `reason` and none for any other reason.
-async fn assert_counted(gateway: &Gateway, reason: &str) {
+/// Asserts that `upstream_failures_total` counts `count` failures for `reason` and none for any other reason.
+async fn assert_counted(gateway: &Gateway, reason: &str, count: u32) {
     for other in [
         "connect",
         "connect_timeout",
@@ -40,7 +40,7 @@ async fn assert_counted(gateway: &Gateway, reason: &str) {
     ] {
         let series = format!("upstream_failures_total{{upstream=\"api\",reason=\"{other}\"}}");
         gateway
-            .wait_for_metric(&series, u32::from(other == reason))
+            .wait_for_metric(&series, if other == reason { count } else { 0 })
             .await;
     }
 }
@@ -75,7 +75,7 @@ async fn connect_timeout_returns_504() {
     let response = gateway.client().post("/").body("unsent").send().await;
     assert_waited(started);
     assert_timeout(&response, "connect");
-    assert_counted(&gateway, "connect_timeout").await;
+    assert_counted(&gateway, "connect_timeout", 1).await;
 }
 
 #[tokio::test]
@@ -89,7 +89,7 @@ async fn first_byte_timeout_returns_504() {
     let response = gateway.client().post("/").body("taken").send().await;
     assert_waited(started);
     assert_timeout(&response, "first-byte");
-    assert_counted(&gateway, "first_byte_timeout").await;
+    assert_counted(&gateway, "first_byte_timeout", 1).await;
 }
 
 #[tokio::test]
@@ -117,18 +117,33 @@ async fn idle_timeout_of_an_upload_returns_504() {
         serde_json::from_slice(&response.body).expect("the text should be valid JSON");
     assert_eq!(document["type"], "urn:tidegate:problem:upstream-timeout");
     assert_eq!(document["timeout"], "idle");
-    assert_counted(&gateway, "idle_timeout").await;
+    assert_counted(&gateway, "idle_timeout", 1).await;
 }
 
 #[tokio::test]
-async fn idle_timeout_of_a_download_truncates_the_response() {
-    let upstream = sending(HALF_RESPONSE);
-    let gateway = gateway_to(&upstream, "idle_timeout = \"300ms\"");
-    let started = Instant::now();
-    let response = gateway.client().get("/").try_send().await;
-    assert_waited(started);
-    assert!(response.is_err(), "{response:?}");
-    assert_counted(&gateway, "idle_timeout").await;
+async fn a_timeout_of_a_download_truncates_the_response() {
+    for (lines, reason) in [
+        ("idle_timeout = \"300ms\"", "idle_timeout"),
+        ("timeout = \"300ms\"", "total_timeout"),
+    ] {
+        let upstream = sending(HALF_RESPONSE);
+        for (of_upstream, of_route) in [(lines, ""), ("", lines)] {
+            let gateway = Gateway::with(&format!(
+                "[upstream.api]\nservers = [\"{{upstream}}\"]\n{of_upstream}\n\
+                 [[route]]\nname = \"all\"\npath = \"/\"\n{of_route}\n"
+            ))
+            .upstream_url(&upstream.url())
+            .admin()
+            .start();
+            for (number, client) in (1..).zip([gateway.client(), gateway.client().h2()]) {
+                let started = Instant::now();
+                let response = client.get("/").try_send().await;
+                assert_waited(started);
+                assert!(response.is_err(), "{response:?}");
+                assert_counted(&gateway, reason, number).await;
+            }
+        }
+    }
 }
 
 #[tokio::test]
@@ -144,19 +159,8 @@ async fn total_timeout_returns_504() {
         let response = gateway.client().get("/").send().await;
         assert_waited(started);
         assert_timeout(&response, "total");
-        assert_counted(&gateway, "total_timeout").await;
+        assert_counted(&gateway, "total_timeout", 1).await;
     }
-}
-
-#[tokio::test]
-async fn total_timeout_of_a_download_truncates_the_response() {
-    let upstream = sending(HALF_RESPONSE);
-    let gateway = gateway_to(&upstream, "timeout = \"300ms\"");
-    let started = Instant::now();
-    let response = gateway.client().get("/").try_send().await;
-    assert_waited(started);
-    assert!(response.is_err(), "{response:?}");
-    assert_counted(&gateway, "total_timeout").await;
 }
 
 #[tokio::test]
@@ -177,68 +181,7 @@ async fn a_timeout_within_the_response_to_a_keyed_request_returns_504() {
         let started = Instant::now();
         assert_timeout(&request.send().await, phase);
         assert_waited(started);
-        assert_counted(&gateway, reason).await;
+        assert_counted(&gateway, reason, 1).await;
         assert_eq!(gateway.counts().unknown, 1);
     }
-}
-
-#[tokio::test]
-async fn timeouts_of_a_route_replace_those_of_its_upstream() {
-    let (upstream, permits) = Upstream::responding_on_permit();
-    let gateway = Gateway::with(
-        "[upstream.api]\nservers = [\"{upstream}\"]\nfirst_byte_timeout = \"1s\"\n\
-         [[route]]\nname = \"poll\"\npath = \"/poll\"\nfirst_byte_timeout = \"10m\"\n\
-         [[route]]\nname = \"quick\"\npath = \"/quick\"\nfirst_byte_timeout = \"300ms\"\n\
-         [[route]]\nname = \"total\"\npath = \"/total\"\ntimeout = \"300ms\"\n\
-         [[route]]\nname = \"all\"\npath = \"/\"\n",
-    )
-    .upstream(&upstream)
-    .start();
-    let client = gateway.client();
-    let poll = tokio::spawn(client.get("/poll").send());
-    for (path, phase, timeout) in [
-        ("/quick", "first-byte", TIMEOUT),
-        ("/total", "total", TIMEOUT),
-        ("/", "first-byte", Duration::from_secs(1)),
-    ] {
-        let started = Instant::now();
-        let response = client.get(path).send().await;
-        assert!(started.elapsed() >= timeout, "{path}");
-        assert_timeout(&response, phase);
-    }
-    assert!(!poll.is_finished());
-    // The upstream can still wait with the three abandoned requests, so each gets a permit.
-    permits.add_permits(4);
-    assert_eq!(poll.await.expect("the task should not panic").status, 200);
-}
-
-#[tokio::test]
-async fn idle_timeout_of_a_route_replaces_that_of_its_upstream() {
-    let upstream = sending(HALF_RESPONSE);
-    let gateway = Gateway::with(
-        "[upstream.api]\nservers = [\"{upstream}\"]\n\
-         [[route]]\nname = \"all\"\npath = \"/\"\nidle_timeout = \"300ms\"\n",
-    )
-    .upstream_url(&upstream.url())
-    .admin()
-    .start();
-    let started = Instant::now();
-    assert!(gateway.client().get("/").try_send().await.is_err());
-    assert_waited(started);
-    assert_counted(&gateway, "idle_timeout").await;
-}
-
-#[tokio::test]
-async fn the_timeout_of_a_route_bounds_its_retries() {
-    let upstream = Upstream::replying(503);
-    let gateway = Gateway::with(
-        "[upstream.api]\nservers = [\"{upstream}\"]\n\
-         [upstream.api.retry]\nattempts = 3\nbase = \"5s\"\ncap = \"5s\"\njitter = \"none\"\n\
-         [[route]]\nname = \"all\"\npath = \"/\"\ntimeout = \"1s\"\n",
-    )
-    .upstream(&upstream)
-    .start();
-    // The delay before a retry would end after `timeout`, so the response is forwarded without a retry.
-    assert_eq!(gateway.client().get("/").send().await.status, 503);
-    assert_eq!(upstream.count(), 1);
 }

@@ -1,17 +1,10 @@
 //! Tests that a replay equals the first response: same status, same header lines, same body bytes.
 
-use http::{HeaderMap, HeaderValue};
+use http::HeaderMap;
 
-use super::{assert_execution, assert_replay_of, numbered_executions, url};
+use super::url;
 use crate::support::raw_http;
-use crate::support::{ClientResponse, Gateway, Upstream, empty, full};
-
-/// The JSON text `{"paid":true}` compressed with gzip.
-const GZIP: [u8; 33] = [
-    0x1f, 0x8b, 0x08, 0x00, 0x00, 0x00, 0x00, 0x00, 0x02, 0x03, 0xab, 0x56, 0x2a, 0x48, 0xcc, 0x4c,
-    0x51, 0xb2, 0x2a, 0x29, 0x2a, 0x4d, 0xad, 0x05, 0x00, 0x5d, 0x44, 0x0f, 0x0c, 0x0d, 0x00, 0x00,
-    0x00,
-];
+use crate::support::{ClientResponse, Gateway};
 
 /// Header lines that a store can change by mistake, for example by merging or reordering them.
 const HEAD: &[u8] = b"HTTP/1.1 201 Created\r\n\
@@ -25,8 +18,10 @@ const HEAD: &[u8] = b"HTTP/1.1 201 Created\r\n\
     ETag: \"x\"\r\n\
     X-Request-Id: upstreams-own\r\n\
     Date: Mon, 01 Jan 2024 00:00:00 GMT\r\n\
+    Content-Encoding: gzip\r\n\
     Content-Type: application/octet-stream\r\n";
 
+/// Not a valid gzip stream: the gateway never decompresses a body.
 const BODY: &[u8] = b"\0\x01\xff\r\n0\r\n\r\n\0end";
 
 /// Creates an upstream that sends `response` to the first request, and a different response to all later requests.
@@ -156,23 +151,6 @@ async fn a_response_is_replayed_across_http_versions() {
 }
 
 #[tokio::test]
-async fn a_gzip_response_is_replayed_unchanged() {
-    let upstream = Upstream::with(|_| async {
-        let mut reply = full(&GZIP[..]);
-        let coding = HeaderValue::from_static("gzip");
-        reply.headers_mut().insert("content-encoding", coding);
-        reply
-    });
-    let gateway = Gateway::keyed("").upstream(&upstream).start();
-    let send = || gateway.client().post("/").key("k1").send();
-    let (first, replay) = (send().await, send().await);
-    assert_identical(&first, &replay);
-    assert_eq!(replay.header("content-encoding"), "gzip");
-    assert_eq!(replay.body[..], GZIP);
-    assert_eq!(upstream.count(), 1);
-}
-
-#[tokio::test]
 async fn a_chunked_response_is_stored_completely() {
     let chunks = b"4\r\none,\r\n5;x=y\r\n two,\r\n7\r\n thre\0e\r\n0\r\nX-Trailer: t\r\n\r\n";
     let head =
@@ -193,113 +171,6 @@ async fn a_chunked_response_is_stored_completely() {
     // equal.
     assert_eq!((first.trailers.len(), replay.trailers.len()), (0, 0));
     assert!(!first.has("trailer"));
-}
-
-#[tokio::test]
-async fn a_response_without_a_body_is_stored() {
-    for status in [204, 200, 304] {
-        let upstream = Upstream::with(move |_| async move {
-            let mut reply = empty(status);
-            let location = HeaderValue::from_static("/made/1");
-            reply.headers_mut().insert("location", location);
-            reply
-        });
-        let gateway = Gateway::keyed("").upstream(&upstream).start();
-        for client in [gateway.client(), gateway.client().h2()] {
-            let send = || client.request("PATCH", "/").key("k1").send();
-            let replay = match upstream.count() {
-                0 => {
-                    let (first, replay) = (send().await, send().await);
-                    assert_identical(&first, &replay);
-                    replay
-                }
-                _ => send().await,
-            };
-            assert!(replay.is_replay());
-            assert_eq!((replay.status, replay.body.len()), (status, 0));
-            assert_eq!(replay.header("location"), "/made/1");
-        }
-        assert_eq!(upstream.count(), 1, "{status}");
-    }
-}
-
-#[tokio::test]
-async fn server_errors_and_client_errors_are_replayed() {
-    for status in [400, 404, 408, 422, 500, 502, 503, 504] {
-        let upstream = super::numbered_executions_with(status);
-        let gateway = Gateway::keyed("").upstream(&upstream).start();
-        let send = || gateway.client().post("/").key("k1").send();
-        let (first, replay) = (send().await, send().await);
-        assert_eq!(first.status, status);
-        assert_identical(&first, &replay);
-        assert_replay_of(&replay, 1);
-    }
-}
-
-#[tokio::test]
-async fn the_two_spellings_of_a_key_are_one_key() {
-    let upstream = numbered_executions();
-    let gateway = Gateway::keyed("").upstream(&upstream).start();
-    let send = |key: &str| gateway.client().post("/").key(key).send();
-    assert_execution(&send("8e03978e-40d5").await, 1);
-    assert_replay_of(&send("\"8e03978e-40d5\"").await, 1);
-    assert_execution(&send("\"in\\\"side\"").await, 2);
-    assert_replay_of(&send("in\"side").await, 2);
-    // Idempotency keys are case-sensitive, so this key is new and its request is executed.
-    assert_execution(&send("8E03978E-40D5").await, 3);
-    // The gateway forwards each idempotency key exactly as the client wrote it.
-    let received: Vec<_> = upstream.requests();
-    let received: Vec<_> = received
-        .iter()
-        .map(|request| request.header("idempotency-key"))
-        .collect();
-    assert_eq!(
-        received,
-        ["8e03978e-40d5", "\"in\\\"side\"", "8E03978E-40D5"]
-    );
-}
-
-#[tokio::test]
-async fn excluded_headers_are_not_replayed() {
-    let upstream = responding_once(sized(HEAD, BODY));
-    let gateway = Gateway::keyed("exclude_headers = [\"Set-Cookie\", \"x-latin\"]")
-        .upstream_url(&url(upstream.address))
-        .start();
-    let send = || gateway.client().post("/").key("k1").send();
-    let (first, replay) = (send().await, send().await);
-    assert!(first.has("set-cookie") && first.has("x-latin"));
-    let expected: Vec<_> = lines(&first.headers)
-        .into_iter()
-        .filter(|(name, _)| name != "set-cookie" && name != "x-latin")
-        .collect();
-    assert_eq!(lines(&replay.headers), expected);
-    assert!(replay.is_replay());
-    assert_eq!(&replay.body[..], BODY);
-}
-
-#[tokio::test]
-async fn a_replay_has_the_request_id_of_the_current_request() {
-    let upstream = numbered_executions();
-    let gateway = Gateway::keyed("").upstream(&upstream).start();
-    for id in ["first-try", "second-try"] {
-        let request = gateway.client().post("/").key("k1");
-        let response = request.header("X-Request-Id", id).send().await;
-        assert_eq!(response.header("x-request-id"), id);
-        assert_eq!(response.text(), "execution 1");
-    }
-    assert_eq!(upstream.last().header("x-request-id"), "first-try");
-}
-
-#[tokio::test]
-async fn a_record_expires_after_its_ttl() {
-    let upstream = numbered_executions();
-    let gateway = Gateway::keyed("ttl = \"1s\"").upstream(&upstream).start();
-    let send = || gateway.client().post("/").key("k1").send();
-    assert_execution(&send().await, 1);
-    let responded_at = tokio::time::Instant::now();
-    assert_replay_of(&send().await, 1);
-    tokio::time::sleep_until(responded_at + std::time::Duration::from_millis(1100)).await;
-    assert_execution(&send().await, 2);
 }
 
 #[tokio::test]

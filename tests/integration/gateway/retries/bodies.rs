@@ -156,39 +156,6 @@ fn a_body_that_arrives_slowly_is_sent_again_from_its_start() {
 }
 
 #[test]
-fn a_body_is_retried_up_to_max_body_and_not_above() {
-    for framing in FRAMINGS {
-        for (max_body, length, times) in [
-            ("1KiB", 1024, 2),
-            ("1KiB", 1025, 1),
-            ("1KiB", 100_000, 1),
-            ("0", 0, 2),
-            ("0", 1, 1),
-        ] {
-            let upstream = failing_first_request();
-            let api = format!("{QUICK}max_body = \"{max_body}\"");
-            let gateway = gateway_to(&[upstream.url()], &api).start();
-            let body = body(length);
-            let mut client = connect(&gateway);
-            client.send(framing.complete_request(&body));
-            let response = client.response();
-            let received = (
-                response.status,
-                String::from_utf8_lossy(&response.body).into(),
-            );
-            let expected = match times {
-                1 => (503, String::from("response 1")),
-                _ => (200, String::from("response 2")),
-            };
-            assert_eq!(received, expected, "{framing:?}, {length} of {max_body}");
-            let requests = upstream.requests();
-            assert_eq!(requests.len(), times, "{framing:?}, {length} of {max_body}");
-            assert!(requests.iter().all(|request| request.body == body));
-        }
-    }
-}
-
-#[test]
 fn a_body_above_max_body_is_not_sent_again_after_a_lost_connection() {
     for framing in FRAMINGS {
         for (description, fail) in &FAILURES[2..] {

@@ -47,41 +47,6 @@ async fn attempts_retries_and_rejected_retries_are_counted() {
 }
 
 #[tokio::test]
-async fn a_retry_beyond_the_deadline_is_counted_as_rejected() {
-    let upstream = with_statuses(&[503]);
-    let api = "[upstream.api.retry]\nbase = \"25s\"\ndeadline = \"20s\"";
-    let gateway = gateway_to(&[upstream.url()], api).admin().start();
-    assert_eq!(send(&gateway, "GET").await, 503);
-    assert_counts(&gateway, [1, 0, 0, 1, 0]).await;
-}
-
-#[tokio::test]
-async fn a_budget_bounds_the_retries_of_all_requests_together() {
-    let upstream = with_statuses(&[503]);
-    let api = "[upstream.api.retry]\nattempts = 2\nbase = \"1ms\"\ncap = \"5ms\"\n\
-               budget = { ratio = 0.5, floor = 0, window = \"1h\" }";
-    let gateway = gateway_to(&[upstream.url()], api).admin().start();
-    for _ in 0..20 {
-        assert_eq!(send(&gateway, "GET").await, 503);
-    }
-    assert_counts(&gateway, [30, 10, 10, 0, 10]).await;
-    assert_eq!(upstream.count(), 30);
-}
-
-#[tokio::test]
-async fn an_empty_budget_rejects_every_retry_and_the_failure_is_forwarded() {
-    let upstream = with_statuses(&[503]);
-    let api = "[upstream.api.retry]\nbudget = { ratio = 0.0, floor = 0 }";
-    let gateway = gateway_to(&[upstream.url()], api).admin().start();
-    let response = gateway.client().get("/").send().await;
-    assert_eq!(
-        (response.status, response.text().as_str()),
-        (503, "response 1")
-    );
-    assert_counts(&gateway, [1, 0, 0, 0, 1]).await;
-}
-
-#[tokio::test]
 async fn the_access_log_contains_the_number_of_attempts() {
     let upstream = with_statuses(&[503, 503, 200]);
     let gateway = Process::serving(&format!(

@@ -9,8 +9,6 @@ use crate::support::wait_until;
 
 const GET: &str = "GET /api HTTP/1.1\r\nHost: a\r\n\r\n";
 
-const POST: &str = "POST /api HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi";
-
 /// Number of concurrent requests. Each uses its own connection to the server.
 const BURST: usize = 100;
 
@@ -137,21 +135,4 @@ fn a_request_that_gets_a_part_of_a_response_is_not_sent_once_more() {
     assert_eq!(client.send(GET).response().status, 200);
     assert_eq!(client.send(GET).response().status, 502);
     assert_eq!(upstream.connections(), 1);
-}
-
-#[test]
-fn a_request_that_must_not_be_sent_again_uses_no_connection_that_was_idle_for_a_second() {
-    let upstream = RawUpstream::echoing_request_line();
-    let gateway = WireGateway::forwarding_to(&upstream);
-    let mut client = gateway.client();
-    for (request, wait, connections) in [
-        (POST, 0, 1),
-        (POST, 0, 1),
-        (GET, 1_100, 1),
-        (POST, 1_100, 2),
-    ] {
-        std::thread::sleep(Duration::from_millis(wait));
-        assert_eq!(client.send(request).response().status, 200);
-        assert_eq!(upstream.connections(), connections, "{request}");
-    }
 }
