@@ -10,6 +10,7 @@ mod limits;
 mod listener_conflicts;
 mod paths;
 mod respond;
+mod route_table;
 mod routes;
 pub(super) mod scenarios;
 pub(super) mod server;
@@ -223,14 +224,18 @@ pub(super) fn resolve(file: &File, purpose: Purpose, findings: &mut Findings) ->
         scenarios: &scenarios,
     };
     let mut routes = routes::resolve(file, purpose, known, max_bytes, buffers, findings);
+    if purpose != Purpose::Lab && !findings.has_errors() {
+        route_table::report_unused(file, &routes, findings);
+    }
+    route_table::report_shadowed(file, &routes, findings);
     store::resolve_lease(&mut store, file, &routes, findings);
     let tls = file.server.tls.as_ref();
     let tls = tls.and_then(|tls| files::read_listener_pair(tls, purpose, findings));
     if findings.has_errors() {
         return None;
     }
-    let headers = routes::resolve_headers(file, &mut routes);
-    let methods = routes::known_methods(&routes);
+    let headers = route_table::resolve_headers(file, &mut routes);
+    let methods = route_table::known_methods(&routes);
     Some(Policy {
         server: server::server(&file.server, buffers.value, tls),
         admin,
@@ -242,7 +247,7 @@ pub(super) fn resolve(file: &File, purpose: Purpose, findings: &mut Findings) ->
         upstreams,
         limits: limits.into_values().flatten().collect(),
         scenarios: scenarios.into_values().flatten().collect(),
-        routes: routes::compile(file, routes, findings)?,
+        routes: route_table::compile(file, routes, findings)?,
         headers,
         methods,
     })

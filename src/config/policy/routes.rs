@@ -1,4 +1,4 @@
-//! `[[route]]`: path patterns, upstream, rate limits, cost and idempotency settings.
+//! `[[route]]`: path patterns, upstream, rate limits, cost and idempotency settings of each route.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
@@ -18,9 +18,8 @@ use super::limits::Limits;
 use super::paths;
 use super::scenarios::ScenariosByName;
 use super::upstreams::warn_about_first_byte_timeout;
-use crate::request::headers::{HeaderNames, IdentifyingHeaders};
-use crate::request::methods::KnownMethods;
-use crate::request::route::{AmbiguousPaths, Matcher, PathMode, RouteMatch, find_shadowed};
+use crate::request::headers::IdentifyingHeaders;
+use crate::request::route::{AmbiguousPaths, PathMode, RouteMatch};
 use crate::scenario::Scenario;
 use crate::throttle::{KeyPart, Limit, Mode};
 use crate::upstream::{Timeouts, Upstream};
@@ -64,96 +63,11 @@ pub(super) fn resolve(
         at: String::new(),
     };
     let mut routes = Vec::new();
-    let mut spans = Vec::new();
-    let mut is_partial = Vec::new();
     for (index, section) in file.route.iter().enumerate() {
         resolver.at = format!("route[{index}]");
-        if let Some(route) = resolver.route(section) {
-            routes.push(route);
-            spans.push(path_span(section));
-            is_partial.push(resolver.was_removed("path") || resolver.was_removed("methods"));
-        }
-    }
-    if purpose != Purpose::Lab && !findings.has_errors() {
-        report_unused(file, &routes, findings);
-    }
-    let matches: Vec<_> = routes.iter().map(|(matches, _)| matches.clone()).collect();
-    for shadowed in find_shadowed(&matches) {
-        let [earlier, later] = [shadowed.earlier, shadowed.later];
-        let has_same_name = matches[earlier].name == matches[later].name;
-        if is_partial[earlier] || is_partial[later] || has_same_name {
-            continue;
-        }
-        findings
-            .error(
-                &spans[later],
-                format!(
-                    "no request can reach the route `{}`: `{}` matches all of its requests first",
-                    matches[later].name, matches[earlier].name
-                ),
-                "the first route that matches a request applies: move this route above the other route, or remove this \
-                 route",
-            )
-            .note(&spans[earlier], "this route matches first");
+        routes.extend(resolver.route(section));
     }
     routes
-}
-
-/// Sets `identifying_headers` of each route, and returns the names of all headers that the routes read.
-pub(super) fn resolve_headers(
-    file: &File,
-    routes: &mut [(RouteMatch, RoutePolicy)],
-) -> HeaderNames {
-    let mut names = HeaderNames::default();
-    names.allows_underscores = file.server.underscores_in_headers;
-    for (_, route) in routes {
-        let limit_headers = |mode| {
-            let limits = route.limits.iter().filter(move |limit| limit.mode == mode);
-            limits.flat_map(|limit| limit.headers())
-        };
-        let rule = route.idempotency.as_deref();
-        let scope_headers = rule.into_iter().flat_map(|rule| rule.scope.headers());
-        route.identifying_headers = names.add_route(
-            limit_headers(Mode::Enforce).chain(scope_headers),
-            limit_headers(Mode::Shadow),
-            rule.map(|rule| &rule.header),
-        );
-    }
-    names
-}
-
-pub(super) fn known_methods(routes: &[(RouteMatch, RoutePolicy)]) -> KnownMethods {
-    KnownMethods::new(routes.iter().flat_map(|(matches, route)| {
-        let matched = matches.methods.iter().flatten();
-        let keyed = route.idempotency.iter().flat_map(|rule| &rule.methods);
-        matched.chain(keyed)
-    }))
-}
-
-/// Reports an error if the patterns are too large together.
-pub(super) fn compile(
-    file: &File,
-    routes: Vec<(RouteMatch, RoutePolicy)>,
-    findings: &mut Findings,
-) -> Option<Matcher<RoutePolicy>> {
-    match Matcher::compile(routes) {
-        Ok(routes) => Some(routes),
-        Err(error) => {
-            let span = file.route.first().map_or(0..0, path_span);
-            findings.error(
-                &span,
-                error.to_string(),
-                "write shorter `path` patterns, or patterns with smaller repetition counts",
-            );
-            None
-        }
-    }
-}
-
-fn path_span(section: &Located<RouteSection>) -> Span {
-    let path = section.value.path.as_ref();
-    path.and_then(|path| path.0.first())
-        .map_or_else(|| section.span.clone(), |first| first.span.clone())
 }
 
 struct Resolver<'a> {
@@ -462,32 +376,5 @@ impl<'a> Resolver<'a> {
             return None;
         }
         Some(cost)
-    }
-}
-
-/// Not called after an error, because an invalid route was possibly omitted.
-fn report_unused(file: &File, routes: &[(RouteMatch, RoutePolicy)], findings: &mut Findings) {
-    let routes = || routes.iter().map(|(_, route)| route);
-    let is_used = |what: &str, name: &str| match what {
-        "scenario" => routes().any(|it| it.scenario.as_ref().is_some_and(|it| *it.name == *name)),
-        "limit" => routes().any(|it| it.limits.iter().any(|it| *it.name == *name)),
-        _ => routes().any(|it| {
-            it.upstream
-                .as_ref()
-                .is_some_and(|it| *it.upstream.name == *name)
-        }),
-    };
-    let scenarios = file.scenario.entries.keys().map(|name| ("scenario", name));
-    let limits = file.limit.entries.keys().map(|name| ("limit", name));
-    let upstreams = file.upstream.entries.keys().map(|name| ("upstream", name));
-    for (what, name) in scenarios.chain(limits).chain(upstreams) {
-        let Located { span, value: name } = name;
-        if !is_used(what, name) {
-            findings.warning(
-                span,
-                format!("no route uses the {what} `{name}`"),
-                format!("use the {what} in a route, or remove `[{what}.{name}]`"),
-            );
-        }
     }
 }

@@ -92,6 +92,12 @@ fn no_problem_of_a_file_shows_a_secret() {
         "admin = { token_file = \"x\", token = \"s3cret\" y }\n",
         "admin:\n  token: s3cret\n",
         "token: s3cret\nother: x\n",
+        "{ \"admin\": { \"token\": \"s3cret\" } }\n",
+        "[admin]\ntoken = \"\"\"\ns3cret=\\q\n\"\"\"\n",
+        "[admin]\ntoken = '''\ns3cret",
+        "[admin]\ntoken = [s3cret, s3cret]\n",
+        "[admin]\ns3cret = token = 1\n",
+        "[store]\npassword = 1s3cret\n",
     ] {
         let shown = problems(text, &[]);
         assert!(!shown.contains("s3cret"), "{text}: {shown}");

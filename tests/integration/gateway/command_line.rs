@@ -362,10 +362,29 @@ async fn warnings_at_startup_are_log_lines_in_the_configured_format() {
 }
 
 #[test]
-fn a_variable_with_single_underscores_causes_a_warning() {
-    let directory = directory_with("tidegate.toml", CONFIG);
-    let check = Process::with(&["check"]).inside(directory);
-    let run = check.env("TIDEGATE_SERVER_LISTEN", "127.0.0.1:1").run();
+fn an_admin_port_in_use_is_an_error_with_the_keys_of_the_admin_listener() {
+    let other = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = other.local_addr().expect("an address");
+    let config =
+        format!("[server]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"{address}\"\n{CONFIG}");
+    let directory = directory_with("tidegate.toml", &config);
+    let run = Process::with(&["serve"]).inside(directory).run();
+    assert!(!run.status.success());
+    let shown = stderr(&run);
+    assert!(shown.contains("`listen` in [admin], or --admin"), "{shown}");
+}
+
+#[test]
+fn a_warning_fails_only_a_strict_check() {
+    let check = |arguments: &[&str]| {
+        let directory = directory_with("tidegate.toml", CONFIG);
+        let check = Process::with(arguments).inside(directory);
+        check.env("TIDEGATE_SERVER_LISTEN", "127.0.0.1:1").run()
+    };
+    let strict = check(&["check", "--strict"]);
+    assert_eq!(strict.status.code(), Some(1));
+    assert!(stderr(&strict).contains("1 warning"), "{}", stderr(&strict));
+    let run = check(&["check"]);
     assert!(run.status.success());
     let warning = stderr(&run);
     assert!(
