@@ -39,7 +39,7 @@ const REPLACED: u64 = u64::MAX;
 /// Otherwise the connections that wait for a place would replace each other before they are served.
 const MIN_IDLE: Duration = Duration::from_millis(500);
 
-/// Of one listener, or of all listeners of a gateway.
+/// Connections of one listener, or of all listeners of a gateway.
 #[derive(Debug)]
 pub(crate) struct Connections {
     pub(crate) max: usize,
@@ -191,7 +191,7 @@ impl Connections {
         })
     }
 
-    /// For when the process has no free file descriptor.
+    /// Called when the process has no free file descriptor.
     pub(crate) fn close_idle(&self) {
         let _ = self.replace_idle(None, &mut self.open.lock());
     }

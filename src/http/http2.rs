@@ -15,11 +15,11 @@
 mod body;
 mod lifecycle;
 mod linger;
-mod paused_bodies;
 mod response;
 mod write_tracking;
 
 use std::future::poll_fn;
+use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::Poll;
@@ -27,18 +27,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::FutureExt as _;
-use h2::server::{Builder, SendResponse};
+use h2::server::{Builder, Connection, SendResponse};
 use h2::{Reason, RecvStream};
 use http::{Method, Request, Response, StatusCode};
-use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use self::lifecycle::{Action, Lifecycle, Usage};
 use self::linger::LingeringStreams;
-use self::paused_bodies::PausedBodies;
 use self::response::FlowControl;
 use self::write_tracking::{QueueSender, QueuedResponses};
 use super::IncompleteBody;
@@ -46,7 +45,6 @@ use super::connections::{ActiveRequest, ConnectionPermit};
 use super::http1::{Rewind, TrackDelivery};
 use super::service::{Abort, Received, Reply};
 use super::settings::{ClientTimeouts, ServerLimits};
-use super::socket::ClientSocket;
 use crate::metrics::Http2Metrics;
 
 pub(crate) use self::body::Http2Body;
@@ -64,24 +62,18 @@ const SEND_BUFFER: usize = 64 * 1024;
 /// read the reset. `h2` treats later frames as errors, and closes the connection after `h2_max_resets` errors.
 const RESET_TIME: Duration = Duration::from_secs(5);
 
-/// For so many reset streams `h2` ignores late frames, as a multiple of `h2_max_streams`.
+/// Number of reset streams for which `h2` ignores late frames, as a multiple of `h2_max_streams`.
 const RESET_STREAMS: usize = 4;
 
 struct ConnectionState<B> {
     flow: FlowControl,
     lingering: LingeringStreams,
-    paused_bodies: PausedBodies,
+    /// Each further reference is a request body that the gateway does not read at the moment, for example because its
+    /// server is slow.
+    paused_bodies: Arc<()>,
     queue: QueueSender<B>,
     /// Notified when a response ends the connection with GOAWAY.
     go_away: Notify,
-}
-
-#[derive(Debug, Error)]
-pub(crate) enum ServeError {
-    #[error(transparent)]
-    Connection(#[from] h2::Error),
-    #[error("the client did not complete the HTTP/2 connection preface within `header_timeout`")]
-    PrefaceTimeout,
 }
 
 /// Returns when the client has closed the connection, or when it was idle for `idle_timeout`. Once `stop` is ready, the
@@ -103,11 +95,11 @@ pub(crate) async fn serve<IO, S, Responding, B>(
     metrics: Arc<Http2Metrics>,
     stop: impl Future<Output = ()>,
     service: S,
-) -> Result<(), ServeError>
+) -> io::Result<()>
 where
-    IO: AsyncRead + AsyncWrite + ClientSocket + Unpin,
+    IO: AsyncRead + AsyncWrite + Unpin,
     S: Fn(Received<Http2Body>) -> Responding + Clone + Send + 'static,
-    Responding: Future<Output = Reply<B>> + Send,
+    Responding: Future<Output = Reply<B>> + Send + 'static,
     B: TrackDelivery + Send + 'static,
     B::Error: Send,
 {
@@ -116,13 +108,12 @@ where
     let state = Arc::new(ConnectionState {
         flow: FlowControl::new(Arc::clone(&socket)),
         lingering: LingeringStreams::new(metrics),
-        paused_bodies: PausedBodies::default(),
+        paused_bodies: Arc::default(),
         queue: queued.sender(),
         go_away: Notify::new(),
     });
-    let handshake = builder(limits).handshake::<_, Bytes>(io);
-    let handshake = timeout(timeouts.head, handshake).await;
-    let mut connection = handshake.map_err(|_| ServeError::PrefaceTimeout)??;
+    let handshake = timeout(timeouts.head, builder(limits).handshake::<_, Bytes>(io)).await;
+    let mut connection = handshake?.map_err(io::Error::other)?;
     let streams = TaskTracker::new();
     let mut stop = pin!(stop.fuse());
     let mut replaced = pin!(permit.replaced());
@@ -132,33 +123,18 @@ where
     let reason = loop {
         tokio::select! {
             biased;
-            accepted = poll_fn(|cx| {
-                let accepted = connection.poll_accept(cx);
-                queued.polled(&accepted, &socket, cx);
-                accepted
-            }) => {
-                let Some((request, respond)) = accepted.transpose()? else {
+            accepted = poll_fn(|cx| queued.polled(connection.poll_accept(cx), &socket, cx)) => {
+                let Some((request, respond)) = accepted.transpose().map_err(io::Error::other)? else {
                     return Ok(());
                 };
-                let Some(active) = permit.begin() else {
-                    continue;
-                };
-                lifecycle.request(Instant::now());
-                let (service, state) = (service.clone(), Arc::clone(&state));
-                // `track_future` would move the future of the exchange once more.
-                let stream = streams.token();
-                tasks.spawn(async move {
-                    exchange(request, respond, timeouts, &state, active, service).await;
-                    drop(stream);
-                });
+                if let Some(active) = permit.begin() {
+                    lifecycle.request(Instant::now());
+                    let (state, held) = (Arc::clone(&state), (active, streams.token()));
+                    tasks.spawn(exchange(request, respond, timeouts, state, held, service.clone()));
+                }
             }
             () = go_away.as_mut() => break Reason::NO_ERROR,
-            () = replaced.as_mut() => {
-                connection.abrupt_shutdown(Reason::NO_ERROR);
-                // One poll writes the frame if the socket is writable, without a wait for the client.
-                poll_fn(|cx| Poll::Ready(connection.poll_accept(cx).is_ready())).await;
-                return Ok(());
-            }
+            () = replaced.as_mut() => break Reason::NO_ERROR,
             () = stop.as_mut() => {
                 connection.graceful_shutdown();
                 state.lingering.drain();
@@ -166,12 +142,11 @@ where
                 check.as_mut().reset(lifecycle.next_check(Instant::now()));
             }
             () = check.as_mut() => {
-                let usage = if !streams.is_empty() || socket.is_blocked() {
-                    Usage::Busy
-                } else if connection.has_streams() {
-                    Usage::Stalled
-                } else {
-                    Usage::Idle
+                let is_busy = !streams.is_empty() || socket.is_blocked();
+                let usage = match connection.has_streams() {
+                    _ if is_busy => Usage::Busy,
+                    true => Usage::Stalled,
+                    false => Usage::Idle,
                 };
                 let now = Instant::now();
                 match lifecycle.check(usage, now) {
@@ -184,14 +159,23 @@ where
         }
     };
     connection.abrupt_shutdown(reason);
-    // What is left is the GOAWAY frame and the close of the socket.
-    loop {
-        tokio::select! {
-            biased;
-            accepted = connection.accept() => if accepted.transpose()?.is_none() { return Ok(()) },
-            () = replaced.as_mut() => return Ok(()),
-        }
+    tokio::select! {
+        // If the connection is replaced, one poll writes the frame if the socket is writable.
+        biased;
+        closed = close(&mut connection) => closed,
+        () = replaced.as_mut() => Ok(()),
     }
+}
+
+/// Sends the GOAWAY frame of a connection whose streams `h2` has discarded, and closes the socket.
+async fn close<IO>(connection: &mut Connection<IO, Bytes>) -> io::Result<()>
+where
+    IO: AsyncRead + AsyncWrite + Unpin,
+{
+    while let Some(accepted) = connection.accept().await {
+        accepted.map_err(io::Error::other)?;
+    }
+    Ok(())
 }
 
 fn builder(limits: &ServerLimits) -> Builder {
@@ -214,8 +198,8 @@ async fn exchange<Responding, B>(
     request: Request<RecvStream>,
     mut respond: SendResponse<Bytes>,
     timeouts: ClientTimeouts,
-    state: &ConnectionState<B>,
-    active: ActiveRequest,
+    state: Arc<ConnectionState<B>>,
+    (active, _stream): (ActiveRequest, TaskTrackerToken),
     service: impl FnOnce(Received<Http2Body>) -> Responding,
 ) where
     Responding: Future<Output = Reply<B>>,
@@ -238,7 +222,7 @@ async fn exchange<Responding, B>(
         if let Poll::Ready(reply) = responding.as_mut().poll(cx) {
             return Poll::Ready(Some(reply));
         }
-        if first_read.poll(cx).is_ready() {
+        if let Poll::Ready(Ok(())) = first_read.poll_unpin(cx) {
             let mut interim = Response::new(());
             *interim.status_mut() = StatusCode::CONTINUE;
             if let Err(error) = respond.send_informational(interim) {

@@ -2,6 +2,7 @@
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -27,8 +28,8 @@ const MAX_UNSENT: u32 = 128 * 1024;
 const MAX_FLATTENED: usize = 2_048;
 
 /// Accepted connections inherit the bound from their listener.
-pub(crate) fn limit_unsent(listener: SockRef<'_>) -> io::Result<()> {
-    listener.set_tcp_notsent_lowat(MAX_UNSENT)
+pub(crate) fn limit_unsent(listener: &impl AsFd) -> io::Result<()> {
+    SockRef::from(listener).set_tcp_notsent_lowat(MAX_UNSENT)
 }
 
 /// Keep-alive after one minute without traffic. Without it, a connection on which the gateway only reads, as in a

@@ -15,5 +15,5 @@ pub(crate) use error::RequestBodyError;
 pub(crate) use read::{ExceededBound, ReadBody, read_body};
 pub(crate) use request::RequestBody;
 
-/// Of an application that uses the layers in `embed`.
+/// Error of an application that uses the layers in `embed`.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;

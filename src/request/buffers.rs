@@ -41,12 +41,12 @@ impl Default for BufferBounds {
 /// The kind determines what happens when the memory is exhausted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Buffered {
-    /// Of a request with an idempotency key, which is rejected.
+    /// Body of a request with an idempotency key. The request is rejected.
     Request,
     /// Start of another request body, before a server is contacted. The server is contacted earlier, and the rest is
     /// streamed.
     Upload,
-    /// To be stored. The gateway streams the response and stores a tombstone.
+    /// Body of a response to be stored. The gateway streams the response and stores a tombstone.
     Response,
     /// Copy of a stored response. The request is rejected.
     Replay,
@@ -97,7 +97,7 @@ pub(crate) struct BufferCharge {
     buffers: Arc<Buffers>,
     client: ClientId,
     kind: Buffered,
-    /// In memory, charged or not.
+    /// Size in memory, charged or not.
     bytes: usize,
     /// `bytes`, or zero if the body is small.
     charged: usize,

@@ -165,22 +165,12 @@ impl Caller {
 
     /// Formats the [chain](Self::chain) as the value of `X-Forwarded-For` in the request to the upstream.
     pub fn forwarded_for(&self) -> HeaderValue {
-        let mut line = HeaderLineBuffer::default();
+        let mut line = String::new();
         for (index, hop) in self.chain().enumerate() {
             let separator = if index == 0 { "" } else { ", " };
             write!(line, "{separator}{hop}").expect("writing to memory does not fail");
         }
-        HeaderValue::from_bytes(&line.0).expect("addresses are visible ASCII")
-    }
-}
-
-#[derive(Default)]
-struct HeaderLineBuffer(SmallVec<[u8; 128]>);
-
-impl fmt::Write for HeaderLineBuffer {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        self.0.extend_from_slice(text.as_bytes());
-        Ok(())
+        HeaderValue::try_from(line).expect("addresses are visible ASCII")
     }
 }
 

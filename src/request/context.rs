@@ -74,7 +74,7 @@ pub(crate) enum Resend {
     Always,
 }
 
-/// For a request to which no response arrived.
+/// Whether a request without a response was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery {
     /// No server received the request, so a retry is safe.
@@ -142,7 +142,7 @@ impl ClientConnection {
         }
     }
 
-    /// In the request to the upstream.
+    /// The value in the request to the upstream.
     pub(crate) fn forwarded_for(&self, caller: &Caller) -> HeaderValue {
         if caller.chain().len() == 1 {
             self.peer_text.clone()

@@ -27,7 +27,7 @@ pub(crate) struct EntrySettings<'a, R> {
     pub(crate) routes: &'a Matcher<R>,
     /// Neither limits nor idempotency keys apply to preflights that the gateway responds to.
     pub(crate) responds_to_preflights: bool,
-    /// Of any route.
+    /// Whether any route takes test ids.
     pub(crate) takes_test_ids: bool,
 }
 
@@ -57,7 +57,7 @@ pub(crate) enum Rejected<'a, R> {
 }
 
 impl<'a, R> Rejected<'a, R> {
-    /// As far as they were found.
+    /// The client and the route, as far as they were found.
     pub(crate) fn found(&self) -> (Option<&Caller>, Option<&'a R>) {
         match self {
             Self::Head(_) => (None, None),

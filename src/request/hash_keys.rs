@@ -40,9 +40,9 @@ pub(crate) struct HashKeys {
 
 #[derive(Clone, Debug)]
 pub(crate) enum HashKeySource {
-    /// Of a memory store or disk store. They do not change while the store is open.
+    /// Keys of a memory store or disk store. They do not change while the store is open.
     Fixed(HashKeys),
-    /// Of a Redis store. All gateways of a fleet share them, and they change if Redis is emptied.
+    /// Keys of a Redis store. All gateways of a fleet share them, and they change if Redis is emptied.
     Shared(Arc<RwLock<HashKeys>>),
 }
 
@@ -169,7 +169,7 @@ pub(crate) struct HashInput {
     long: Vec<u8>,
 }
 
-/// Needs no allocation, in bytes.
+/// Maximum size of an input that needs no allocation, in bytes.
 const SHORT: usize = 256;
 
 impl Default for HashInput {
@@ -280,7 +280,7 @@ impl From<Secret> for HashKeySource {
     }
 }
 
-/// For hash map keys that are already keyed hashes, which clients cannot choose. A hasher returns the one `u64` that is
+/// Hashes map keys that are already keyed hashes, which clients cannot choose. A hasher returns the one `u64` that is
 /// written to it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct BuildIdentityHasher;

@@ -22,11 +22,11 @@ pub(crate) struct AccessLogNotes {
 #[derive(Debug, Default)]
 pub(crate) struct AccessLogFields {
     pub attempts: u32,
-    /// Of the last attempt.
+    /// Server of the last attempt.
     pub server: Option<Arc<str>>,
     /// The evaluated rate limits, each with the limit key of the request.
     pub limits: SmallVec<[(Arc<str>, ShownKey); 4]>,
-    /// With the time after which a retry can succeed.
+    /// The limit, and the time after which a retry can succeed.
     pub rejected_by: Option<(Arc<str>, Duration)>,
     /// Rate limits in shadow mode that would have rejected the request.
     pub shadow: SmallVec<[Arc<str>; 1]>,
@@ -36,14 +36,14 @@ pub(crate) struct AccessLogFields {
     pub reason: Option<&'static str>,
 }
 
-/// As logs and the admin API show it.
+/// Limit key, as logs and the admin API show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ShownKey {
     Client(ClientId),
     Global,
     /// Keyed hash, because the limit key can contain a secret.
     Hash(u64),
-    /// Of a rate limit with `log_key`.
+    /// The key of a rate limit with `log_key`.
     Value(Arc<str>),
 }
 
@@ -62,9 +62,9 @@ impl fmt::Display for ShownKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyUse {
     Replayed,
-    /// For an earlier request with the same key, which was in flight.
+    /// An earlier request with the same key was in flight.
     Waited,
-    /// Of the request, or of an earlier one with the same key.
+    /// The outcome of the request, or of an earlier one with the same key.
     Unknown,
 }
 

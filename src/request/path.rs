@@ -35,7 +35,7 @@ pub enum PathError {
         "the `%` at byte {at} of the path is not followed by two hexadecimal digits. Write `%25` for a percent sign"
     )]
     MalformedEscape {
-        /// In the path that was received. The first byte has position 0.
+        /// Position in the path that was received. The first byte has position 0.
         at: usize,
     },
     #[error("the path is percent-encoded more than {MAX_DECODINGS} times. Encode it once")]

@@ -9,7 +9,7 @@ use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 pub(crate) const X_REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
-/// Longer ids of clients are replaced by random ones, in bytes.
+/// Maximum length in bytes. A longer id of a client is replaced by a random one.
 const MAX_LENGTH: usize = 128;
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -25,7 +25,7 @@ use crate::http::settings::ConnectionSettings;
 use crate::http::socket::{ClientSocket, counted, keep_alive};
 use crate::metrics::{TlsFailure, Totals};
 use crate::pipeline::Pipeline;
-use crate::request::body::{BoxError, RequestBody};
+use crate::request::body::RequestBody;
 use crate::request::context::ClientConnection;
 
 pub(super) struct WorkerContext {
@@ -192,7 +192,7 @@ fn serve_http1<'a, IO>(
     connection: ClientConnection,
     settings: &'a ConnectionSettings,
     context: &'a WorkerContext,
-) -> BoxedFuture<'a, Result<(), BoxError>>
+) -> BoxedFuture<'a, io::Result<()>>
 where
     IO: AsyncRead + AsyncWrite + ClientSocket + Unpin + Send + 'static,
 {
@@ -220,8 +220,7 @@ where
         let ConnectionSettings { limits, timeouts } = settings;
         let (timeouts, batch) = (*timeouts, &context.flush_batch);
         let permit = &connection.permit;
-        http1::serve(io, early, permit, limits, timeouts, batch, stop, service).await?;
-        Ok(())
+        http1::serve(io, early, permit, limits, timeouts, batch, stop, service).await
     })
 }
 
@@ -230,7 +229,7 @@ fn serve_http2<'a, IO>(
     connection: ClientConnection,
     settings: &'a ConnectionSettings,
     context: &'a WorkerContext,
-) -> BoxedFuture<'a, Result<(), BoxError>>
+) -> BoxedFuture<'a, io::Result<()>>
 where
     IO: AsyncRead + AsyncWrite + ClientSocket + Unpin + Send + 'static,
 {
@@ -244,7 +243,8 @@ where
                 Received::Request(request) => {
                     let max_body = pipeline.settings().limits.body_bytes;
                     let totals = &pipeline.metrics().totals;
-                    let request = request.map(|body| RequestBody::http2(body, max_body, totals));
+                    let request =
+                        request.map(|body| RequestBody::of_client(body, max_body, totals));
                     Either::Left(async move { pipeline.respond(&connection, request).await })
                 }
                 Received::Invalid { violation, head } => {
@@ -257,7 +257,6 @@ where
         let ConnectionSettings { limits, timeouts } = settings;
         let (timeouts, tasks) = (*timeouts, &context.tasks);
         let metrics = Arc::clone(&context.pipeline.load().metrics().totals.http2);
-        http2::serve(io, &permit, limits, timeouts, tasks, metrics, stop, service).await?;
-        Ok(())
+        http2::serve(io, &permit, limits, timeouts, tasks, metrics, stop, service).await
     })
 }

@@ -8,7 +8,7 @@ use std::io;
 use std::net::{Ipv6Addr, SocketAddr, TcpListener};
 
 use listenfd::ListenFd;
-use socket2::{Domain, Protocol, SockRef, Socket, Type};
+use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
 
 use crate::http::socket::limit_unsent;
@@ -67,7 +67,7 @@ pub(super) struct WorkerSocket {
 }
 
 pub(super) struct Sockets {
-    /// With the ports that the system chose for port 0.
+    /// Port 0 is replaced by the port that the system chose.
     pub(super) addresses: Vec<SocketAddr>,
     pub(super) per_worker: Vec<Vec<WorkerSocket>>,
 }
@@ -83,7 +83,7 @@ pub(super) fn bind(
         let failed = |source| ListenError { address, source };
         if let Some(socket) = inherited.find(address) {
             socket.set_nonblocking(true).map_err(failed)?;
-            limit_unsent(SockRef::from(socket)).map_err(failed)?;
+            limit_unsent(socket).map_err(failed)?;
             for own in &mut per_worker {
                 own.push(WorkerSocket {
                     socket: socket.try_clone().map_err(failed)?,
@@ -133,7 +133,7 @@ fn socket(address: SocketAddr, shared: bool) -> io::Result<Socket> {
         socket.set_only_v6(true)?;
     }
     socket.set_nonblocking(true)?;
-    limit_unsent(SockRef::from(&socket))?;
+    limit_unsent(&socket)?;
     socket.bind(&address.into())?;
     Ok(socket)
 }

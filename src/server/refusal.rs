@@ -61,7 +61,7 @@ impl Refusal {
 }
 
 impl RefusalWatch {
-    /// For a listener that always accepts connections.
+    /// The listener always accepts connections.
     pub(super) fn never() -> Self {
         Self(watch::channel(Instant::now()).1)
     }

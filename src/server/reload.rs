@@ -12,7 +12,7 @@ use crate::config::{ConfigErrors, ConfigProblem, Loaded, Severity};
 use crate::metrics::Count;
 use crate::pipeline::log;
 
-/// With the file and flags that the gateway was started with.
+/// Loads the file and flags that the gateway was started with.
 type Load = Box<dyn Fn() -> Result<Loaded, ConfigErrors> + Send + Sync>;
 
 /// It does not keep the gateway alive.

@@ -35,7 +35,7 @@ pub(super) struct Worker {
     pub(super) sockets: Vec<WorkerSocket>,
     pub(super) stop: Stop,
     pub(super) refusal: RefusalWatch,
-    /// Of all workers.
+    /// Connections of all workers.
     pub(super) connections: Arc<Connections>,
 }
 
@@ -104,15 +104,12 @@ async fn keep_timer_armed() {
 
 /// Until the drain starts. Then serves the connections that wait in the kernel's accept queue, and closes the listener.
 async fn accept(
-    WorkerSocket {
-        socket,
-        is_inherited,
-    }: WorkerSocket,
+    own: WorkerSocket,
     context: Arc<WorkerContext>,
     connections: Arc<Connections>,
     mut refusal: RefusalWatch,
 ) {
-    let mut listener = match tokio::net::TcpListener::from_std(socket) {
+    let mut listener = match tokio::net::TcpListener::from_std(own.socket) {
         Ok(listener) => listener,
         Err(error) => {
             tracing::error!(
@@ -182,7 +179,7 @@ async fn accept(
             &context,
         );
     }
-    if !is_inherited {
+    if !own.is_inherited {
         serve_queued(listener, &connections, &context);
     }
 }

@@ -78,17 +78,6 @@ impl Http1Body {
         )
     }
 
-    pub(crate) fn poll_part(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Bytes, IncompleteBody>>> {
-        match &mut self.0 {
-            Http1BodySource::Complete(bytes) if bytes.is_empty() => Poll::Ready(None),
-            Http1BodySource::Complete(bytes) => Poll::Ready(Some(Ok(std::mem::take(bytes)))),
-            Http1BodySource::Channel(receiver) => receiver.poll_part(cx),
-        }
-    }
-
     pub(crate) fn into_complete(self) -> Result<Bytes, Self> {
         match self.0 {
             Http1BodySource::Complete(bytes) => Ok(bytes),
@@ -201,7 +190,11 @@ impl http_body::Body for Http1Body {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, IncompleteBody>>> {
-        let part = self.poll_part(cx);
+        let part = match &mut self.0 {
+            Http1BodySource::Complete(bytes) if bytes.is_empty() => Poll::Ready(None),
+            Http1BodySource::Complete(bytes) => Poll::Ready(Some(Ok(std::mem::take(bytes)))),
+            Http1BodySource::Channel(receiver) => receiver.poll_part(cx),
+        };
         part.map(|part| part.map(|part| part.map(Frame::data)))
     }
 

@@ -45,7 +45,7 @@ pub(super) struct Connection<IO> {
     pending: Option<PendingBody>,
     body_wait: BodyWait,
     waiting_since: Option<Instant>,
-    /// For the rest of a head, and not for the start of the next request.
+    /// The wait is for the rest of a head, and not for the start of the next request.
     waits_for_head: bool,
     /// Whether a request was received. If so, `idle_timeout` applies to the wait for the next one.
     is_reused: bool,
@@ -102,8 +102,10 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
             return Poll::Ready(Ok(None));
         }
         if !is_discarded {
-            ready!(self.poll_drain_end(cx, drain_due));
-            return Poll::Ready(Ok(None));
+            return match drain_due(cx) {
+                Some(due) => self.timer.poll(cx, due).map(|()| Ok(None)),
+                None => Poll::Pending,
+            };
         }
         let received = match self.reader.poll_head(&mut self.io, cx)? {
             Poll::Ready(received) => {
@@ -131,7 +133,10 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         drain_due: &mut impl FnMut(&mut Context<'_>) -> Option<Instant>,
     ) -> Poll<Option<Violation>> {
         let head_started = self.reader.head_started();
-        if !head_started && self.poll_drain_end(cx, drain_due).is_ready() {
+        if !head_started
+            && let Some(due) = drain_due(cx)
+            && self.timer.poll(cx, due).is_ready()
+        {
             return Poll::Ready(None);
         }
         // The timeout of the first head starts with the connection, that of a later one with its first byte.
@@ -146,17 +151,6 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         };
         ready!(self.poll_client_timeout(cx, limit));
         Poll::Ready(head_started.then_some(Violation::HeadTimeout))
-    }
-
-    fn poll_drain_end(
-        &mut self,
-        cx: &mut Context<'_>,
-        drain_due: &mut impl FnMut(&mut Context<'_>) -> Option<Instant>,
-    ) -> Poll<()> {
-        match drain_due(cx) {
-            Some(due) => self.timer.poll(cx, due),
-            None => Poll::Pending,
-        }
     }
 
     pub(super) fn receive(&mut self, pending: Option<PendingBody>) {
@@ -237,18 +231,10 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
     pub(super) fn poll_flush(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.write_buffer.is_empty() {
             let written = self.write_buffer.poll_write(&mut self.io, cx);
-            ready!(self.check_write(cx, written))?;
+            ready!(self.write_timeout.check(&mut self.timer, cx, written))?;
         }
         let flushed = Pin::new(&mut self.io).poll_flush(cx);
-        self.check_write(cx, flushed)
-    }
-
-    fn check_write(
-        &mut self,
-        cx: &mut Context<'_>,
-        written: Poll<io::Result<()>>,
-    ) -> Poll<io::Result<()>> {
-        self.write_timeout.check(&mut self.timer, cx, written)
+        self.write_timeout.check(&mut self.timer, cx, flushed)
     }
 
     /// Passes the rest of the request body to the service, until its end or until the service drops it.
@@ -265,8 +251,7 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         Poll::Ready(Ok(()))
     }
 
-    /// Discards the rest of a request body that the service has dropped: at most about [`MAX_DISCARD`] bytes, within
-    /// one `body_timeout`.
+    /// Discards about [`MAX_DISCARD`] bytes at most, of a request body that the service has dropped.
     pub(super) fn poll_discard(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while let Some(pending) = &mut self.pending {
             if pending.discarded > MAX_DISCARD {
@@ -310,12 +295,11 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         self.pending.is_none() && self.reader.head_started()
     }
 
-    /// If the client can still be sending, the connection first stays open for a short time, so that an immediate close
-    /// does not destroy the response (see [`Linger`]).
+    /// If the client can still be sending, the connection first stays open for a short time (see [`Linger`]).
     pub(super) fn poll_close(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         if self.state == ReadState::Closed {
             let shut = Pin::new(&mut self.io).poll_shutdown(cx);
-            return self.check_write(cx, shut);
+            return self.write_timeout.check(&mut self.timer, cx, shut);
         }
         let expected =
             self.state == ReadState::Invalid || self.pending.is_some() || !self.reader.is_empty();
@@ -328,19 +312,15 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         Rewind::new(self.io, self.reader.into_buffer(), self.timeouts.tunnel)
     }
 
-    /// Receives the rest of the request body while the connection waits for the service or for a writable socket.
-    /// Returns true if the service received a part or the end of the body. Fails if the client has closed the
-    /// connection.
+    /// Receives the rest of the request body while the connection waits for the service or for a writable socket. Fails
+    /// if the client has closed the connection.
     fn poll_client(&mut self, cx: &mut Context<'_>) -> io::Result<bool> {
         let was_fed = if self.pending.is_some() {
             self.feed(cx)?
         } else if self.state == ReadState::Open
             && self.reader.poll_closed(&mut self.io, cx)?.is_ready()
         {
-            return Err(io::Error::new(
-                io::ErrorKind::ConnectionAborted,
-                "the client closed the connection before the response",
-            ));
+            return Err(io::ErrorKind::ConnectionAborted.into());
         } else {
             false
         };
@@ -376,10 +356,8 @@ impl<IO: AsyncRead + AsyncWrite + ClientSocket + Unpin> Connection<IO> {
         let decoder = &mut pending.decoder;
         let end = match self.reader.poll_body(decoder, &mut self.io, cx)? {
             Poll::Ready(Ok(Some(data))) => {
-                let waited = self
-                    .waiting_since
-                    .map_or(Duration::ZERO, |since| since.elapsed());
-                self.body_wait.received(waited, data.len());
+                let waited = self.waiting_since.map(|since| since.elapsed());
+                (self.body_wait).received(waited.unwrap_or_default(), data.len());
                 pending.sender.send(data);
                 (pending.decoder.remaining() == Some(0)).then_some(Ok(()))
             }

@@ -11,7 +11,6 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
-use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::time::timeout;
 
@@ -31,26 +30,8 @@ pub(crate) enum Protocol {
     Http2,
 }
 
-/// The gateway closes the connection without a response.
-#[derive(Debug, Error)]
-pub(crate) enum DetectError {
-    #[error(
-        "the client closed the connection before it sent enough bytes to detect HTTP/1 or HTTP/2"
-    )]
-    Closed,
-    #[error(
-        "the client did not send enough bytes to detect HTTP/1 or HTTP/2 within `header_timeout`"
-    )]
-    Timeout,
-    #[error("cannot read the first bytes of the client connection: {0}")]
-    Io(#[from] io::Error),
-}
-
 /// The bytes read belong to the first request.
-pub(crate) async fn detect<IO>(
-    io: &mut IO,
-    within: Duration,
-) -> Result<(Protocol, BytesMut), DetectError>
+pub(crate) async fn detect<IO>(io: &mut IO, within: Duration) -> io::Result<(Protocol, BytesMut)>
 where
     IO: AsyncRead + Unpin,
 {
@@ -58,7 +39,7 @@ where
     let detected = async {
         loop {
             if io.read_buf(&mut early).await? == 0 {
-                return Err(DetectError::Closed);
+                return Err(io::Error::from(io::ErrorKind::UnexpectedEof));
             }
             if early.starts_with(PREFACE) {
                 return Ok(Protocol::Http2);
@@ -68,9 +49,7 @@ where
             }
         }
     };
-    let protocol = timeout(within, detected)
-        .await
-        .map_err(|_elapsed| DetectError::Timeout)??;
+    let protocol = timeout(within, detected).await??;
     Ok((protocol, early))
 }
 
@@ -221,7 +200,7 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    async fn detected(sent: &[u8]) -> Result<(Protocol, BytesMut), DetectError> {
+    async fn detected(sent: &[u8]) -> io::Result<(Protocol, BytesMut)> {
         let (mut gateway, mut client) = duplex(64);
         client.write_all(sent).await.unwrap();
         detect(&mut gateway, SECOND).await
@@ -246,21 +225,18 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_client_that_stops_within_the_preface_times_out() {
-        assert!(matches!(
-            detected(b"PRI *").await,
-            Err(DetectError::Timeout)
-        ));
-        assert!(matches!(detected(b"").await, Err(DetectError::Timeout)));
+        for sent in [&b"PRI *"[..], b""] {
+            let error = detected(sent).await.unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        }
     }
 
     #[tokio::test]
     async fn a_client_that_closes_is_reported_as_closed() {
         let (mut gateway, client) = duplex(64);
         drop(client);
-        assert!(matches!(
-            detect(&mut gateway, SECOND).await,
-            Err(DetectError::Closed)
-        ));
+        let error = detect(&mut gateway, SECOND).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     }
 
     #[tokio::test]

@@ -78,21 +78,19 @@ where
         })
         .await?;
         drop(responding);
-        let (parts, body) = match reply {
-            Reply::Response(response) => response.into_parts(),
-            Reply::Abort(_) => {
-                connection.reset_on_close();
-                return Ok(());
-            }
+        let Reply::Response(response) = reply else {
+            connection.reset_on_close();
+            return Ok(());
         };
+        let (parts, body) = response.into_parts();
         if parts.status.is_informational() {
             // The only valid informational response is 101 to a request with `Upgrade`.
-            if let (StatusCode::SWITCHING_PROTOCOLS, Some(sender)) =
-                (parts.status, exchange.upgrade)
-            {
-                return switch_protocols(connection, &parts, body, exchange.traits, sender).await;
-            }
-            return Ok(());
+            return match exchange.upgrade {
+                Some(sender) if parts.status == StatusCode::SWITCHING_PROTOCOLS => {
+                    switch_protocols(connection, &parts, body, exchange.traits, sender).await
+                }
+                _ => Ok(()),
+            };
         }
         let exact = body.size_hint().exact();
         let mut encoder = connection.start_response(&parts, exact, exchange.traits, last);

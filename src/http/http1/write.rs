@@ -14,10 +14,10 @@ use tokio::io::AsyncWrite;
 
 use crate::failpoint::failpoint;
 
-/// Larger parts of a body are not copied, in bytes.
+/// Maximum size of a part of a body that is copied, in bytes.
 const MAX_COPY: usize = 2_048;
 
-/// With this many bytes, the connection sends them before it adds more of a body.
+/// Number of bytes that the connection sends before it adds more of a body.
 const FULL: usize = 16 * 1024;
 
 /// Memory that an empty buffer keeps: enough for an ordinary response, and cheap for an idle connection.

@@ -5,18 +5,21 @@
 //! such a body is withheld from the service until the stream ends.
 
 use std::pin::Pin;
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 
 use bytes::Bytes;
+use futures_util::FutureExt as _;
+use futures_util::future::Fuse;
 use h2::RecvStream;
 use http::Request;
 use http::header::{CONTENT_LENGTH, EXPECT};
-use http_body::SizeHint;
+use http_body::{Body, Frame, SizeHint};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::linger::Unread;
-use super::paused_bodies::{PausedBodies, PausedBody};
+use super::{CONNECTION_WINDOW, STREAM_WINDOW};
 use crate::http::IncompleteBody;
 use crate::http::http1::{BodyWait, Violation};
 use crate::http::settings::ClientTimeouts;
@@ -35,24 +38,23 @@ pub(crate) struct Http2Body {
     wait: BodyWait,
     /// Start of the wait for the client, and its timer. `Some` only while the service waits for the body.
     waiting: Option<(Instant, Pin<Box<Sleep>>)>,
-    paused_bodies: PausedBodies,
+    paused_bodies: Weak<()>,
     /// `Some` while the service does not wait for the body.
-    paused: Option<PausedBody>,
+    paused: Option<Arc<()>>,
     /// Reports the first read. `None` after it, or if the client does not wait for `100 Continue`.
     first_read: Option<oneshot::Sender<()>>,
 }
 
 const NOT_DROPPED: &str = "only `drop` takes the stream";
 
-/// `None` if the client does not wait for `100 Continue`.
-#[derive(Debug)]
-pub(super) struct FirstRead(Option<oneshot::Receiver<()>>);
+/// Ready when the service reads the body for the first time, if the client waits for `100 Continue`.
+pub(super) type FirstRead = Fuse<oneshot::Receiver<()>>;
 
 /// [`Unread`] receives the stream if the service drops the body before its end.
 pub(super) fn receive(
     request: Request<RecvStream>,
     timeouts: &ClientTimeouts,
-    paused_bodies: &PausedBodies,
+    paused_bodies: &Arc<()>,
 ) -> (Request<Http2Body>, FirstRead, Unread) {
     let header = |name| request.headers().get(name);
     // The entry of the request rejects an invalid length later.
@@ -64,9 +66,9 @@ pub(super) fn receive(
     let has_body = !request.body().is_end_stream();
     let (first_read, reported) = if expects && has_body {
         let (sender, receiver) = oneshot::channel();
-        (Some(sender), Some(receiver))
+        (Some(sender), receiver.fuse())
     } else {
-        (None, None)
+        (None, Fuse::terminated())
     };
     let (unread, rest) = if has_body {
         let (sender, returned) = oneshot::channel();
@@ -81,26 +83,11 @@ pub(super) fn receive(
         last: None,
         wait: BodyWait::new(timeouts),
         waiting: None,
-        paused_bodies: paused_bodies.clone(),
-        paused: has_body.then(|| paused_bodies.pause()),
+        paused_bodies: Arc::downgrade(paused_bodies),
+        paused: has_body.then(|| Arc::clone(paused_bodies)),
         first_read,
     });
-    (request, FirstRead(reported), rest)
-}
-
-impl FirstRead {
-    /// Ready once, when the service reads the body for the first time.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let Some(receiver) = &mut self.0 else {
-            return Poll::Pending;
-        };
-        let reported = ready!(Pin::new(receiver).poll(cx));
-        self.0 = None;
-        match reported {
-            Ok(()) => Poll::Ready(()),
-            Err(_dropped) => Poll::Pending,
-        }
-    }
+    (request, reported, rest)
 }
 
 impl Http2Body {
@@ -114,10 +101,7 @@ impl Http2Body {
         part.transpose().map(|_empty| ())
     }
 
-    pub(crate) fn poll_part(
-        &mut self,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Bytes, IncompleteBody>>> {
+    fn poll_part(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, IncompleteBody>>> {
         if let Some(first_read) = self.first_read.take() {
             // On an error, the response has started, and `100 Continue` is not needed.
             let _ = first_read.send(());
@@ -125,7 +109,7 @@ impl Http2Body {
         self.paused = None;
         let part = ready!(self.poll_received(cx));
         if let Some(Ok(_)) = part {
-            self.paused = Some(self.paused_bodies.pause());
+            self.paused = self.paused_bodies.upgrade();
         }
         Poll::Ready(part)
     }
@@ -174,7 +158,10 @@ impl Http2Body {
             (start, Box::pin(sleep_until(start)))
         });
         loop {
-            let (limit, violation) = if self.paused_bodies.can_fill_window() {
+            // So many paused bodies can fill the window of the connection, so that this stream cannot send. The connection
+            // itself has one reference.
+            let paused = self.paused_bodies.strong_count().saturating_sub(1);
+            let (limit, violation) = if paused >= (CONNECTION_WINDOW / STREAM_WINDOW) as usize {
                 self.wait.longest_pause()
             } else {
                 self.wait.limit()
@@ -190,13 +177,26 @@ impl Http2Body {
             }
         }
     }
+}
 
-    pub(crate) fn is_end_stream(&self) -> bool {
+impl Body for Http2Body {
+    type Data = Bytes;
+    type Error = IncompleteBody;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, IncompleteBody>>> {
+        let part = self.poll_part(cx);
+        part.map(|part| part.map(|part| part.map(Frame::data)))
+    }
+
+    fn is_end_stream(&self) -> bool {
         let stream = self.stream.as_ref().expect(NOT_DROPPED);
         self.last.is_none() && stream.is_end_stream()
     }
 
-    pub(crate) fn size_hint(&self) -> SizeHint {
+    fn size_hint(&self) -> SizeHint {
         match self.declared {
             Some(declared) => {
                 let held = self.last.as_ref().map_or(0, Bytes::len);

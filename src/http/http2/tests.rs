@@ -1,7 +1,7 @@
 use std::future::pending;
 
 use bytes::{Bytes, BytesMut};
-use http_body_util::Full;
+use http_body_util::{BodyExt as _, Full};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream, duplex};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
@@ -19,7 +19,7 @@ async fn respond(received: Received<Http2Body>) -> Reply<Full<Bytes>> {
     match request.uri().path() {
         "/read" => {
             let body = request.body_mut();
-            while let Some(part) = poll_fn(|cx| body.poll_part(cx)).await {
+            while let Some(part) = body.frame().await {
                 if let Err(error) = part {
                     *response.body_mut() = Full::from(error.to_string());
                     break;
@@ -37,7 +37,7 @@ async fn run(
     io: DuplexStream,
     permit: Arc<ConnectionPermit>,
     stop: impl Future<Output = ()>,
-) -> Result<(), ServeError> {
+) -> io::Result<()> {
     let io = Rewind::new(io, BytesMut::new(), Duration::from_secs(30)).with_lingering_close();
     let (limits, timeouts) = (ServerLimits::default(), ClientTimeouts::default());
     let (tasks, metrics) = (TaskTracker::new(), Arc::default());
@@ -86,7 +86,7 @@ async fn the_minimum_rate_does_not_apply_while_unread_bodies_fill_the_window() {
     assert!(waited >= Duration::from_mins(1), "{waited:?}");
 }
 
-type Serving = JoinHandle<Result<(), ServeError>>;
+type Serving = JoinHandle<io::Result<()>>;
 
 /// Serves a connection that stops after `stop`.
 fn serving(stop: Option<Duration>) -> (DuplexStream, Serving) {

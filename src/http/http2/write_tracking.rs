@@ -49,10 +49,10 @@ impl<B: TrackDelivery> QueuedResponses<B> {
     /// `accepted` is the result of a poll of the connection.
     pub(super) fn polled<T>(
         &self,
-        accepted: &Poll<Option<T>>,
+        accepted: Poll<Option<T>>,
         socket: &SocketState,
         cx: &mut Context<'_>,
-    ) {
+    ) -> Poll<Option<T>> {
         let is_written = match accepted {
             // While the connection closes because of an error, `h2` has discarded the queued frames.
             Poll::Pending => !socket.is_closing(),
@@ -61,18 +61,17 @@ impl<B: TrackDelivery> QueuedResponses<B> {
             Poll::Ready(None) => !socket.is_ended(),
             Poll::Ready(Some(_)) => false,
         };
-        if !is_written || socket.is_blocked() {
-            return;
-        }
-        let responses = match &mut *self.0.lock() {
-            Some(responses) if !responses.is_empty() => std::mem::take(responses),
-            _ => return,
-        };
-        for mut response in responses {
-            if response.stream.poll_reset(cx).is_pending() {
-                response.body.as_mut().delivered();
+        if is_written
+            && !socket.is_blocked()
+            && let Some(queued) = &mut *self.0.lock()
+        {
+            for mut response in queued.drain(..) {
+                if response.stream.poll_reset(cx).is_pending() {
+                    response.body.as_mut().delivered();
+                }
             }
         }
+        accepted
     }
 }
 

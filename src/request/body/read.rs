@@ -22,9 +22,9 @@ pub(crate) enum ReadBody {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExceededBound {
-    /// Of a single body.
+    /// Maximum length of a single body.
     Cap,
-    /// `max_buffered` or `max_buffered_per_client`
+    /// Bound `max_buffered` or `max_buffered_per_client`
     Buffers,
 }
 

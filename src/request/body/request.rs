@@ -1,5 +1,6 @@
 //! Body of a request. Its start can be buffered before the rest is forwarded.
 
+use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -7,7 +8,6 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt as _;
-use http_body_util::combinators::UnsyncBoxBody;
 
 use super::BoxError;
 use super::error::RequestBodyError;
@@ -19,7 +19,6 @@ use crate::request::log_fields::AccessLogNotes;
 use {
     crate::http::IncompleteBody,
     crate::http::http1::{Http1Body, Violation},
-    crate::http::http2::Http2Body,
     crate::metrics::Totals,
 };
 
@@ -32,31 +31,22 @@ pub(crate) struct RequestBody(RequestBodySource);
 enum RequestBodySource {
     Whole(Bytes),
     /// Boxed, because most requests have no body and each stage moves the request.
-    Stream(Box<RequestStream>),
+    Stream(Box<RequestStream<Source>>),
 }
 
-#[derive(Debug)]
-struct RequestStream {
+/// What the client sends, without its trailers.
+type Source = dyn Body<Data = Bytes, Error = RequestBodyError> + Send + Unpin;
+
+struct RequestStream<S: ?Sized> {
     /// Read by [`RequestBody::buffer`].
     buffered: HeldParts,
-    source: StreamSource,
     /// Maximum length, in bytes. A longer body ends with `TooLarge`.
     limit: u64,
     /// `limit` minus the bytes received.
     allowance: u64,
     /// Counts the received bytes. `None` if the request is not logged.
     notes: Option<Arc<AccessLogNotes>>,
-}
-
-/// A client connection of the gateway, with the metrics that count a body below `min_rate`, or the HTTP server of an
-/// embedding application.
-#[derive(Debug)]
-enum StreamSource {
-    #[cfg(feature = "gateway")]
-    Http1(Http1Body, Arc<Totals>),
-    #[cfg(feature = "gateway")]
-    Http2(Http2Body, Arc<Totals>),
-    Application(UnsyncBoxBody<Bytes, BoxError>),
+    source: S,
 }
 
 impl RequestBody {
@@ -70,17 +60,27 @@ impl RequestBody {
     pub(crate) fn http1(body: Http1Body, limit: u64, metrics: &Arc<Totals>) -> Self {
         match body.into_complete() {
             Ok(bytes) => bytes.into(),
-            Err(body) => Self::streaming(StreamSource::Http1(body, Arc::clone(metrics)), limit),
+            Err(body) => Self::of_client(body, limit, metrics),
         }
     }
 
+    /// Counts the body in `metrics` if it is slower than `min_rate` allows.
     #[cfg(feature = "gateway")]
-    pub(crate) fn http2(body: Http2Body, limit: u64, metrics: &Arc<Totals>) -> Self {
+    pub(crate) fn of_client<B>(body: B, limit: u64, metrics: &Arc<Totals>) -> Self
+    where
+        B: Body<Data = Bytes, Error = IncompleteBody> + Send + Unpin + 'static,
+    {
         if body.is_end_stream() {
-            Self::empty()
-        } else {
-            Self::streaming(StreamSource::Http2(body, Arc::clone(metrics)), limit)
+            return Self::empty();
         }
+        let metrics = Arc::clone(metrics);
+        let source = body.map_err(move |error| {
+            if error == IncompleteBody::Invalid(Violation::BodyTooSlow) {
+                metrics.slow_bodies.inc();
+            }
+            error.into()
+        });
+        Self::streaming(source, limit)
     }
 
     /// Now if the body is complete, or during reading if it is a stream.
@@ -97,17 +97,23 @@ impl RequestBody {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        let body = body.map_err(Into::into).boxed_unsync();
-        Self::streaming(StreamSource::Application(body), u64::MAX)
+        let failed = |error: B::Error| {
+            let error: BoxError = error.into();
+            RequestBodyError::Application(error.into())
+        };
+        Self::streaming(Box::pin(body.map_err(failed)), u64::MAX)
     }
 
-    fn streaming(source: StreamSource, limit: u64) -> Self {
+    fn streaming<S>(source: S, limit: u64) -> Self
+    where
+        S: Body<Data = Bytes, Error = RequestBodyError> + Send + Unpin + 'static,
+    {
         Self(RequestBodySource::Stream(Box::new(RequestStream {
             buffered: HeldParts::default(),
-            source,
             limit,
             allowance: limit,
             notes: None,
+            source,
         })))
     }
 
@@ -155,14 +161,20 @@ impl From<Bytes> for RequestBody {
     }
 }
 
-impl RequestStream {
+impl RequestStream<Source> {
     fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, RequestBodyError>>> {
         if let Some(part) = self.buffered.take() {
             return Poll::Ready(Some(Ok(part)));
         }
-        let data = match ready!(self.source.poll_data(cx)) {
-            Some(Ok(data)) => data,
-            other => return Poll::Ready(other),
+        let data = loop {
+            match ready!(Pin::new(&mut self.source).poll_frame(cx)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => break data,
+                    Err(_trailers) => {}
+                },
+                Some(Err(error)) => return Poll::Ready(Some(Err(error))),
+                None => return Poll::Ready(None),
+            }
         };
         if let Some(notes) = &self.notes {
             notes.add_bytes_in(data.len());
@@ -173,70 +185,14 @@ impl RequestStream {
         self.allowance = left;
         Poll::Ready(Some(Ok(data)))
     }
-
-    fn is_end_stream(&self) -> bool {
-        self.buffered.is_empty() && self.source.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.buffered.size_with(&self.source.size_hint())
-    }
 }
 
-impl StreamSource {
-    fn poll_data(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, RequestBodyError>>> {
-        let body = match self {
-            #[cfg(feature = "gateway")]
-            Self::Http1(body, metrics) => return count_slow(body.poll_part(cx), metrics),
-            #[cfg(feature = "gateway")]
-            Self::Http2(body, metrics) => return count_slow(body.poll_part(cx), metrics),
-            Self::Application(body) => body,
-        };
-        loop {
-            let frame = ready!(Pin::new(&mut *body).poll_frame(cx));
-            match frame.map(|frame| frame.map(Frame::into_data)) {
-                None => return Poll::Ready(None),
-                Some(Err(error)) => {
-                    let error = RequestBodyError::Application(error.into());
-                    return Poll::Ready(Some(Err(error)));
-                }
-                Some(Ok(Ok(data))) => return Poll::Ready(Some(Ok(data))),
-                Some(Ok(Err(_trailers))) => {}
-            }
-        }
+impl fmt::Debug for RequestStream<Source> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RequestStream")
+            .field("allowance", &self.allowance)
+            .finish_non_exhaustive()
     }
-
-    fn is_end_stream(&self) -> bool {
-        match self {
-            #[cfg(feature = "gateway")]
-            Self::Http1(body, _) => body.is_end_stream(),
-            #[cfg(feature = "gateway")]
-            Self::Http2(body, _) => body.is_end_stream(),
-            Self::Application(body) => body.is_end_stream(),
-        }
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            #[cfg(feature = "gateway")]
-            Self::Http1(body, _) => body.size_hint(),
-            #[cfg(feature = "gateway")]
-            Self::Http2(body, _) => body.size_hint(),
-            Self::Application(body) => body.size_hint(),
-        }
-    }
-}
-
-#[cfg(feature = "gateway")]
-fn count_slow(
-    part: Poll<Option<Result<Bytes, IncompleteBody>>>,
-    metrics: &Totals,
-) -> Poll<Option<Result<Bytes, RequestBodyError>>> {
-    let part = ready!(part);
-    if let Some(Err(IncompleteBody::Invalid(Violation::BodyTooSlow))) = part {
-        metrics.slow_bodies.inc();
-    }
-    Poll::Ready(part.map(|part| part.map_err(RequestBodyError::Incomplete)))
 }
 
 impl Body for RequestBody {
@@ -261,14 +217,18 @@ impl Body for RequestBody {
     fn is_end_stream(&self) -> bool {
         match &self.0 {
             RequestBodySource::Whole(bytes) => bytes.is_empty(),
-            RequestBodySource::Stream(streaming) => streaming.is_end_stream(),
+            RequestBodySource::Stream(streaming) => {
+                streaming.buffered.is_empty() && streaming.source.is_end_stream()
+            }
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
             RequestBodySource::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
-            RequestBodySource::Stream(streaming) => streaming.size_hint(),
+            RequestBodySource::Stream(streaming) => {
+                streaming.buffered.size_with(&streaming.source.size_hint())
+            }
         }
     }
 }

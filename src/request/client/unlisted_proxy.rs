@@ -34,7 +34,7 @@ impl UnlistedProxy {
         self.found.get().copied()
     }
 
-    /// For a request whose peer is not trusted.
+    /// The peer of the request is not trusted.
     pub(crate) fn observe(&self, caller: &Caller, headers: &HeaderMap) {
         let Some(value) = headers.get(X_FORWARDED_FOR) else {
             return;

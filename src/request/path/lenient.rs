@@ -14,7 +14,7 @@ use super::decode_escapes;
 
 const MAX_READINGS: usize = 128;
 
-/// All readings of one path together, in bytes. The time to find them is proportional to it.
+/// Maximum size of all readings of one path, in bytes. The time to find them is proportional to it.
 const MAX_BYTES: usize = 128 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]

@@ -13,7 +13,7 @@ pub enum RouteError {
     TargetTooLong,
     NoRoute,
     MethodNotAllowed {
-        /// Of the routes that match the path, sorted by name.
+        /// Methods of the routes that match the path, sorted by name.
         allowed: Vec<Method>,
     },
     Ambiguous {

@@ -19,10 +19,10 @@ use super::pattern;
 /// First byte of every path.
 const ROOT: u8 = b'/';
 
-/// In bytes. Sets with a larger DFA are not compared.
+/// Maximum size of a DFA, in bytes. Sets with a larger one are not compared.
 const SIZE_LIMIT: usize = 512 * 1024;
 
-/// Of several patterns, one must match.
+/// Paths that at least one of several patterns matches.
 pub(super) struct PathSet {
     dfa: dense::DFA<Vec<u32>>,
     /// After the leading slash.

@@ -14,16 +14,16 @@ use regex_automata::nfa::thompson::{self, NFA, WhichCaptures};
 use regex_automata::util::syntax;
 use thiserror::Error;
 
-/// Compiled, in bytes. About 4,000 literal bytes or `[a-z0-9-]{1,1000}` fit into it.
+/// Maximum compiled size, in bytes. About 4,000 literal bytes or `[a-z0-9-]{1,1000}` fit into it.
 pub(crate) const MAX_PATTERN_SIZE: usize = 128 * 1024;
 
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum PatternError {
     #[error("syntax error in the regular expression: {message}")]
     Syntax {
-        /// In one line.
+        /// One line.
         message: String,
-        /// In bytes.
+        /// Position in bytes.
         span: Range<usize>,
     },
     #[error(
@@ -85,8 +85,6 @@ pub(super) fn thompson() -> thompson::Config {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
-
     use super::*;
 
     #[test]
@@ -145,8 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pattern_that_compiles_to_a_huge_automaton_is_rejected_within_two_seconds() {
-        let started = Instant::now();
+    fn a_pattern_that_compiles_to_a_huge_automaton_is_rejected() {
         for pattern in [
             "(a{1000}){1000}",
             r"\w{5000}",
@@ -162,6 +159,5 @@ mod tests {
             );
         }
         assert!(check_pattern(&"(".repeat(10_000)).is_err());
-        assert!(started.elapsed() < Duration::from_secs(2));
     }
 }

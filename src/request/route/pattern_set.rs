@@ -19,17 +19,17 @@ use thiserror::Error;
 
 use super::pattern;
 
-/// DFA table that is built in advance, in bytes.
+/// Maximum size of a DFA table that is built in advance, in bytes.
 const TABLE_LIMIT: usize = 8 * 1024 * 1024;
 
-/// Memory for building a DFA table, in bytes. It also bounds the time.
+/// Maximum memory for building a DFA table, in bytes. It also bounds the time.
 const EFFORT_LIMIT: usize = 2 * 1024 * 1024;
 
-/// The lazy engine's cache per thread, in bytes. A thousand patterns with `.+` after a common prefix need more than 8
+/// Maximum size of the lazy engine's cache per thread, in bytes. A thousand patterns with `.+` after a common prefix need more than 8
 /// MiB for typical paths. If the cache is too small, the search is a thousand times slower.
 const CACHE_LIMIT: usize = 32 * 1024 * 1024;
 
-/// All path patterns of the routes together, compiled, in bytes.
+/// Maximum compiled size of all path patterns together, in bytes.
 const PATTERNS_LIMIT: usize = 32 * 1024 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -40,7 +40,7 @@ pub(super) struct TooLarge {
     pub(super) limit: usize,
 }
 
-/// In order of priority. Each pattern must have passed [`pattern::check_pattern`].
+/// Patterns in order of priority. Each pattern must have passed [`pattern::check_pattern`].
 pub(super) enum PatternSet {
     /// A complete DFA, which was built in advance.
     Table(Box<dense::DFA<Vec<u32>>>),

@@ -59,7 +59,7 @@ fn accepts(route: &RouteMatch, path: &str) -> Option<bool> {
     Some(path.is_ok_and(|path| matcher.select(method, &path).is_ok()))
 }
 
-/// As the path that a client sends. `%2F` and `%5C` are the same in both.
+/// The path that a client sends. `%2F` and `%5C` are the same in both.
 fn encode(reading: &[u8]) -> String {
     let mut encoded = String::with_capacity(reading.len());
     let mut rest = reading;

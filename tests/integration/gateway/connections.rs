@@ -179,80 +179,10 @@ async fn an_http_1_0_client_gets_a_response_without_chunks() {
 }
 
 #[tokio::test]
-async fn one_hundred_continue_is_sent_only_if_the_request_is_admitted() {
-    let upstream = Upstream::echo();
-    let gateway = Gateway::limited("rate = \"1/h\"")
-        .upstream(&upstream)
-        .start();
-    let expecting = "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 5\r\n\
-                     Expect: 100-continue\r\n\r\n";
-    let response = gateway.client().send_raw(format!("{expecting}hello")).await;
-    assert!(
-        response.contains("HTTP/1.1 200 OK\r\n"),
-        "unexpected response: {response}"
-    );
-    assert_eq!(upstream.last().body, "hello");
-    assert!(!upstream.last().has("expect"));
-    // The gateway rejects the second request immediately. It does not wait for the body, which the client never sends.
-    let response = gateway.client().send_raw(expecting).await;
-    assert!(
-        response.starts_with("HTTP/1.1 429 "),
-        "unexpected response: {response}"
-    );
-    assert_eq!(upstream.count(), 1);
-}
-
-#[tokio::test]
 async fn without_request_buffer_an_upload_reaches_upstream_while_it_is_still_being_sent() {
     let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\nfirst part";
     let (_gateway, _client, mut server) = connect_through_gateway(head).await;
     read_until(&mut server, "first part").await;
-}
-
-#[tokio::test]
-async fn an_accepted_upgrade_becomes_a_bidirectional_tunnel() {
-    let head = "GET /chat HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
-    let (_gateway, mut client, mut server) = connect_through_gateway(head).await;
-    let pending = read_until(&mut server, "\r\n\r\n").await.to_lowercase();
-    assert!(
-        pending.contains("upgrade: websocket\r\n"),
-        "unexpected request head: {pending}"
-    );
-    assert!(
-        pending.contains("connection: upgrade\r\n"),
-        "unexpected request head: {pending}"
-    );
-    let agreed =
-        "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
-    server
-        .write_all(agreed.as_bytes())
-        .await
-        .expect("the bytes are sent");
-    let response = read_until(&mut client, "\r\n\r\n").await;
-    assert!(
-        response.starts_with("HTTP/1.1 101 "),
-        "unexpected response: {response}"
-    );
-    for round in ["one;", "two;"] {
-        client
-            .write_all(round.as_bytes())
-            .await
-            .expect("the bytes are sent");
-        read_until(&mut server, round).await;
-        server
-            .write_all(round.as_bytes())
-            .await
-            .expect("the bytes are sent");
-        read_until(&mut client, round).await;
-    }
-    // After the client has closed its connection, the gateway must close the connection to the server.
-    drop(client);
-    let mut rest = Vec::new();
-    let ended = tokio::time::timeout(TEST_TIMEOUT, server.read_to_end(&mut rest)).await;
-    assert!(
-        ended.is_ok(),
-        "the gateway keeps the tunnel to the server open after the client has closed"
-    );
 }
 
 /// Sends `head` to a gateway. Returns the gateway, the connection of the client, and the connection of the upstream.

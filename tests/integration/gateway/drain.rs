@@ -86,22 +86,6 @@ fn a_connection_above_max_connections_is_served_when_a_drain_starts() {
     gateway.wait_for_exit();
 }
 
-#[test]
-fn pipelined_requests_that_have_arrived_get_responses() {
-    let (upstream, permits) = Upstream::responding_on_permit();
-    let gateway = Gateway::proxying("").upstream(&upstream).start();
-    let mut client = send(gateway.address(), &GET.repeat(3));
-    wait_until("upstream has the first request", || upstream.count() == 1);
-    drain(&gateway);
-    permits.add_permits(3);
-    let closes: Vec<_> = (0..3)
-        .map(|_| client.response().header("connection") == Some("close"))
-        .collect();
-    assert_eq!(closes, [false, false, true]);
-    client.assert_closed();
-    gateway.wait_for_exit();
-}
-
 #[tokio::test]
 async fn drain_delay_keeps_the_listener_open_while_the_gateway_is_not_ready() {
     let upstream = Upstream::echo();

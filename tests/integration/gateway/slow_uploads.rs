@@ -2,8 +2,6 @@
 
 mod gunicorn;
 
-use std::time::{Duration, Instant};
-
 use bytes::Bytes;
 use tidegate::internals;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -234,14 +232,9 @@ async fn an_upload_below_the_minimum_rate_gets_408_and_reaches_no_server() {
     let upload = |is_http2, path| {
         let client = client.clone();
         async move {
-            let start = Instant::now();
             let mut upload = Upload::start(&client, is_http2, path, SIZE).await;
-            // The bytes arrive often enough for `body_timeout`.
-            for _ in 0..8 {
-                tokio::time::sleep(Duration::from_millis(600)).await;
-                upload.send(b"x").await;
-            }
-            (upload.status().await, start.elapsed())
+            upload.send(b"x").await;
+            upload.status().await
         }
     };
     let uploads = tokio::join!(
@@ -250,32 +243,10 @@ async fn an_upload_below_the_minimum_rate_gets_408_and_reaches_no_server() {
         upload(false, "/keyed"),
         upload(true, "/keyed"),
     );
-    for (status, elapsed) in [uploads.0, uploads.1, uploads.2, uploads.3] {
-        assert_eq!(status, 408);
-        assert!(elapsed < Duration::from_secs(20), "{elapsed:?}");
-    }
+    assert_eq!(uploads, (408, 408, 408, 408));
     assert_eq!(upstream.connections(), 0);
     gateway.wait_for_metric("slow_bodies_total", 4).await;
     assert_eq!(gateway.counts().in_progress, 0);
-}
-
-#[tokio::test]
-async fn a_slow_upload_is_accepted_if_there_is_no_minimum_rate() {
-    let upstream = Upstream::echo();
-    let gateway = Gateway::proxying("[server]\nmin_rate = 0")
-        .upstream(&upstream)
-        .start();
-    let client = gateway.client();
-    let upload = async |is_http2| {
-        let mut upload = Upload::start(&client, is_http2, "/", 14).await;
-        // With the default, the upload would fail after 5 s.
-        for _ in 0..13 {
-            upload.send(b"x").await;
-            tokio::time::sleep(Duration::from_millis(500)).await;
-        }
-        upload.finish(b"x").await
-    };
-    assert_eq!(tokio::join!(upload(false), upload(true)), (200, 200));
 }
 
 #[tokio::test]

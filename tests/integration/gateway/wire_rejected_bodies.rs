@@ -148,27 +148,3 @@ fn a_chunked_body_above_max_body_is_rejected_and_never_complete_at_upstream() {
     assert!(!received.contains("\r\n0\r\n\r\n"));
     assert_eq!(received.matches("GET /api/next ").count(), 1);
 }
-
-#[test]
-fn pipelined_requests_get_their_responses_in_order() {
-    let upstream = RawUpstream::echoing_request_line();
-    let gateway = rejecting(&upstream);
-    let mut client = gateway.client();
-    let mut all = String::new();
-    for n in 0..50 {
-        write!(all, "GET /api/{n} HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
-        all += &sized("/limited", SMUGGLED);
-        all += &chunked(&format!("/api/{n}"), SMUGGLED);
-        all += &chunked("/nowhere", SMUGGLED);
-    }
-    let sending = client.send_in_background(all.into_bytes());
-    for n in 0..50 {
-        let expected = format!("GET /api/{n} HTTP/1.1");
-        assert_eq!(client.response().body, expected.as_bytes());
-        assert_eq!(client.response().status, 429);
-        let expected = format!("POST /api/{n} HTTP/1.1");
-        assert_eq!(client.response().body, expected.as_bytes());
-        assert_eq!(client.response().status, 404);
-    }
-    sending.join().unwrap();
-}

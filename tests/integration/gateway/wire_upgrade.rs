@@ -84,19 +84,6 @@ fn after_a_declined_upgrade_the_next_request_is_read() {
 }
 
 #[test]
-fn after_a_declined_upgrade_invalid_bytes_return_400() {
-    let upstream = RawUpstream::echoing_request_line();
-    let gateway = WireGateway::forwarding_to(&upstream);
-    let mut client = gateway.client();
-    client.send(format!("{UPGRADE}\u{1}\u{2}frame\n\n{NEXT}"));
-    assert_eq!(client.response().status, 200);
-    assert_eq!(client.response().status, 400);
-    client.assert_closed();
-    let received = upstream.received();
-    assert!(!received.contains("frame") && !received.contains("next"));
-}
-
-#[test]
 fn an_upgrade_that_the_gateway_rejects_tunnels_nothing() {
     let upstream = RawUpstream::echoing_request_line();
     let gateway = WireGateway::forwarding_to(&upstream);

@@ -431,6 +431,12 @@ async fn hold_streams_behind_slow_download(window: u8) {
     ];
     let sent = writer.write_all(&download.concat()).await;
     sent.expect("the connection is open");
+    let mut before = 0.0;
+    eventually("the download fills the socket buffers", async || {
+        let sent = gateway.metric("sent_bytes_total").await;
+        std::mem::replace(&mut before, sent) >= sent.max(100_000.0)
+    })
+    .await;
     let reading = AbortOnDropHandle::new(tokio::spawn(async move {
         let mut buffer = [0; 8_000];
         while let Ok(1..) = reader.read(&mut buffer).await {
@@ -438,9 +444,6 @@ async fn hold_streams_behind_slow_download(window: u8) {
         }
     }));
     let in_flight = "upstream_in_flight{upstream=\"api\"}";
-    gateway.wait_for_metric(in_flight, 1).await;
-    // In this time, the download fills the socket buffers of gateway and client.
-    tokio::time::sleep(Duration::from_millis(500)).await;
     let held: Vec<u8> = (1..=20)
         .flat_map(|number| get(2 * number + 1, "/"))
         .collect();

@@ -1,7 +1,6 @@
 //! Tests of which HTTP/2 responses the gateway counts as truncated.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::timeout;
@@ -40,8 +39,9 @@ async fn connect_and_request(gateway: &Gateway, upstream: &Upstream) -> FrameCli
         upstream.count() == STREAMS as usize
     })
     .await;
-    // The pause gives the gateway time to queue the responses that its full socket does not accept.
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    // Then the gateway has queued the responses, also those that its full socket does not accept.
+    let in_flight = "upstream_in_flight{upstream=\"api\"}";
+    gateway.wait_for_metric(in_flight, 0).await;
     client
 }
 
@@ -70,6 +70,7 @@ async fn count_complete(client: &mut FrameClient, until: impl Fn(u8, u8) -> bool
 async fn responses_of_streams_that_the_client_resets_before_they_are_written_are_truncated() {
     let upstream = Upstream::with(|_| async { full(Bytes::from(vec![b'x'; SIZE])) });
     let gateway = Gateway::proxying("[log]\naccess = false")
+        .admin()
         .upstream(&upstream)
         .start();
     let mut client = connect_and_request(&gateway, &upstream).await;
@@ -114,11 +115,15 @@ async fn a_response_after_the_goaway_of_the_client_is_complete() {
 async fn responses_lost_in_a_drain_because_the_client_closes_are_truncated() {
     let upstream = Upstream::with(|_| async { full(Bytes::from(vec![b'x'; SIZE])) });
     let gateway = Gateway::proxying("[log]\naccess = false")
+        .admin()
         .upstream(&upstream)
         .start();
     let mut client = connect_and_request(&gateway, &upstream).await;
     gateway.drain();
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    eventually("the drain has started", async || {
+        gateway.client().connect().await.is_err()
+    })
+    .await;
     client.end().await;
     let count_complete = count_complete(&mut client, |_, _| false).await;
     assert!(
