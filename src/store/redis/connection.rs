@@ -36,7 +36,7 @@ const KEEPALIVE: Duration = Duration::from_secs(15);
 #[derive(Clone)]
 pub(super) enum Endpoint {
     /// Connecting can take the duration.
-    Single(redis::Client, Duration),
+    Single(Box<redis::Client>, Duration),
     Cluster(Box<ClusterClient>, Duration),
 }
 
@@ -68,7 +68,7 @@ impl Endpoint {
         let endpoint = match &settings.nodes {
             Nodes::Single(node) => {
                 let client = single_client(node, settings, certificates);
-                client.map(|client| Self::Single(client, timeout))
+                client.map(|client| Self::Single(Box::new(client), timeout))
             }
             Nodes::Cluster(nodes) => {
                 let client = cluster_client(nodes, settings, certificates);
