@@ -21,6 +21,9 @@ const ONE_LIMIT: [(&str, [&str; 3]); 2] = [
     ),
 ];
 
+/// Names of limits, and the lines of their sections.
+type Limits<'a> = &'a [(&'a str, &'a str)];
+
 fn in_dialect(dialect: &str, limits: &[(&str, &str)]) -> String {
     format!("respond.rate_limit = \"{dialect}\"\n{}", limited_by(limits))
 }
@@ -45,7 +48,6 @@ async fn a_429_lists_the_limits_that_rejected_first_and_longest_wait_first() {
     };
     let (beyond, within) = (delaying("30m"), delaying("3h"));
     let shadow = "rate = \"1/d\"\nmode = \"shadow\"";
-    type Limits<'a> = &'a [(&'a str, &'a str)];
     let cases: [(Limits<'_>, &str, &str, &[&str]); 5] = [
         (
             &[

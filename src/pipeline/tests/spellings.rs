@@ -9,6 +9,9 @@ use crate::pipeline::explain::explain;
 /// Expected statuses of requests with these header lines.
 type Rows = &'static [(u16, &'static str)];
 
+/// Key of a limit, head of a request, header lines that use up a bucket, and other spellings of them.
+type Case = (&'static str, fn() -> Builder, &'static str, Rows);
+
 /// Asserts the status of a request with each of these lists of header lines, and that none is executed. A list without
 /// `connection` is also sent over HTTP/2. There a value with white space around it makes the request malformed. Over
 /// HTTP/1 the parser has removed the white space.
@@ -37,7 +40,7 @@ async fn assert_not_executed(chain: &Chain, head: fn() -> Builder, rows: Rows) {
 #[tokio::test]
 async fn no_spelling_of_a_counted_header_has_a_bucket_of_its_own() {
     let hostless = || Request::get("/");
-    let cases: [(&str, fn() -> Builder, &str, Rows); 6] = [
+    let cases: [Case; 6] = [
         (
             "\"header:X-Api-Key\"",
             || get("/"),
