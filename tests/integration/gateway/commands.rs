@@ -184,24 +184,24 @@ fn no_command_shows_the_password_of_a_store() {
             "the command failed: {}",
             stderr(&output)
         );
-        let assert_in_guide = stdout(&output) + &stderr(&output);
+        let text = stdout(&output) + &stderr(&output);
         assert!(
-            !assert_in_guide.contains("s3cret"),
-            "the output contains the password:\n{assert_in_guide}"
+            !text.contains("s3cret"),
+            "the output contains the password:\n{text}"
         );
     }
     write("redis://gate:s3cret@127.0.0.1/cache");
     for arguments in [&["check", name][..], &explain, &["serve", "--config", name]] {
         let output = Process::run(arguments);
         assert!(!output.status.success());
-        let assert_in_guide = stdout(&output) + &stderr(&output);
+        let text = stdout(&output) + &stderr(&output);
         assert!(
-            assert_in_guide.contains("`redis://gate:***@127.0.0.1/cache` has a path"),
-            "the error does not show the URL without the password:\n{assert_in_guide}"
+            text.contains("has an invalid host, port or path"),
+            "the error does not name the path:\n{text}"
         );
         assert!(
-            !assert_in_guide.contains("s3cret"),
-            "the output contains the password:\n{assert_in_guide}"
+            !text.contains("s3cret"),
+            "the output contains the password:\n{text}"
         );
     }
 }
