@@ -79,14 +79,14 @@ fn warn_about_single_underscores(
                 .collect(),
             _ => vec![],
         };
-        let named = schema::named_values(property).or(property.get("items"));
-        let correct = schema::known_keys(named.unwrap_or(property)).find_map(|key| match named {
-            None => (rest == key).then(|| format!("{section}__{key}")),
-            Some(_) => {
-                let name = rest.strip_suffix(key)?.strip_suffix('_')?;
-                let is_in_file = names.iter().any(|known| known == name);
-                is_in_file.then(|| format!("{section}__{name}__{key}"))
+        let values = schema::named_values(property).or(property.get("items"));
+        let correct = schema::known_keys(values.unwrap_or(property)).find_map(|key| {
+            if values.is_none() {
+                return (rest == key).then(|| format!("{section}__{key}"));
             }
+            let name = rest.strip_suffix(key)?.strip_suffix('_')?;
+            let is_in_file = names.iter().any(|known| known == name);
+            is_in_file.then(|| format!("{section}__{name}__{key}"))
         });
         let text = findings.sources.text(&(0..usize::MAX));
         if let Some(correct) = correct.filter(|_| !text.contains(&format!("${{{variable}}}"))) {

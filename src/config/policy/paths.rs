@@ -49,7 +49,8 @@ pub(super) fn check_meaning(
     for Located { span, value } in patterns {
         let unmatchable = check_matchable(value, route);
         let probable = probable_mistake(value);
-        let Some(mistake) = probable.or_else(|| unreachable(value, unmatchable.as_ref()?)) else {
+        let Some(mistake) = probable.or_else(|| Some(unreachable(value, unmatchable.as_ref()?)))
+        else {
             continue;
         };
         let part = findings.sources.inside(span, value, mistake.part);
@@ -165,9 +166,9 @@ fn query(pattern: &str) -> Option<Mistake> {
     })
 }
 
-fn unreachable(pattern: &str, reason: &Unmatchable) -> Option<Mistake> {
+fn unreachable(pattern: &str, reason: &Unmatchable) -> Mistake {
     let whole = 0..pattern.len();
-    Some(match reason {
+    match reason {
         Unmatchable::NoPath => no_path(pattern),
         Unmatchable::Rejected { path } => match escape(pattern) {
             Some(part) => Mistake {
@@ -188,7 +189,7 @@ fn unreachable(pattern: &str, reason: &Unmatchable) -> Option<Mistake> {
                        \"allow\"` in this route",
             },
         },
-    })
+    }
 }
 
 fn no_path(pattern: &str) -> Mistake {

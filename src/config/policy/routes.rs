@@ -216,13 +216,13 @@ impl<'a> Resolver<'a> {
     }
 
     fn upstream(&mut self, route: &'a RouteSection, header: &Span) -> Option<Arc<Upstream>> {
-        let Some(named) = &route.upstream else {
+        let Some(wanted) = &route.upstream else {
             return self.only_upstream(header);
         };
         let mut upstreams = self.upstreams.iter();
-        let Some(found) = upstreams.find(|known| *known.name == *named.value) else {
+        let Some(found) = upstreams.find(|known| *known.name == *wanted.value) else {
             let names = self.upstreams.iter().map(|upstream| &*upstream.name);
-            self.unknown("upstream", "upstream", named, names);
+            self.unknown("upstream", "upstream", wanted, names);
             return None;
         };
         Some(Arc::clone(found))

@@ -41,7 +41,7 @@ fn completed(config: &str) -> String {
 fn problems(case: &str) -> Vec<ConfigProblem> {
     let variables = case.lines().filter_map(|line| line.strip_prefix("$ "));
     let config = case.lines().filter(|line| !line.starts_with("$ "));
-    let config: String = config.map(|line| format!("{line}\n")).collect();
+    let config = config.collect::<Vec<_>>().join("\n") + "\n";
     let shared = ["TEST_HOST=127.0.0.1", "TEST_TOKEN=t0p"].into_iter();
     let env: Environment = shared
         .chain(variables)
