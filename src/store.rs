@@ -163,11 +163,13 @@ impl RecordStore {
     }
 
     /// How often Redis had lost its data; `None` for the other stores.
-    #[cfg(feature = "gateway")]
+    #[cfg(feature = "redis")]
     pub(crate) fn redis_data_losses(&self) -> Option<u64> {
         match self {
             Self::Redis(records) => Some(records.data_losses()),
-            _ => None,
+            Self::Memory(_) => None,
+            #[cfg(feature = "disk")]
+            Self::Disk(_) => None,
         }
     }
 
