@@ -66,7 +66,7 @@ async fn events(
     let next = async move || {
         let event = tokio::select! {
             () = done.cancelled() => return None,
-            rejected = rejections.recv() => {
+            rejected = rejections.receiver.recv() => {
                 rejected.map(|it| ("rejected", Arc::new(describe(&it, &clock))))
             }
             change = changes.recv() => change,

@@ -9,7 +9,7 @@ use std::time::Duration;
 use axum::Json;
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::HeaderMap;
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 use utoipa_axum::router::OpenApiRouter;
@@ -234,11 +234,18 @@ async fn explain_request(
              \"peer\": \"192.0.2.7\"}}."
         ))
     })?;
-    let headers = HeaderMap::try_from(&asked.headers).map_err(|error| {
-        AdminProblem::bad_request(format!(
-            "A name or value in `headers` is not valid: {error}."
-        ))
-    })?;
+    let mut headers = HeaderMap::new();
+    for (name, value) in &asked.headers {
+        let header = (
+            HeaderName::try_from(name),
+            HeaderValue::from_bytes(value.as_bytes()),
+        );
+        let (Ok(name), Ok(value)) = header else {
+            let detail = format!("The name or the value of the header `{name}` is not valid.");
+            return Err(AdminProblem::bad_request(detail));
+        };
+        headers.insert(name, value);
+    }
     let request = explain::request(&asked.method, &asked.path, headers).map_err(|what| {
         AdminProblem::bad_request(format!("The {what} is not valid in a request."))
     })?;

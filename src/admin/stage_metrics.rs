@@ -91,9 +91,9 @@ impl StageMetrics {
             .enumerate()
             .flat_map(|(at, route)| {
                 let count = move |status: usize| {
-                    let route = |worker: &Metrics| worker.all_routes().nth(at).map(Arc::clone);
                     self.sum(|worker| {
-                        route(worker).map_or(0, |route| route.by_status[status].get())
+                        let route = worker.all_routes().nth(at);
+                        route.map_or(0, |route| route.by_status[status].get())
                     })
                 };
                 let counts = (0..STATUSES).map(move |status| (status + 100, count(status)));

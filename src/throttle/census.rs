@@ -13,6 +13,7 @@ mod summary;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::header::USER_AGENT;
@@ -108,6 +109,8 @@ pub(crate) struct Counted {
 #[derive(Clone, Debug)]
 pub(crate) struct Rejections {
     sender: broadcast::Sender<Arc<RejectedRequest>>,
+    /// The sender can count its receivers only under a lock, which all rejections would share.
+    subscribers: Arc<AtomicUsize>,
 }
 
 #[derive(Debug)]
@@ -117,6 +120,11 @@ pub(crate) struct RejectedRequest {
     pub(crate) key: ShownKey,
     pub(crate) wait: Duration,
     pub(crate) early: bool,
+}
+
+pub(crate) struct RejectionReceiver {
+    pub(crate) receiver: broadcast::Receiver<Arc<RejectedRequest>>,
+    subscribers: Arc<AtomicUsize>,
 }
 
 impl Census {
@@ -298,22 +306,35 @@ fn start(generation: u64) -> Moment {
 
 impl Default for Rejections {
     fn default() -> Self {
-        let sender = broadcast::Sender::new(MAX_QUEUED);
-        Self { sender }
+        Self {
+            sender: broadcast::Sender::new(MAX_QUEUED),
+            subscribers: Arc::default(),
+        }
     }
 }
 
 impl Rejections {
     /// `None` if `max` subscribers exist.
-    pub(crate) fn subscribe(
-        &self,
-        max: usize,
-    ) -> Option<broadcast::Receiver<Arc<RejectedRequest>>> {
-        (self.subscribers() < max).then(|| self.sender.subscribe())
+    pub(crate) fn subscribe(&self, max: usize) -> Option<RejectionReceiver> {
+        let subscribers = Arc::clone(&self.subscribers);
+        let add = |count| (count < max).then_some(count + 1);
+        subscribers
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
+            .ok()?;
+        Some(RejectionReceiver {
+            receiver: self.sender.subscribe(),
+            subscribers,
+        })
     }
 
     pub(crate) fn subscribers(&self) -> usize {
-        self.sender.receiver_count()
+        self.subscribers.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for RejectionReceiver {
+    fn drop(&mut self) {
+        self.subscribers.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

@@ -148,8 +148,11 @@ pub(super) fn open(
             Some(Ok((sent, received))) => {
                 tracing::debug!(sent, received, "upgraded connection (101) closed");
             }
-            Some(Err(error)) => tracing::debug!(%error, "upgraded connection (101) failed"),
-            None => {
+            Some(Err(error)) if error.kind() != io::ErrorKind::TimedOut => {
+                tracing::debug!(%error, "upgraded connection (101) failed");
+            }
+            // The client or both sides.
+            Some(Err(_)) | None => {
                 slot.tunnels.timed_out.inc();
                 tracing::debug!("upgraded connection (101) idle (tunnel_timeout), closing both sides");
             }

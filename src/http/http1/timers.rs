@@ -66,7 +66,7 @@ impl WriteTimeout {
         ready!(timer.poll(cx, due));
         Poll::Ready(Err(io::Error::new(
             io::ErrorKind::TimedOut,
-            "the socket of the client took no bytes in time (`write_timeout`)",
+            "the socket of the client took no bytes in time",
         )))
     }
 }

@@ -200,7 +200,9 @@ impl Buckets for RedisBuckets {
                 local.observe(charge.limit, charge.bucket, full_at);
             }
         };
-        let result = if replies.iter().all(Option::is_some) {
+        // A rejection by Redis holds, although another server of the cluster did not reply.
+        let is_rejected = replies.iter().flatten().any(|reply| !reply.admitted);
+        let result = if is_rejected || replies.iter().all(Option::is_some) {
             let result = fallback::decide_by(&mut states, &charges, called);
             observe(&states);
             result

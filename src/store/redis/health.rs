@@ -41,6 +41,8 @@ pub(super) struct Monitor {
     connection: Option<RedisConnection>,
     /// Run IDs of the servers; empty before the first successful probe.
     runs: Vec<Arc<str>>,
+    /// Whether a probe has read or written the secret. Before that, Redis cannot have lost it.
+    has_seen_secret: bool,
     use_samples: UseSamples,
     /// A reload can make this check necessary.
     has_checked_records: bool,
@@ -52,6 +54,7 @@ impl Monitor {
             state,
             connection: None,
             runs: Vec::new(),
+            has_seen_secret: false,
             use_samples: UseSamples::new(Bound::MaxMemory),
             has_checked_records: false,
         }
@@ -177,7 +180,7 @@ impl Monitor {
                 );
                 self.state.epoch.fetch_add(1, Ordering::AcqRel);
             }
-            if probe.has_stored_secret || new_secret.is_some() {
+            if self.has_seen_secret && (probe.has_stored_secret || new_secret.is_some()) {
                 self.state.data_losses.fetch_add(1, Ordering::Relaxed);
                 tracing::warn!(
                     "Redis lost its data, for example by FLUSHALL: all idempotency keys are forgotten, so retries of \
@@ -186,6 +189,7 @@ impl Monitor {
             }
         }
         self.runs = runs;
+        self.has_seen_secret |= probe.secret.is_some();
         if let Some(secret) = new_secret {
             self.state.set_secret(secret);
         }

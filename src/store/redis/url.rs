@@ -39,6 +39,15 @@ pub(crate) fn redis_url(text: &str) -> Result<RedisNode, RedisUrlError> {
             "remove it; in user and password, write `?` as `%3F` and `#` as `%23`",
         ));
     }
+    // The parser would drop control characters, and take an invalid escape literally.
+    let mut escapes = text.split('%').skip(1).map(|after| after.as_bytes());
+    let is_hex = |escape: &[u8]| escape.len() > 1 && escape[..2].iter().all(u8::is_ascii_hexdigit);
+    if text.contains(char::is_control) || !escapes.all(is_hex) {
+        return Err(error(
+            "the URL of the Redis server has a control character or an invalid percent escape",
+            "write `%` as `%25`, and other bytes as `%` and two hexadecimal digits",
+        ));
+    }
     let invalid = error(
         "the URL of the Redis server has an invalid host, port or path",
         "write a host name or IP address (IPv6 in brackets: `[::1]`), and optionally a port from 1 to 65535 and a \
@@ -159,6 +168,9 @@ mod tests {
             ("redis://2001:db8::7:7000", "invalid host"),
             ("redis://gate:s3cret/0", "invalid host"),
             ("redis://:s3/cret@h", "invalid host"),
+            ("redis://:s3\tcret@h", "control character"),
+            ("redis://:s3cret%@h", "percent escape"),
+            ("redis://:s3cret%2@h", "percent escape"),
             ("redis://:s3cret@h:x", "port"),
             ("redis://h:0", "port"),
             ("redis://h:65536", "port"),

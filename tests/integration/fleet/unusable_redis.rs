@@ -5,6 +5,7 @@ use crate::fleet::connecting::RULES;
 use crate::fleet::fake_servers::FakeServer;
 use crate::fleet::gateways::{Setup, is_unavailable};
 use crate::fleet::upstream_api::Api;
+use crate::support::eventually;
 use crate::support::redis::{Options, RedisCluster, RedisServer};
 
 /// A rate limit that admits three requests and rejects all later requests of a test.
@@ -195,6 +196,20 @@ async fn a_redis_that_is_emptied_is_reported() {
     assert_eq!(gateway.metric_sum("redis_data_losses_total").await, 1);
     gateway.execute("key").await;
     assert_eq!(api.times("key"), 2);
+}
+
+#[tokio::test]
+async fn a_redis_that_rejects_the_first_writes_has_lost_nothing() {
+    let (api, redis) = (Api::start(), RedisServer::start());
+    redis.command(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    let gateway = Setup::new(&api, &redis.url()).start();
+    gateway.wait_for_line("Redis has no fleet secret");
+    redis.command(&["CONFIG", "SET", "min-replicas-to-write", "0"]);
+    eventually("the gateway recovers", async || {
+        gateway.readyz().await == "ready\n"
+    })
+    .await;
+    assert_eq!(gateway.metric_sum("redis_data_losses_total").await, 0);
 }
 
 #[tokio::test]

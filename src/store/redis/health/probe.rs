@@ -147,8 +147,11 @@ impl ServerInfo {
         if checks_persistence {
             let mut command = redis::cmd("CONFIG");
             command.arg("GET").arg("appendfsync");
-            let reply = with_timeout(within, connection.query_server(server, command)).await;
-            let reply = reply.and_then(|reply| Ok(HashMap::<_, _>::from_redis_value(reply)?));
+            let reply = match with_timeout(within, connection.query_server(server, command)).await {
+                // The next probe asks again.
+                Err(error) if is_lost(&error) => return Err(error),
+                reply => reply.and_then(|reply| Ok(HashMap::<_, _>::from_redis_value(reply)?)),
+            };
             let appendfsync =
                 |settings: HashMap<String, String>| settings.get("appendfsync").cloned();
             info.syncs_always = reply.ok().and_then(appendfsync).map(|it| it == "always");

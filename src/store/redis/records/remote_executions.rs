@@ -1,8 +1,8 @@
 //! Executions on other gateways that requests of this gateway wait for. A task for each of them polls its record.
 //!
-//! The polls stop when no request waits any more, so requests in flight bound the load on Redis: 4 reads per second
-//! for each key, after a few quicker ones. Redis could publish the outcome instead. That saves at most
-//! [`LONGEST_POLL`], but a message can be lost, so the records would be polled too.
+//! The polls stop when no request waits any more: 4 reads per second for each key, after a few quicker ones, and fewer
+//! above 500 keys, so that a gateway makes about 2,000 reads per second at most. Redis could publish the outcome
+//! instead. That saves at most [`LONGEST_POLL`], but a message can be lost, so the records would be polled too.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -20,6 +20,9 @@ use crate::idempotency::{ExecutionOutcome, RecordId, RecordState, Waiter, Waiter
 const FIRST_POLL: Duration = Duration::from_millis(20);
 
 const LONGEST_POLL: Duration = Duration::from_millis(250);
+
+/// Pause per awaited key between two polls of one of them.
+const POLL_SPACING: Duration = Duration::from_micros(500);
 
 #[derive(Debug, Default)]
 pub(super) struct RemoteExecutions(Mutex<HashMap<RecordId, RemoteExecution>>);
@@ -40,6 +43,11 @@ impl RemoteExecutions {
         {
             execution.waiters.end(outcome.clone());
         }
+    }
+
+    fn spacing(&self) -> Duration {
+        let awaited = u32::try_from(self.0.lock().len()).unwrap_or(u32::MAX);
+        POLL_SPACING.saturating_mul(awaited)
     }
 
     /// Forgets an execution without waiters.
@@ -81,7 +89,10 @@ impl GatewayClaims {
 async fn poll(claims: Weak<GatewayClaims>, id: RecordId, owner: OwnerToken) {
     let mut pause = FIRST_POLL;
     loop {
-        sleep(pause).await;
+        let Some(spacing) = claims.upgrade().map(|claims| claims.remote.spacing()) else {
+            return;
+        };
+        sleep(pause.max(spacing)).await;
         pause = (pause * 2).min(LONGEST_POLL);
         let Some(claims) = claims.upgrade() else {
             return;
