@@ -129,6 +129,7 @@ where
                 };
                 if let Some(active) = permit.begin() {
                     lifecycle.request(Instant::now());
+                    // A token, because `track_future` would move the future of the exchange once more.
                     let (state, held) = (Arc::clone(&state), (active, streams.token()));
                     tasks.spawn(exchange(request, respond, timeouts, state, held, service.clone()));
                 }

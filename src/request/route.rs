@@ -6,8 +6,9 @@
 //! drop later patterns early. A radix tree would be faster for literal prefixes, but cannot contain regular expressions.
 //!
 //! Patterns match the bytes of [a reading of the path](super::path), anchored at its start. A request is rejected if a
-//! lenient reading has another route than the literal one. Otherwise a client could evade the limits of a route, or
-//! reach a path of the upstream that no route publishes. A strict route rejects every path with a lenient reading.
+//! lenient reading has another route than the literal one; no route counts as another route. Otherwise a client could
+//! evade the limits of a route, or reach a path of the upstream that no route publishes. A strict route rejects every
+//! path with a lenient reading.
 
 mod error;
 mod path_set;

@@ -22,6 +22,7 @@ use crate::upstream::health::HealthChecks;
 pub(crate) struct Live {
     state: ArcSwap<GatewayState>,
     workers: Vec<LiveWorker>,
+    /// Locked during a reload, so that reloads do not overlap.
     upstream_tasks: Mutex<Vec<UpstreamTasks>>,
     /// The workers measure the delay of their timers, which scenarios need.
     measures_timers: AtomicBool,
@@ -59,7 +60,7 @@ impl Live {
     /// Waits until each worker has handled an event.
     pub(crate) async fn await_workers(&self) {
         for worker in &self.workers {
-            // The worker has stopped, as after a drain.
+            // An error means that the worker has stopped, as after a drain.
             let _ = worker.runtime.spawn(std::future::ready(())).await;
         }
     }

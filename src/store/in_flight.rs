@@ -67,7 +67,7 @@ impl InFlightTable {
         })
     }
 
-    /// The store has the claim already.
+    /// The caller has stored the claim before, or stores it in the batch that it is about to write.
     pub(in crate::store) fn begin(&self, execution: InFlightExecution) {
         let id = execution.token.request.id;
         let entry = InFlightEntry::Running(Box::new(execution));

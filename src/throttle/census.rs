@@ -161,7 +161,7 @@ impl Census {
 
     pub(super) fn publish(&self, rejected: impl FnOnce() -> RejectedRequest) {
         if self.rejections.subscribers() > 0 {
-            // The last subscriber has just left.
+            // An error means that the last subscriber has just left.
             let _ = self.rejections.sender.send(Arc::new(rejected()));
         }
     }

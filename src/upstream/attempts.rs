@@ -81,7 +81,7 @@ impl<'a> Attempts<'a> {
         // The choice is made before the first attempt, because an attempt writes `Host` into the request.
         let unsent = (request.request.as_ref()).expect("the request is present before it is sent");
         let host = (self.target.state.upstream.host).for_request(unsent.headers());
-        // The next attempt is a failover.
+        // `Some` if the last attempt sent nothing: the next one is a failover.
         let mut unsent_error = None;
         let mut owned = self.begin_owned();
         let mut is_resent = false;

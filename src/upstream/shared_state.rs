@@ -42,7 +42,8 @@ struct Ejection {
     restored_at: AtomicU64,
 }
 
-/// On its own cache lines, so that workers do not contend for one.
+/// On its own cache lines, so that workers do not contend for one: 128 bytes, because many CPUs prefetch pairs of
+/// 64-byte cache lines.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct PaddedCounter(AtomicU32);

@@ -14,6 +14,7 @@ use super::body::UploadProgress;
 use crate::respond::TimeoutPhase;
 
 /// If the client neither reads nor sends for this long, it is possibly the reason why the server closes the connection.
+/// The circuit breaker then does not count the closed connection as a failure of the server.
 pub(super) const CLIENT_PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Copy, Debug)]

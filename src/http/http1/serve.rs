@@ -137,7 +137,8 @@ where
     poll_fn(|cx| connection.poll_received(cx)).await?;
     poll_fn(|cx| connection.poll_discard(cx)).await?;
     if connection.is_reusable() {
-        // The service has dropped the receiver. The failed send drops the connection and thereby closes it.
+        // On an error, the service has dropped the receiver; the failed send drops the connection and thereby closes
+        // it.
         let _dropped = sender.send(Box::new(connection.into_tunnel()));
     }
     Ok(())

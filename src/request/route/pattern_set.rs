@@ -1,14 +1,14 @@
 //! Finds the first of many patterns that matches a path, in one pass over the path.
 //!
-//! The patterns are compiled to one alternation: if several match, the earliest wins, even if its match is longer. So an
-//! anchored search has to continue until no better match is possible. If it stopped where the first match ends, it would
-//! return the pattern with the shortest match.
+//! The patterns are compiled to one alternation: if several match, the earliest wins, even if its match is longer. So
+//! an anchored search has to continue until no better match is possible. If it stopped where the first match ends, it
+//! would return the pattern with the shortest match.
 //!
-//! The table of a small DFA is built in advance. A search then reads one table entry per byte. It needs no cache, lock or
-//! allocation, and no path can make it slower. Many patterns with `.+` after a common prefix can need a table of
-//! exponential size. For them, the lazy engine builds states when a path needs them. Its caches are pooled, and no thread
-//! waits for a lock. If paths repeatedly overflow a cache, the engine simulates the NFA, in a time bounded by the path
-//! length times the number of patterns.
+//! The table of a small DFA is built in advance. A search then reads one table entry per byte. It needs no cache, lock
+//! or allocation, and no path can make it slower. Many patterns with `.+` after a common prefix can need a table of
+//! exponential size. For them, the lazy engine builds states when a path needs them. Its caches are pooled, and no
+//! thread waits for a lock. If paths repeatedly overflow a cache, the engine simulates the NFA, in a time bounded by
+//! the path length times the number of patterns.
 
 use std::fmt;
 
@@ -25,8 +25,8 @@ const TABLE_LIMIT: usize = 8 * 1024 * 1024;
 /// Maximum memory for building a DFA table, in bytes. It also bounds the time.
 const EFFORT_LIMIT: usize = 2 * 1024 * 1024;
 
-/// Maximum size of the lazy engine's cache per thread, in bytes. A thousand patterns with `.+` after a common prefix need more than 8
-/// MiB for typical paths. If the cache is too small, the search is a thousand times slower.
+/// Maximum size of the lazy engine's cache per thread, in bytes. A thousand patterns with `.+` after a common prefix
+/// need more than 8 MiB for typical paths. If the cache is too small, the search is a thousand times slower.
 const CACHE_LIMIT: usize = 32 * 1024 * 1024;
 
 /// Maximum compiled size of all path patterns together, in bytes.

@@ -19,10 +19,10 @@ use crate::store::log_evictions;
 /// Records that one batch drops or checks for eviction.
 const CHUNK: usize = 1_000;
 
-/// Unless a backlog of expired records exists.
+/// Between two runs, unless a backlog of expired records exists.
 const INTERVAL: Duration = Duration::from_millis(500);
 
-/// Bytes of completed records that were dropped or evicted since the last compaction.
+/// A compaction starts only after this many bytes of completed records were dropped or evicted.
 const COMPACT_BYTES: u64 = 32 << 20;
 
 #[derive(Default)]

@@ -3,6 +3,8 @@
 //! The members that the upstream sent are copied byte for byte, including unknown parameters. A header that does not
 //! parse is dropped, because clients could not parse the gateway's members next to it either; in the dialects `legacy`
 //! and `x`, all three are dropped together.
+//!
+//! The time of a merge is nearly linear in the size of the header, which the maximum size of a response head bounds.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;

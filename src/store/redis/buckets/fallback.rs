@@ -44,6 +44,7 @@ impl LocalFallback {
 
     pub(super) fn decide(&self, charges: &RequestCharges<'_>, now: Moment) -> ChargeResult {
         let decision = self.enforce(charges.enforced(), now);
+        // Shadow limits are charged locally whatever their `on_store_error`, because they reject nothing.
         let shadow = charges.shadow().chunks(1);
         with_shadow(decision, shadow.map(|charge| self.charge(charge)))
     }

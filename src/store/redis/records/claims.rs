@@ -159,7 +159,7 @@ impl GatewayClaims {
         }
     }
 
-    /// One attempt. The request was not executed, or its outcome is unknown.
+    /// One attempt. Only for a request that was not executed or whose outcome is unknown.
     pub(super) async fn end_in_redis(
         &self,
         redis: &RedisClient,
