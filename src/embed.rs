@@ -111,9 +111,9 @@ impl Embedded {
         Self::with_store(store, clock)
     }
 
-    /// Creates the state with a store in the directory `path`, which only one process at a time can open. Idempotency
-    /// records survive a crash of the process. Without [`finish`](Self::finish), the charges to limits of the last 10 s
-    /// are lost at its end.
+    /// Creates the state with a store in the directory `path`, which only one process at a time can open. The directory
+    /// is created if it does not exist. Idempotency records survive a crash of the process. Without
+    /// [`finish`](Self::finish), the charges to limits of the last 10 s are lost at its end.
     ///
     /// This function blocks while it reads the store. The store has four threads of its own, and a fifth while it
     /// compacts its files.
@@ -133,8 +133,8 @@ impl Embedded {
     /// With `rediss://`, the connection uses TLS.
     ///
     /// The server must not be a cluster, and needs the settings for idempotency records, such as `maxmemory-policy
-    /// noeviction`. The other settings are the defaults of `[store]` in the configuration, except the lease of a claim,
-    /// which is 60 s. An execution renews its lease, so it can take longer.
+    /// noeviction`, even if no rule has idempotency keys. The other settings are the defaults of `[store]` in the
+    /// configuration, except the lease of a claim, which is 60 s. An execution renews its lease, so it can take longer.
     ///
     /// If the server cannot be reached, the application starts and connects later. Until then, limits count in memory,
     /// and requests with an idempotency key get 503.

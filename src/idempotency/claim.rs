@@ -36,7 +36,8 @@ pub struct RecordSettings {
     pub ttl: Duration,
     /// Whether a key whose outcome is unknown can be claimed again.
     pub on_unknown: OnUnknown,
-    /// Maximum number of unexpired keys in one scope; `NonZeroU32::MAX` for no maximum.
+    /// Maximum number of unexpired keys in one scope; `NonZeroU32::MAX` for no maximum, because stores count the keys
+    /// of a scope in 32 bits.
     pub max_keys_per_scope: NonZeroU32,
 }
 

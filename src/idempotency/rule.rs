@@ -25,11 +25,12 @@ pub struct KeyRule {
     pub body_field: Option<Arc<str>>,
     /// Property of a request by which the keys of different callers are kept apart.
     pub scope: Scope,
-    /// What the store applies to the records of the route.
+    /// How long a record is kept, whether a key with an unknown outcome can be claimed again, and the maximum number of
+    /// keys per scope.
     pub settings: RecordSettings,
     /// What happens to a duplicate while the first request is in flight.
     pub in_flight: InFlightPolicy,
-    /// What happens to a server error.
+    /// What happens to a response with status 5xx or 408, unless `release_on` releases the key.
     pub on_server_error: OnServerError,
     /// Statuses that release the key. Default: 401, 403, 425, 429, and 408 or 503 with `Retry-After`.
     pub release_on: Option<Vec<StatusCode>>,

@@ -37,7 +37,9 @@ pub(crate) const MAX_HOPS: usize = 256;
 /// The addresses of the client and of the proxies that the request passed, client first.
 pub(crate) const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// Section `[client]` of the configuration: trusted proxies, exempt clients, IPv6 prefix.
+/// Which peers may report the client address in `X-Forwarded-For`, which clients have no limits, and how many bits of
+/// an IPv6 address identify a client: section `[client]` of the configuration, or `Embedded::trust` of the module
+/// `embed`.
 ///
 /// By default no proxy is trusted, no client is exempt from rate limits, and IPv6 clients are identified by their /64
 /// network.

@@ -59,7 +59,8 @@ pub enum Jitter {
 }
 
 impl Backoff {
-    /// Returns the delay before a retry, which is 0 for the first. Only decorrelated jitter uses the `previous` delay.
+    /// Returns the delay before a retry. `retry` is 0 for the first one. Only decorrelated jitter uses the `previous`
+    /// delay.
     pub fn wait(&self, retry: u32, previous: Option<Duration>, random: &mut Rng) -> Duration {
         let wait = self.without_jitter(retry);
         match self.jitter {

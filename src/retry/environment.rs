@@ -12,13 +12,13 @@ use thiserror::Error;
 use super::policy::RetryPolicy;
 use super::preset::Preset;
 
-/// Variable with the number of attempts for [`Settings::authorization_api`].
+/// Variable with the number of attempts, including the first, for [`Settings::authorization_api`].
 pub const RETRY_ATTEMPTS: &str = "HTTP_RETRY_ATTEMPTS";
 
 /// Variable with the timeout of an attempt in milliseconds for [`Settings::authorization_api`].
 pub const TIMEOUT: &str = "HTTP_TIMEOUT";
 
-/// Variable with the number of retries for [`Settings::sender`].
+/// Variable with the number of retries after the first attempt, for [`Settings::sender`].
 pub const MAX_RETRIES: &str = "MAX_RETRIES";
 
 /// A retry policy and a timeout, read from environment variables.
@@ -26,7 +26,7 @@ pub const MAX_RETRIES: &str = "MAX_RETRIES";
 pub struct Settings {
     /// Policy of the preset, with the number of attempts from the environment.
     pub policy: RetryPolicy,
-    /// Timeout of each attempt.
+    /// Timeout of each attempt. `None` means no timeout.
     pub timeout: Option<Duration>,
 }
 
@@ -41,7 +41,8 @@ pub struct BadVariable {
 
 impl Settings {
     /// Returns the settings of [`Preset::AuthorizationApi`] with `HTTP_RETRY_ATTEMPTS` (default: 3) and `HTTP_TIMEOUT`
-    /// (default: none). `lookup` reads a variable, such as [`of_process`].
+    /// in milliseconds (default: no timeout). `lookup` is a function, such as [`of_process`], that returns the value of
+    /// the variable with the given name.
     ///
     /// ```
     /// use tidegate::retry::environment::Settings;
@@ -61,7 +62,9 @@ impl Settings {
         Ok(Self { policy, timeout })
     }
 
-    /// Returns the settings of [`Preset::Sender`] with `MAX_RETRIES` (default: 3).
+    /// Returns the settings of [`Preset::Sender`] with `MAX_RETRIES`, the number of retries after the first attempt
+    /// (default: 3). `lookup` is a function, such as [`of_process`], that returns the value of the variable with the
+    /// given name.
     pub fn sender(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, BadVariable> {
         let mut policy = Preset::Sender.policy();
         if let Some(retries) = number(&lookup, MAX_RETRIES, "an integer of at least 0")? {

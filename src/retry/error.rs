@@ -53,7 +53,7 @@ pub enum Last<E> {
 }
 
 impl ErrorResponse {
-    /// Returns the response if its status is below 400.
+    /// Returns the response if its status is below 400. Otherwise an error with its status and `Retry-After`.
     pub fn check<B>(response: Response<B>) -> Result<Response<B>, Self> {
         let status = response.status();
         if status.as_u16() < 400 {

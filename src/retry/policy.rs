@@ -19,7 +19,7 @@ pub struct RetryPolicy {
     pub backoff: Backoff,
     /// Maximum number of attempts, including the first.
     pub attempts: NonZeroU32,
-    /// Maximum time from the start of the first attempt to the start of the last one.
+    /// Maximum time from the start of the first attempt to the start of the last one. `None` means no deadline.
     pub deadline: Option<Duration>,
     /// Whether a delay follows `Retry-After`.
     pub retry_after: RetryAfterPolicy,

@@ -43,7 +43,8 @@ impl Decision {
         matches!(self.outcome, ChargeOutcome::Admitted { .. })
     }
 
-    /// Returns the indexes of the charges that were rejected, longest wait first.
+    /// Returns the indexes of the charges that were rejected, longest wait first. Equal waits stay in the order of the
+    /// charges.
     pub fn rejecting(&self) -> SmallVec<[usize; USUAL_LIMITS]> {
         let mut rejecting: SmallVec<[usize; USUAL_LIMITS]> = (0..self.readings.len())
             .filter(|&index| self.readings[index].rejects)

@@ -11,7 +11,8 @@ use crate::clock::Moment;
 use crate::request::context::KeyFunction;
 use crate::respond::RetryAfterForm;
 
-/// One `[limit.NAME]` of the configuration.
+/// Rate limit: one `[limit.NAME]` of the configuration. An application with the module `embed` creates it with
+/// [`per_client`](Self::per_client) or [`by`](Self::by).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
     /// Name in the configuration, in `RateLimit` headers and in metrics.
