@@ -86,13 +86,6 @@ impl RedisCluster {
         self.nodes.iter().map(RedisServer::url).collect()
     }
 
-    /// Returns the node that serves this Redis key.
-    pub(crate) fn node_of(&self, key: &str) -> &RedisServer {
-        let slot = self.nodes[0].command(&["CLUSTER", "KEYSLOT", key]).int();
-        let at = SLOTS.iter().position(|slots| slots.contains(&slot));
-        &self.nodes[at.expect("every slot has a node")]
-    }
-
     /// Returns how often a Redis command was called on all nodes together.
     pub(crate) fn calls(&self, command: &str) -> u64 {
         self.nodes.iter().map(|node| node.calls(command)).sum()
