@@ -24,8 +24,8 @@ pub(super) struct SharedCircuit {
     pub(super) circuit: Mutex<Circuit>,
 }
 
-/// What each attempt reads of the servers that it does not choose, on other cache lines than the lock. Written only while
-/// the circuit is locked.
+/// What each attempt reads of the servers that it does not choose, on other cache lines than the lock. Written only
+/// while the circuit is locked.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Glance {

@@ -50,6 +50,7 @@ async fn assert_no_errors(store: &str, keeps_keys: bool) {
     let gateway = Process::serving(&config).binary_from_env("RELOAD_TIDEGATE");
     let gateway = gateway.inheriting(&socket);
     let mut process = gateway.start();
+    process.address();
     let traffic = Traffic::start(&Client::of(address), true, keeps_keys);
     for _ in 0..rounds {
         sleep(Duration::from_millis(300)).await;
