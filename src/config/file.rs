@@ -106,8 +106,9 @@ pub(super) struct ServerSection {
     /// Maximum time between two requests on a connection. After it, the gateway closes the connection.
     #[schemars(extend("default" = "75s"))]
     pub(super) idle_timeout: Timeout,
-    /// Maximum time in which a client reads no byte of a response (HTTP/2: per stream). After it, the gateway aborts
-    /// the response.
+    /// Maximum time in which the client's socket accepts no part of a response (HTTP/2: per stream); after it, the
+    /// gateway aborts the response. A socket accepts more in steps of about 128 KiB (192 KiB with TLS), so a client that
+    /// reads slowly but steadily needs about 7 KB/s with the default.
     #[schemars(extend("default" = "30s"))]
     pub(super) write_timeout: Timeout,
     /// Maximum time in which an upgraded connection, such as a WebSocket, transfers no byte in either direction. After
