@@ -114,16 +114,17 @@ pub(crate) fn load_admin(
     tree::retain_sections(&mut table, &["admin"]);
     let file = decode(table, env, &mut findings);
     let admin = file.and_then(|file| policy::admin(&file.admin, Purpose::Serve, &mut findings));
-    if !findings.has_errors() {
+    if admin.is_some() && !findings.has_errors() {
         return Ok(admin);
     }
-    // A syntax error can be the cause. Its line is shown without the value, which can be a secret.
+    // A syntax error can be the cause, or hide the section. Its line is shown without the value, which can be a secret.
     let mut syntax_errors = Findings::default();
     syntax_errors.sources.add(name, &*text);
-    Err(match syntax::parse(&text, &mut syntax_errors) {
-        None => syntax_errors.into_errors(),
-        Some(_) => findings.into_errors(),
-    })
+    match syntax::parse(&text, &mut syntax_errors) {
+        None => Err(syntax_errors.into_errors()),
+        Some(_) if findings.has_errors() => Err(findings.into_errors()),
+        Some(_) => Ok(None),
+    }
 }
 
 pub(crate) fn read_file(path: &Path) -> Result<(String, String), ConfigErrors> {

@@ -45,6 +45,7 @@ pub(super) fn apply_environment<'i>(
             name,
             value,
             start: start + name.len() + 1,
+            item: None,
             findings,
         };
         variable.write(table, "", schema, &segments);
@@ -113,6 +114,8 @@ struct EnvOverride<'i, 'f> {
     name: &'i str,
     value: &'i str,
     start: usize,
+    /// Table in a list that the variable changes, as in [`validate::indexed`].
+    item: Option<(usize, usize)>,
     findings: &'f mut Findings,
 }
 
@@ -143,7 +146,7 @@ impl<'i> EnvOverride<'i, '_> {
             table.remove(position.get_ref().as_ref());
             match self.read_value(property) {
                 Some(node) => drop(table.insert(position, node)),
-                None => self.findings.remove(&path),
+                None => self.findings.remove(&validate::indexed(self.item, &path)),
             }
             return;
         }
@@ -196,6 +199,7 @@ impl<'i> EnvOverride<'i, '_> {
         });
         match found {
             Some(index) => {
+                self.item = Some((at.len(), index));
                 if let DeValue::Table(table) = items.as_mut()[index].get_mut() {
                     self.write(table, at, schema, rest);
                 }
@@ -267,10 +271,20 @@ impl<'i> EnvOverride<'i, '_> {
             }
         }
         let format = validate::string_format(schema);
-        let is_one_value = schema::accepts_type(schema, "string")
-            && !self.value.starts_with('[')
-            && (!self.value.contains(',')
-                || format.is_none_or(|format| scalar::check(format, self.value).is_ok()));
+        let (is_like_list, is_valid) = match format {
+            Some(format) => (
+                self.value.starts_with('[') || self.value.contains(','),
+                scalar::check(format, self.value).is_ok(),
+            ),
+            // A `path`, which can start with a set of characters: `[/a]` is a list without quotes, `[/]a` is not.
+            None => (
+                self.value.starts_with('['),
+                self.value
+                    .split_once(']')
+                    .is_some_and(|(_, rest)| !rest.trim().is_empty()),
+            ),
+        };
+        let is_one_value = schema::accepts_type(schema, "string") && (is_valid || !is_like_list);
         if schema::accepts_type(schema, "array") && !is_one_value {
             self.redact_value();
             self.findings.error(

@@ -135,6 +135,7 @@ impl Policy {
             "server.max_tunnels_per_client": server.tunnels.per_client;
             "store.max_clients": max_clients;
         }
+        self.server.timeouts.tunnel = running.server.timeouts.tunnel;
         let mut store = running.store.clone();
         if let (Backend::Redis(kept), Backend::Redis(new)) =
             (&mut store.backend, &self.store.backend)

@@ -16,6 +16,7 @@ use super::schema;
 use super::source::Span;
 use super::tree::TomlNode;
 use super::validate;
+use super::variables::is_name;
 use crate::store::redis::url::{mask, password_in_url};
 
 /// Has to run before `${VARIABLE}` references are replaced, because afterwards the values differ from the source
@@ -162,6 +163,9 @@ fn without_variables(text: &str, within: Range<usize>) -> Vec<Range<usize>> {
     while let Some(open) = text[from..within.end].find("${").map(|at| from + at)
         && let Some(close) = text[open..within.end].find('}').map(|at| open + at)
     {
+        if !is_name(&text[open + 2..close]) {
+            return vec![within];
+        }
         parts.push(from..open);
         from = close + 1;
     }

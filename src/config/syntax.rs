@@ -31,11 +31,16 @@ pub(super) fn parse<'i>(text: &'i str, findings: &mut Findings) -> Option<Spanne
         }
         let message = error.message();
         findings.syntax_error(&span, format!("syntax error: {message}"), help(message));
-        // After a mistake in a bracket or a key, the parser reads other lines as a part of the same value.
-        if ["array", "table", "key"]
-            .iter()
-            .any(|part| message.contains(part))
-        {
+        // After a mistake in a bracket, a key or the end of a string, the parser reads other lines as a part of the same
+        // value.
+        let parts = [
+            "array",
+            "table",
+            "key",
+            "invalid basic string",
+            "invalid literal string",
+        ];
+        if parts.iter().any(|part| message.contains(part)) {
             break;
         }
         let mut rest = text.bytes().skip(span.start);
@@ -138,6 +143,8 @@ mod tests {
             "servers = [\n  \"http://a:1\",\n  \"http://b:1\"\nhost = \"server\"\n[log]\naccess = true\n",
             "tls = { cert = \"a\", key = \"b\"\n[log]\naccess = true\n",
             "methods = [GET, POST]\n",
+            "headers = { Authorization = \"x\n[log]\naccess = true\n",
+            "headers = { Authorization = 'x\n[log]\naccess = true\n",
         ] {
             assert_eq!(problems(text).len(), 1, "{text}: {:#?}", problems(text));
         }

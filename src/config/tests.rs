@@ -170,6 +170,24 @@ fn a_variable_can_contain_a_list() {
 }
 
 #[test]
+fn a_variable_that_starts_with_a_bracket_can_be_a_single_value() {
+    let env = [
+        ("TIDEGATE__ROUTE__ALL__PATH", "[/]api"),
+        ("TIDEGATE__SERVER__LISTEN", "[::1]:80"),
+    ];
+    let policy = policy(MINIMAL, &env);
+    assert_eq!(
+        policy.server.listen,
+        ["[::1]:80".parse().expect("an address")]
+    );
+    for list in ["[/api]", "[\"/api\"", "[/a, /b]"] {
+        let found = problems(MINIMAL, &[("TIDEGATE__ROUTE__ALL__PATH", list)]);
+        let titles: Vec<_> = found.iter().map(|problem| &problem.title).collect();
+        assert_eq!(titles, ["the value of the variable is not a list"]);
+    }
+}
+
+#[test]
 fn a_dash_in_a_name_is_an_underscore_in_a_variable() {
     let text = MINIMAL.replace("limit.client", "limit.per-client");
     let text = text.replace("[\"client\"]", "[\"per-client\"]");
@@ -431,6 +449,25 @@ fn the_admin_listener_is_found_in_a_file_with_errors_in_other_sections() {
     let broken = format!("[limit.l]\nrate = fast\n{invalid}");
     let found = admin(&broken, &[("TOKEN", "secret")]).unwrap().unwrap();
     assert_eq!(found.listen.port(), 9090);
+    for hidden in [
+        "[admin\nlisten = \"127.0.0.1:9090\"\n",
+        "a = [1,\n[admin]\nlisten = \"127.0.0.1:9090\"\n",
+    ] {
+        let errors = admin(hidden, &[]).expect_err(hidden);
+        assert!(
+            errors.problems()[0].title.starts_with("syntax error"),
+            "{errors}"
+        );
+    }
+}
+
+#[test]
+fn a_reload_keeps_both_uses_of_the_tunnel_timeout() {
+    let running = policy(MINIMAL, &[]);
+    let mut new = policy(MINIMAL, &[("TIDEGATE__SERVER__TUNNEL_TIMEOUT", "7s")]);
+    assert_eq!(new.keep_until_restart(&running), ["server.tunnel_timeout"]);
+    assert_eq!(new.server.tunnels.idle, running.server.tunnels.idle);
+    assert_eq!(new.server.timeouts, running.server.timeouts);
 }
 
 /// Asserts that each problem of a rejected configuration has a location, a title and a remedy, and that it can be

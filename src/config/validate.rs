@@ -54,7 +54,7 @@ pub(super) fn unknown_key(
 
 struct SchemaValidator<'f> {
     findings: &'f mut Findings,
-    /// Table in a list that is being validated: length of the path of the list, and index of the table.
+    /// Table in a list that is being validated, as in [`indexed`].
     item: Option<(usize, usize)>,
 }
 
@@ -81,7 +81,11 @@ impl SchemaValidator<'_> {
         };
         for key in strings(schema.get("required")) {
             let is_missing = !table.contains_key(key) && !is_misspelt(key);
-            if is_missing && !self.findings.was_removed(&self.indexed(&join(at, key))) {
+            if is_missing
+                && !self
+                    .findings
+                    .was_removed(&indexed(self.item, &join(at, key)))
+            {
                 let example = property(schema, key).map_or_else(String::new, |p| example(key, p));
                 self.findings.error(
                     span,
@@ -157,18 +161,7 @@ impl SchemaValidator<'_> {
     }
 
     fn remove(&mut self, path: &str) {
-        let path = self.indexed(path);
-        self.findings.remove(&path);
-    }
-
-    /// As in `route[0].path`. Messages show paths without the index.
-    fn indexed(&self, path: &str) -> String {
-        match self.item {
-            Some((list, index)) if path.len() >= list => {
-                format!("{}[{index}]{}", &path[..list], &path[list..])
-            }
-            _ => path.to_owned(),
-        }
+        self.findings.remove(&indexed(self.item, path));
     }
 
     /// Checks the `NAME` in `[limit.NAME]`. Other keys are fixed by the schema.
@@ -223,7 +216,7 @@ impl SchemaValidator<'_> {
     fn list(&mut self, at: &str, span: &Span, items: &mut DeArray<'_>, schema: &Value) -> bool {
         let bound = |name| schema.get(name).and_then(Value::as_u64);
         let count = items.len() as u64;
-        let is_partial = self.findings.was_removed(&self.indexed(at));
+        let is_partial = self.findings.was_removed(&indexed(self.item, at));
         if bound("minItems").is_some_and(|least| count < least) && !is_partial {
             let example = example(last_segment(at), schema);
             self.findings.error(
@@ -357,6 +350,17 @@ impl SchemaValidator<'_> {
         let found = describe_type(found);
         self.findings
             .error(span, format!("`{at}` must be {wanted}, not {found}"), help);
+    }
+}
+
+/// As in `route[0].path`. Messages show paths without the index. `item` is the length of the path of the list, and the
+/// index of the table.
+pub(super) fn indexed(item: Option<(usize, usize)>, path: &str) -> String {
+    match item {
+        Some((list, index)) if path.len() >= list => {
+            format!("{}[{index}]{}", &path[..list], &path[list..])
+        }
+        _ => path.to_owned(),
     }
 }
 

@@ -76,6 +76,11 @@ fn interpolate_node(node: &mut TomlNode<'_>, env: &Environment, findings: &mut F
     }
 }
 
+/// Other text in a reference can be a secret, such as the default in `${TOKEN:-s3cret}`.
+pub(super) fn is_name(text: &str) -> bool {
+    !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
+}
+
 struct Expansion<'a> {
     span: Span,
     env: &'a Environment,
@@ -106,6 +111,12 @@ impl Expansion<'_> {
             let name = &from[2..end];
             match self.env.get(name) {
                 Some(value) => expanded.push_str(value),
+                None if !is_name(name) => self.error(
+                    &from[..=end],
+                    "a reference to an environment variable is not of the form `${NAME}`".into(),
+                    "write only letters, digits and `_` in the braces, because defaults (`:-`) are not supported; write \
+                     `$${` for a literal `${`",
+                ),
                 None => self.error(
                     &from[..=end],
                     format!("the environment variable `{name}` is not set"),

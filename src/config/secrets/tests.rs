@@ -32,6 +32,7 @@ fn references_to_variables_are_not_redacted() {
     assert!(parts("${A}").is_empty());
     assert_eq!(parts("a${B}c${D}"), ["a", "c"]);
     assert_eq!(parts("a${b"), ["a${b"]);
+    assert_eq!(parts("a${B:-c}"), ["a${B:-c}"]);
     assert_eq!(parts("$${a}${B}"), ["$${a}${B}"]);
 }
 
@@ -50,6 +51,9 @@ fn no_problem_of_a_file_shows_a_secret() {
         "password = \"s3cret\"",
         "password = [\"s3cret\"]",
         "password = \"s3cret${MISSING}\"",
+        "password = \"${MISSING:-s3cret}\"",
+        "url = \"redis://:${MISSING:-s3cret}@h\"",
+        "url = \"${MISSING:-redis://:s3cret@h}\"",
         "url = \"redis://:s3cret${MISSING}@h\"",
         "backend = \"redis\"\nurl = \"redis://h\"\npassword = \"s3cret\"\npassword_file = \"x\"",
         "path = \"redis://:s3cret@h\"",
