@@ -13,7 +13,7 @@ use axum::extract::connect_info::MockConnectInfo;
 use axum::extract::{ConnectInfo, State};
 use axum::routing::{get, post};
 use http::request::Parts;
-use http::{HeaderValue, Request, StatusCode};
+use http::{HeaderName, HeaderValue, Request, StatusCode};
 use http_body_util::BodyExt as _;
 use tokio::sync::Notify;
 use tower::ServiceExt as _;
@@ -174,6 +174,47 @@ async fn rejections_have_the_configured_hints_and_link() {
         assert_eq!(headers["link"], link);
         assert!(!headers.contains_key("retry-after-ms"));
     }
+}
+
+/// `x-tenant` is the key of a limit, `authorization` is in the scope of idempotency keys, and `x-payment` contains the
+/// idempotency key.
+#[tokio::test]
+async fn equal_spellings_of_a_header_share_one_bucket_and_one_scope() {
+    let header = HeaderName::from_static;
+    let limit = Limit {
+        key: [KeyPart::Header(header("x-tenant"))].into(),
+        ..hourly("tenant", 2)
+    };
+    let keys = KeyRule {
+        header: header("x-payment"),
+        ..KeyRule::default()
+    };
+    let (embedded, bank) = (Embedded::new(), Bank::open());
+    let layer = embedded.layer("payments", [limit], Some(keys));
+    let app = app(layer.unwrap(), &bank);
+    for (lines, expected) in [
+        (&[("x-tenant", "real")][..], 200),
+        (&[("x-tenant", "real"), ("authorization", "Bearer t")], 200),
+        (&[("x-tenant", "real")], 429),
+        (&[("x-tenant", " real")], 400),
+        (&[("x-tenant", "real"), ("x-tenant", "n")], 400),
+        (
+            &[("x-tenant", "n"), ("connection", "x-tenant, x-payment")],
+            200,
+        ),
+        (&[("x_tenant", "n"), ("authorization", "bearer  t")], 200),
+        (&[("x-tenant", "")], 429),
+        (&[("authorization", "a"), ("authorization", "b")], 400),
+    ] {
+        let mut request = plain("/payments", CLIENT);
+        for (name, value) in [("x-payment", "k")].iter().chain(lines) {
+            request
+                .headers_mut()
+                .append(header(name), HeaderValue::from_static(value));
+        }
+        assert_eq!(status(&app, request).await, expected, "{lines:?}");
+    }
+    assert_eq!(bank.made(), 2);
 }
 
 #[tokio::test]

@@ -149,6 +149,10 @@ mod tests {
             ),
             ("a\u{2028}b\u{2029}c", "a\\u{2028}b\\u{2029}c"),
             ("\u{61c}\u{feff}", "\\u{61c}\\u{feff}"),
+            (
+                "\u{a0}\u{200b}\u{202a}\u{2060}\u{206f}",
+                "\\u{a0}\\u{200b}\\u{202a}\\u{2060}\\u{206f}",
+            ),
             ("/a b\\n", "/a\\u{20}b\\\\n"),
         ] {
             assert_eq!(Escaped(text).to_string(), escaped);

@@ -7,10 +7,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use arc_swap::ArcSwap;
+use tokio::runtime::Handle;
+use tokio_util::task::TaskTracker;
+
+use super::live::{Live, LiveWorker};
 use super::{Gateway, Refusal};
 use crate::clock::Clock;
 use crate::config::{self, Environment, Overrides, Policy};
-use crate::pipeline::GatewayState;
+use crate::pipeline::{GatewayState, Pipeline};
 
 fn load(path: &Path) -> Policy {
     let environment: Environment = [
@@ -128,4 +133,39 @@ async fn a_drain_ends_a_refusal_and_listening() {
 fn refuses(address: SocketAddr, _: &Refusal) {
     let refused = TcpStream::connect(address).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
+}
+
+/// Returns a policy with an upstream of each name, whose server has health checks.
+fn checking(names: &[&str]) -> Policy {
+    let upstreams = names.iter().map(|name| {
+        format!(
+            "[upstream.{name}]\nservers = [\"http://127.0.0.1:9\"]\nhealth = {{ path = \"/\" }}\n\
+             [[route]]\nname = \"{name}\"\npath = \"/{name}\"\nupstream = \"{name}\"\n"
+        )
+    });
+    let text = format!("server.workers = 1\n{}", upstreams.collect::<String>());
+    let environment = Environment::default();
+    let loaded = config::parse("test.toml", &text, &environment, &Overrides::default());
+    loaded.unwrap_or_else(|errors| panic!("{errors}")).policy
+}
+
+#[tokio::test(start_paused = true)]
+async fn health_checks_end_when_a_reload_removes_their_upstream_and_with_the_gateway() {
+    let shared = GatewayState::new(Arc::new(checking(&["a", "b"])), Clock::real());
+    let pipeline = Pipeline::new(&shared, 0, TaskTracker::new());
+    let worker = LiveWorker {
+        pipeline: Arc::new(ArcSwap::from_pointee(pipeline)),
+        runtime: Handle::current(),
+    };
+    let running = async || {
+        tokio::time::sleep(Duration::from_mins(5)).await;
+        Handle::current().metrics().num_alive_tasks()
+    };
+    let before = running().await;
+    let live = Live::new(shared, vec![worker]);
+    assert_eq!(running().await, before + 2);
+    live.apply(checking(&["b"]));
+    assert_eq!(running().await, before + 1);
+    drop(live);
+    assert_eq!(running().await, before);
 }

@@ -112,6 +112,7 @@ impl Budget {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
     use std::time::Duration;
 
     use proptest::prelude::*;
@@ -179,6 +180,17 @@ mod tests {
                 rejected: 2,
             }
         );
+    }
+
+    #[test]
+    fn concurrent_retries_do_not_exceed_the_budget() {
+        let budget = budget(0.1, 300);
+        let granted: u64 = thread::scope(|scope| {
+            let threads = [(); 8].map(|()| scope.spawn(|| withdrawn(&budget, at(0))));
+            threads.map(|thread| thread.join().unwrap()).iter().sum()
+        });
+        assert_eq!(granted, 3_000);
+        assert_eq!(budget.snapshot(at(0)).rejected, 8);
     }
 
     proptest! {

@@ -47,6 +47,18 @@ async fn a_trusted_peer_reports_the_client_in_x_forwarded_for() {
 }
 
 #[tokio::test]
+async fn too_many_addresses_in_x_forwarded_for_of_a_trusted_peer_get_400() {
+    let bank = Bank::open();
+    let app = behind_a_proxy(&bank);
+    let addresses = vec!["192.0.2.1"; 257].join(",");
+    // The header of a peer that is not trusted is not read.
+    for (peer, expected, made) in [(PROXY, 400, 0), ("192.0.2.3:9", 200, 1)] {
+        let status = status(&app, forwarded(peer, &addresses)).await;
+        assert_eq!((status, bank.made()), (expected, made), "{peer}");
+    }
+}
+
+#[tokio::test]
 async fn a_cors_preflight_takes_no_token_from_the_request_that_follows_it() {
     let embedded = Embedded::new();
     let layer = embedded.layer("payments", [hourly("hourly", 1)], None);

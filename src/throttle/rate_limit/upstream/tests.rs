@@ -1,4 +1,5 @@
 use std::num::NonZeroU32;
+use std::slice;
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -122,6 +123,16 @@ proptest! {
         let expected = if seconds > LONGEST_DELTA { seconds.saturating_sub(1_500_000_000) } else { seconds };
         prop_assert_eq!(parse_reset(&seconds.to_string(), &clock), Some(expected));
     }
+}
+
+#[test]
+fn a_field_of_ten_thousand_members_is_merged() {
+    let members: Vec<_> = (0..10_000).map(|name| format!("\"{name:x}\"")).collect();
+    let line = members.join(",");
+    assert!(line.len() > 64 * 1024);
+    let [_, merged] = merge(&limits(&["a", "hourly"]), &[], slice::from_ref(&line));
+    let own = "\"tidegate.a\";r=2;t=1, \"hourly\";r=2;t=1";
+    assert_eq!(merged, format!("{line}, {own}"));
 }
 
 #[test]
