@@ -40,7 +40,7 @@ pub(crate) fn redis_url(text: &str) -> Result<RedisNode, RedisUrlError> {
         ));
     }
     // The parser would drop control characters, and take an invalid escape literally.
-    let mut escapes = text.split('%').skip(1).map(|after| after.as_bytes());
+    let mut escapes = text.split('%').skip(1).map(str::as_bytes);
     let is_hex = |escape: &[u8]| escape.len() > 1 && escape[..2].iter().all(u8::is_ascii_hexdigit);
     if text.contains(char::is_control) || !escapes.all(is_hex) {
         return Err(error(
