@@ -89,12 +89,13 @@ endef
 .PHONY: peers-upstream instructions pictures
 .PHONY: dist package-test image-test
 
+# One test more than cores at a time, because most tests wait for sockets and processes.
 test: clients
 	$(call install,$(TEST_NEEDS))
 	@if command -v cargo-nextest >/dev/null; then \
 	    failed=0; \
 	    $(CARGO) test --locked $(TEST_FEATURES) --doc || failed=1; \
-	    $(CARGO) nextest run --locked $(TEST_FEATURES) || failed=1; \
+	    $(CARGO) nextest run --locked $(TEST_FEATURES) --test-threads $$(($$(nproc) + 1)) || failed=1; \
 	    exit $$failed; \
 	else \
 	    $(CARGO) test --locked $(TEST_FEATURES) --no-fail-fast; \
